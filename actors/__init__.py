@@ -1,1 +1,2 @@
-"""Thin shells around the library: receive, call it, carry out. `app.py` wires them."""
+"""Ray actors as thin shells around the library: they receive, call the library, and carry out. `app.py` wires
+them."""

@@ -1,8 +1,6 @@
 """Calls of the proposer and the error analyzer.
 
-Requests are built on the coordinator's loop; curves are read and agents are called in threads.
-
-Not here: agents themselves (llmzero_ray.agents), the early stopper's calls (stopper.py).
+Requests are built on the coordinator's event loop. Threads read the curves and call the agents.
 """
 
 from __future__ import annotations
@@ -31,17 +29,18 @@ from .event_loop import Post
 
 logger = logging.getLogger("llmzero_ray.actors.agent_calls")
 _MAX_CALLS = 256
-"""Concurrent calls. They take minutes and have their own threads: the loop's threads are for the journal."""
+"""Maximum concurrent calls. They take minutes and have their own threads, because the loop's threads are for
+the journal."""
 
 
 class AgentCalls:
-    """One search's calls of its agents."""
+    """Agent calls of one search."""
 
     def __init__(self, core: CoordinatorCore, post: Post, storage: SearchStorage, agents: Agents) -> None:
         self._core, self._post, self._storage, self._agents = core, post, storage, agents
         self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
         self._outlines = dict[int, Curves]()
-        """Node -> validations of its phase, once that has ended."""
+        """Node -> validations of its phase, once the phase has ended."""
 
     async def call(self, command: cmd.Propose | cmd.Analyze) -> None:
         """Call the proposer or the error analyzer and post its proposal."""
@@ -97,7 +96,7 @@ class AgentCalls:
     def _record(
         self, command: cmd.Propose | cmd.Analyze, request: ProposalRequest | ErrorRequest, proposal: Proposal
     ) -> None:
-        """Write request and proposal with the node's files; large ones take a while to encode."""
+        """Write request and proposal to the node's files. Encoding large ones takes a while."""
         agent = "error_analyzer" if isinstance(request, ErrorRequest) else "proposer"
         record = {"request": request_record(request), "answer": proposal}
         self._storage.write_agent_record(command.node, f"{agent}-{command.tries}", record)

@@ -1,8 +1,4 @@
-"""Services for the agents of a language model, in the coordinator and in the stopper: budget, records,
-figures.
-
-Not here: the ledger and its remote client (llm_budget.py), the agents (llmzero_ray.agents).
-"""
+"""Services for language-model agents in the coordinator and in the stopper: budget, records, figures."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from .names import NAMESPACE, coordinator_name
 
 logger = logging.getLogger("llmzero_ray.actors.agent_services")
 _DRAW_S = 60.0
-"""Seconds to wait for a figure; after them the request is sent without one."""
+"""Timeout of drawing a figure, in seconds. After it the request is sent without one."""
 _POST_S = 30.0
 
 
@@ -34,7 +30,7 @@ def search_agents(
     post: Callable[[Event], Coroutine[Any, Any, None]],
     storage: SearchStorage,
 ) -> Agents:
-    """The agents of a search, for threads of the coordinator's process; `post` runs on the caller's loop."""
+    """Agents of a search, for threads of the coordinator's process. `post` runs on the caller's loop."""
     services = None
     if budget.ledger is not None:
         loop = asyncio.get_running_loop()
@@ -60,7 +56,7 @@ def search_agents(
 def stopping_policy(
     config: SearchConfig, facts: Mapping[str, Any], storage: SearchStorage, n_val: int
 ) -> StoppingPolicy:
-    """Rules and agent of a search's stopper, which works in another process than the coordinator."""
+    """Rules and agent of a search's stopper, which runs in another process than the coordinator."""
     services = None
     if config.agents.backend in MODEL_BACKENDS:
         services = AgentServices(
@@ -75,7 +71,7 @@ def stopping_policy(
 
 
 def _post(search: str, event: Event) -> None:
-    """Have an event journalled by the coordinator."""
+    """Send an event to the coordinator, which journals it."""
     import ray
 
     try:
@@ -86,7 +82,7 @@ def _post(search: str, event: Event) -> None:
 
 
 def draw(kind: str, request: Any, n_val: int) -> bytes:
-    """PNG of an agent's figure, drawn in a Ray task: drawing holds the interpreter's lock."""
+    """PNG of an agent's figure, drawn in a Ray task because drawing holds the GIL."""
     import ray
 
     from llmzero_ray.agents.llm.figures import draw_figure

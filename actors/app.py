@@ -1,7 +1,4 @@
-"""Starts the coordinator of a search on a cluster, waits for its end, and removes what is left of it.
-
-Not here: which cluster (head.py), what the user sees (llmzero_ray/cli), what actors do.
-"""
+"""Start the coordinator of a search on a cluster, wait for its end, and remove what is left of it."""
 
 from __future__ import annotations
 
@@ -36,12 +33,12 @@ _PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "tensordict
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A search at work: whether its head ends with this process, and a call that returns when the search has
+    """A running search: whether its head ends with this process, and a call that returns when the search has
     ended."""
 
     private_head: bool
     name: str
-    """Name of its coordinator's actor."""
+    """Name of its coordinator actor."""
     coordinator: Any
     joined: Any
 
@@ -49,13 +46,13 @@ class Running:
 def start_on(
     config: SearchConfig, task: PreparedTask, *, private_head: bool, checks: Iterable[ev.AgentCalled] = ()
 ) -> Running:
-    """Put the search's coordinator on the cluster that this process is connected to, or find it there; the
-    directory must have been checked before. `checks` are calls of the agents' model that checking took.
+    """Start the search's coordinator on the cluster that this process is connected to, or find it there. The
+    caller has checked the directory. `checks` are the calls of the agents' model made during the checks.
 
     Raises:
         ConfigError: the root's recipe cannot be trained.
         StorageError: a key cannot be kept for the actors, or fresh validation items cannot be written.
-        TaskError: winners are to be confirmed, and the task has no spare rows.
+        TaskError: winners must be confirmed, but the task has no spare rows.
     """
     facts, estimate = task_facts(task), Estimate(config, task)
     if config.confirm.k:
@@ -71,7 +68,7 @@ def start_on(
     )
     name = coordinator_name(config.name)
     if owner(SearchStorage(config.storage, config.name).paths.root) is None:
-        end_actor(name)  # one that has ended and is about to leave would only return its old result
+        end_actor(name)  # an ended coordinator would only return its old result
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
     key = key_file(config.storage, private_head=private_head) if needs_key(config.agents) else None
     tracker_keys = None
@@ -85,7 +82,7 @@ def start_on(
 
 
 def has_joined(running: Running) -> bool:
-    """Whether the coordinator has ended; its journal is complete then, unless another command replaced it.
+    """Whether the coordinator has ended. Its journal is then complete, unless another command replaced it.
 
     Raises:
         LlmzeroError: the coordinator could not read or write the journal.
@@ -102,12 +99,13 @@ def has_joined(running: Running) -> bool:
         if "creation task" in str(error):
             raise LlmzeroError(f"the coordinator could not be started: {str(error).strip()}") from None
     finally:
-        end_actor(running.name, only=running.coordinator)  # by now the name may be another coordinator's
+        end_actor(running.name, only=running.coordinator)  # another coordinator may have the name by now
     return True
 
 
 def clean_up(config: SearchConfig) -> list[str]:
-    """End all actors of a search without a coordinator and release its hardware; names of what was found."""
+    """End all actors of a search that has no coordinator, and release its hardware. Returns the names of what
+    was found."""
     actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     runners = [name for name in actors if slot_of(config.name, name) is not None]
     names = [coordinator_name(config.name), stopper_name(config.name), *runners]

@@ -1,4 +1,5 @@
-"""Retention of checkpoints: only sound adapters are resumed from, and those no longer needed are deleted.
+"""Retention of checkpoints: checks that resumed adapters are intact, and deletes adapters that are no longer
+needed.
 
 Not here: which adapters are needed (llmzero_ray.coordinator.checkpoint_retention), saving them (the engine).
 """
@@ -25,14 +26,14 @@ _GIB = 2**30
 
 
 class CheckpointRetention:
-    """The checkpoints of one search."""
+    """Checkpoints of one search."""
 
     def __init__(self, core: CoordinatorCore, post: Post, storage: SearchStorage) -> None:
         self._core, self._post, self._storage = core, post, storage
         self._thinning = asyncio.Lock()
 
     async def is_sound(self, spec: PhaseSpec) -> bool:
-        """Whether the resume source of a phase or of its repeat is intact; a corrupt one is posted as an
+        """Whether the resume source of a phase, or of its retry, is intact. A corrupt one is posted as an
         event."""
         source = spec.resume_from
         if source is None or spec.adapter is None:

@@ -27,13 +27,14 @@ from .threads import Threads
 
 logger = logging.getLogger("llmzero_ray.actors.control_requests")
 _MAX_PROBLEM = 2000
-"""Most characters of a refusal, which is journalled and shown on terminals."""
+"""Maximum characters of a refusal, which is journalled and shown on terminals."""
 
 
 class ControlRequests:
-    """One search's requests; each is journalled before it is removed, and known again by its id.
+    """Requests to one search. Each is journalled before its file is removed; its id makes it idempotent.
 
-    `use_settings` is awaited after settings were changed. With `fixed_capacity` no machine is ever added.
+    The callback `use_settings` is awaited after settings have changed. With `fixed_capacity`, the cluster
+    never adds machines.
     """
 
     EVERY_S = 0.5
@@ -76,7 +77,7 @@ class ControlRequests:
                 await self._use_settings()
 
     async def _within_capacity(self, event: ev.SettingsChanged) -> Event:
-        """The event, or its refusal when machines that are never added would be needed."""
+        """The event, or its refusal if it needs machines that the cluster will never add."""
         changed = with_changes(self._core.config, event.changes)
         if changed.slots.count <= self._core.config.slots.count:
             return event
@@ -88,7 +89,8 @@ class ControlRequests:
 
 
 def event_of(core: CoordinatorCore, request: Request) -> Event:
-    """What a request means as things stand; `RequestRefused` with the reason when it cannot be done."""
+    """Event for a request in the current state, or `RequestRefused` with the reason if it cannot be carried
+    out."""
     try:
         event = _event_from(core, request)
         why = refusal(core, event)
@@ -130,7 +132,7 @@ class _Set(BaseModel):
 
 
 def _event_from(core: CoordinatorCore, request: Request) -> Event:
-    """The event that a request asks for.
+    """Event that a request asks for.
 
     Raises:
         ValidationError: a field is missing or of another type.
@@ -166,7 +168,7 @@ def _source(request: Request) -> str:
 
 
 def _value(core: CoordinatorCore, key: str) -> Any:
-    """The present value of a dotted key; None: there is none."""
+    """Present value of a dotted key, or None if there is none."""
     value: Any = core.config.to_json()
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

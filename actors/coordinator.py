@@ -1,8 +1,7 @@
-"""The coordinator actor of one search: replays the journal, wires its parts, and closes the search.
+"""Coordinator actor of one search: replays the journal, wires its parts, and closes the search.
 
-Detached and named; when its process dies Ray restarts it, it replays the journal and continues with the
-runners that are still alive. Each part gets what it uses; none of them knows the coordinator. Not here: the
-rules (llmzero_ray.coordinator), events (event_loop.py), commands (executor.py), checks (monitor.py).
+It is detached and named. If its process dies, Ray restarts it, and it replays the journal and continues with
+the runners that are still alive. Each part is given what it uses and does not know the coordinator.
 """
 
 from __future__ import annotations
@@ -53,12 +52,13 @@ logger = logging.getLogger("llmzero_ray.actors.coordinator")
 _LINGER_S = 2.0
 """Seconds a finished coordinator stays alive so that clients blocked in `join` receive the result."""
 _LOCK_WAIT_S = 60.0
-"""How long the lock is waited for: a command holds it while it prepares the directory, a coordinator that was
-killed until its process is gone."""
+"""Timeout for the lock, in seconds: a command holds it while it prepares the directory, and a killed
+coordinator until its process is gone."""
 
 
 class SearchCoordinator:
-    """Wrapped as an actor by app.py; `storage` is the directory that holds the search's own."""
+    """Coordinator of one search. app.py wraps it as an actor. `storage` is the parent of the search's
+    directory."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class SearchCoordinator:
         key_file: str | None,
         tracker_keys: str | None = None,
     ) -> None:
-        """`key_file` is the path of a file with the key of the agents' model, `tracker_keys` of one with the
-        keys of trackers, if the command has them."""
+        """`key_file` and `tracker_keys` are paths of files with the key of the agents' model and the keys of
+        trackers, if the command has them."""
         import ray
 
         use_key_file(key_file)
@@ -88,12 +88,12 @@ class SearchCoordinator:
         self._taken_over = self._ending = False
         self._failure: LlmzeroError | None = None
         self._actor = ray.get_runtime_context().current_actor
-        self._actor.take_over.remote()  # called here, since after a restart by Ray no other process calls it
+        self._actor.take_over.remote()  # after a restart by Ray, no other process calls it
 
     # --- calls of other processes ---------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Return when the search has ended or was interrupted; the journal has the reason.
+        """Return when the search has ended or was interrupted. The journal has the reason.
 
         Raises:
             LlmzeroError: the journal could not be read or written.
@@ -103,21 +103,19 @@ class SearchCoordinator:
             raise failure
 
     async def post(self, event: Event) -> None:
-        """Take an event from another actor; returns when it is durable."""
+        """Post an event from another actor. Returns when it is durable."""
         await self._ready.wait()
         assert self._loop is not None
         await self._loop.post(event)
 
     async def use_budget(self, what: str, *arguments: Any, **spent: Any) -> Any:
-        """`reserve` or `settle` of the search's budget, for agents in other processes."""
+        """Call `reserve` or `settle` of the search's budget for agents in other processes."""
         await self._ready.wait()
         return await getattr(self._budget, what)(*arguments, **spent)
 
     async def resend_to_stopper(self) -> None:
-        """Send running phases and incumbent to a restarted stopper.
-
-        Calls that its old process had under way are booked at their worst case.
-        """
+        """Send running phases and the incumbent to a restarted stopper. Calls that its old process had in
+        flight are booked at their worst case."""
         await self._ready.wait()
         assert self._stopper is not None
         assert self._budget is not None
@@ -170,7 +168,7 @@ class SearchCoordinator:
         restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         extended = core.finished is not None and await asyncio.to_thread(is_extension_requested, root)
         if (core.finished and not extended) or (restarted and core.interrupted):
-            return await self._end(at_once=True)  # it was leaving already when its process died
+            return await self._end(at_once=True)  # it was already ending when its process died
         here, pid = socket.gethostname(), os.getpid()
         await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
         if not restarted:
@@ -178,7 +176,7 @@ class SearchCoordinator:
         self._budget = await self._restored_budget(loop)
         use_settings = functools.partial(self._use_settings, core)
         requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)
-        await requests.take_at_start()  # settings that the command brought along
+        await requests.take_at_start()  # settings of the command
         if core.finished is not None:
             return await self._end(at_once=True)  # the settings do not extend it
         await use_settings()
@@ -193,7 +191,7 @@ class SearchCoordinator:
         return None
 
     async def _restored_budget(self, loop: EventLoop) -> SearchBudget:
-        """The budget as journalled; calls of processes that are gone are booked at their worst case."""
+        """The budget as journalled. Calls of processes that have died are booked at their worst case."""
         budget = SearchBudget(loop.core.config, loop.events, loop.record)
         lost = budget.settle_lost("coordinator")
         if not await asyncio.to_thread(is_there, stopper_name(self._storage.name)):
@@ -205,7 +203,7 @@ class SearchCoordinator:
     async def _executor(
         self, loop: EventLoop, pool: RunnerPool, recovery: RunnerRecovery, budget: SearchBudget
     ) -> CommandExecutor:
-        """The executor with the handlers of all commands."""
+        """Executor with the handlers of all commands."""
         core, storage, config = loop.core, self._storage, loop.core.config
         task = await asyncio.to_thread(load_task, config.task.dir)
         agents = search_agents(config, task.n_val, budget, loop.post, storage)

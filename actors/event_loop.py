@@ -1,8 +1,8 @@
-"""The event loop of a coordinator: journal first, then the core, then the commands that follow.
+"""Event loop of a coordinator: write an event to the journal, apply it to the core, then execute the
+resulting commands.
 
 Every event of a search goes through `EventLoop.post`. Commands and background work run as supervised tasks:
-an exception in one is always logged or ends the search. Not here: start and end (coordinator.py), handlers of
-commands (executor.py), periodic checks (monitor.py).
+every exception in one is logged, or ends the search.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from llmzero_ray.utils.failpoints import reach
 from .threads import Threads
 
 Post: TypeAlias = Callable[[Event], Coroutine[Any, Any, None]]
-"""Makes an event durable and acts on it; returns when it is durable."""
+"""Callback that makes an event durable and acts on it. It returns when the event is durable."""
 Execute: TypeAlias = Callable[[Command], Coroutine[Any, Any, None]]
 
 logger = logging.getLogger("llmzero_ray.actors.event_loop")
 _FAILING_S = 60.0
-"""Seconds for which a periodic task may fail again and again before the search is aborted with its error."""
+"""Seconds for which a periodic task may keep failing before the search is aborted with its error."""
 _REPORT_S = 60.0
-"""Fewest seconds between two journalled failures of one periodic task."""
+"""Minimum seconds between two journalled failures of one periodic task."""
 
 
 class EventLoop:
-    """Journal and core of one search, and the tasks that work on it; creating it replays the journal.
+    """Journal and core of one search, and its tasks. The constructor replays the journal.
 
     Raises:
         JournalError: the journal is damaged.
@@ -53,7 +53,7 @@ class EventLoop:
         """All events so far."""
         self.epoch = self._journal.epoch
         self.failure: LlmzeroError | None = None
-        """Why the journal cannot be written any more."""
+        """Why the journal can no longer be written."""
         self._turn = asyncio.Lock()
         self._threads = Threads("journal")
         self._execute: Execute | None = None
@@ -61,7 +61,7 @@ class EventLoop:
         self._closed = asyncio.Event()
 
     def open(self, execute: Execute) -> None:
-        """Execute commands from now on, those first that are outstanding already.
+        """Start executing commands, beginning with those that are already outstanding.
 
         Raises:
             LlmzeroError: the journal could not be written before.
@@ -73,20 +73,20 @@ class EventLoop:
             self._spawn_command(command)
 
     def close(self) -> None:
-        """Let periodic tasks end; events are still taken."""
+        """End the periodic tasks. Events are still accepted."""
         self._closed.set()
 
     async def post(self, event: Event) -> None:
         """Make an event durable, then act on it.
 
-        A delivery that the journal knows is dropped, and so is every event after a failure of the journal.
+        An event already in the journal is dropped, and so is every event after a failure of the journal.
         """
         async with self._turn:
             if self.failure is not None:
                 return
             try:
                 commands = await self._take(event)
-            except LlmzeroError as error:  # nothing may go on that could not be journalled
+            except LlmzeroError as error:  # do not act on an event that is not in the journal
                 self.failure = error
                 commands = [cmd.End(id="end-failure", reason=str(error), exit_code=error.exit_code)]
         if self._execute is not None:
@@ -94,22 +94,22 @@ class EventLoop:
                 self._spawn_command(command)
 
     async def record(self, event: Event) -> None:
-        """`post` for a caller that must not go on without the event.
+        """`post` for a caller that must not continue without the event.
 
         Raises:
-            LlmzeroError: the journal cannot be written any more.
+            LlmzeroError: the journal can no longer be written.
         """
         await self.post(event)
         if self.failure is not None:
             raise self.failure
 
     async def abort(self, error: LlmzeroError) -> None:
-        """Abort the search for a reason outside its phases; the same command resumes it."""
+        """Abort the search for a reason outside its phases. The same command resumes it."""
         logger.error("aborted: %s", error)
         await self.post(ev.SearchAborted(reason=str(error), exit_code=error.exit_code))
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a task beside everything else; an exception in it aborts the search with that reason."""
+        """Run a background task. An exception in it aborts the search with that reason."""
         task = asyncio.get_running_loop().create_task(self._supervised(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -122,10 +122,10 @@ class EventLoop:
         every_s: float | Callable[[], float],
         may_fail: bool = False,
     ) -> None:
-        """Await `tick` again and again until the loop is closed, sleeping `every_s` seconds in between.
+        """Await `tick` repeatedly until the loop is closed, sleeping `every_s` seconds in between.
 
-        An exception is logged and journalled, and the task goes on. The search is aborted when the task has
-        failed for a minute without a success, unless it `may_fail`: time limits must not stop working
+        An exception is logged and journalled, and the task continues. If the task fails for a minute without
+        a success, the search is aborted, unless `may_fail` is set: time limits must not stop working
         unnoticed.
         """
         pause_s = every_s if callable(every_s) else lambda: every_s

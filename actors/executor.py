@@ -1,7 +1,6 @@
-"""The command executor: one handler per command; results are posted as events.
+"""Command executor with one handler per command. Handlers post their results as events.
 
-Every command is a task of its own, may be executed twice, and does slow work outside the coordinator's loop.
-Not here: decisions (llmzero_ray.coordinator), the parts that handlers use (the other files of this folder).
+Every command is a task of its own, is idempotent, and does slow work outside the coordinator's event loop.
 """
 
 from __future__ import annotations
@@ -32,11 +31,13 @@ from .stopper_client import StopperClient
 
 logger = logging.getLogger("llmzero_ray.actors.executor")
 _KILL_AFTER = 2.0
-"""Times `engine.stop_deadline_s`: the engine itself ends a phase that does not stop within one of them."""
+"""Multiple of `engine.stop_deadline_s` after which the runner is killed. The engine itself ends a phase that
+does not stop within one deadline."""
 
 
 class CommandExecutor:
-    """Executes the commands of one search. `end` closes the search; its argument is "at once"."""
+    """Executes the commands of one search. The callback `end` closes the search; its argument is "at
+    once"."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class CommandExecutor:
         await self._end(command.exit_code != 0 or self._core.interrupted is not None)
 
     async def _run_phase(self, command: cmd.RunPhase) -> None:
-        """Train a phase on the slot's runner, watched by the stopper, until it ends or is lost."""
+        """Train a phase on the slot's runner, watched by the stopper, until it ends or its runner is lost."""
         import ray
 
         spec, slot = command.spec, command.slot
@@ -91,8 +92,8 @@ class CommandExecutor:
         begun = health["current"] == (spec.node, spec.attempt)
         begun = begun or await asyncio.to_thread(self._storage.result, spec.node, spec.attempt) is not None
         if not begun and not await self._checkpoints.is_sound(spec):
-            return None  # the core plans it anew
-        if not begun and spec.attempt and not spec.restore:  # earlier attempts began elsewhere
+            return None  # the core plans it again
+        if not begun and spec.attempt and not spec.restore:  # earlier attempts had another start
             await asyncio.to_thread(self._storage.drop_full_checkpoints, spec.node, spec.attempt)
         await asyncio.to_thread(self._storage.write_spec, spec)
         source = f"phase:{spec.node}"
@@ -113,7 +114,7 @@ class CommandExecutor:
         return await self._checkpoints.make_room()
 
     async def _stop_phase(self, command: cmd.StopPhase) -> None:
-        """Request a stop from the runner; a phase that does not end in time is killed with its runner."""
+        """Request a stop from the runner. A phase that does not end in time is killed with its runner."""
         import ray
 
         stop = self._pool.runner(command.slot).stop.options(concurrency_group="ctl")

@@ -1,4 +1,4 @@
-"""Evaluations after a search, on fresh validation items and the test split, and its outcome on the disk.
+"""Evaluations after a search on fresh validation items and on the test split, and the files of its outcome.
 
 Not here: which policies are evaluated (llmzero_ray.coordinator.final_evaluation), the report
 (llmzero_ray.report).
@@ -27,7 +27,7 @@ logger = logging.getLogger("llmzero_ray.actors.final_evaluation")
 
 
 class FinalEvaluator:
-    """The scores of one search after its end; `test` is the parquet of its test split."""
+    """Scores policies of one search after its end. `test` is the parquet of its test split."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class FinalEvaluator:
         return await self._post(scored)
 
     async def write_outcome(self, _: cmd.WriteOutcome) -> None:
-        """strategy.yaml, best/ and the report."""
+        """Write strategy.yaml, best/ and the report."""
         from llmzero_ray.report import write_outcome
 
         try:

@@ -1,9 +1,8 @@
 """Ray metrics of a search: gauges named `llmzero_...`, set from the state about once a second.
 
-Everything here follows from the journal, so a coordinator that was started again shows the same numbers:
-these are gauges and no counters. Label sets are few: the search, with a status or an action. A series ends
-with the coordinator's process; queries take `max by (search, ...)` over what Ray adds (WorkerId, ...).
-Not here: metrics of single phases (metric_files.py), counting GPU hours (the core's meter).
+All values follow from the journal, so a restarted coordinator exports the same numbers; therefore these are
+gauges, not counters. Labels are few: the search, with a status or an action. A series ends with the
+coordinator's process; queries use `max by (search, ...)` over the labels that Ray adds (WorkerId, ...).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ACTIONS = ("root", "evolve", "debug", "scratch", "clone", "stop")
 
 
 class Gauges:
-    """The gauges of one search, exported by the process that makes them."""
+    """Gauges of one search, exported by the process that creates them."""
 
     def __init__(self, search: str) -> None:
         self._search = search
@@ -33,7 +32,7 @@ class Gauges:
         self._dollars = self._gauge("agent_dollars", "Dollars that these calls cost.")
 
     def observe(self, core: CoordinatorCore, *, busy_gpu_hours: float, idle_gpu_hours: float) -> None:
-        """Set all gauges from the state; idempotent."""
+        """Set all gauges from the state. Idempotent."""
         runs = [run for run in core.runs.values() if run.node != REFERENCE]
         statuses = Counter(run.status for run in runs)
         for status in STATUSES:

@@ -1,7 +1,4 @@
-"""The Ray cluster of a search: an existing one, or a private head for this command alone.
-
-Not here: the actors on it (app.py).
-"""
+"""Ray cluster of a search: an existing one, or a private head for this command only."""
 
 from __future__ import annotations
 
@@ -30,18 +27,19 @@ from .names import NAMESPACE
 logger = logging.getLogger("llmzero_ray.actors.head")
 _TRIES = 3
 _CLOCK_S = 1.0
-"""By how much the start of a process, as the system reports it, may be off."""
+"""Tolerance, in seconds, of a process's start time as the system reports it."""
 _END_S = 10.0
 _ANSWER_S = 3.0
 _QUIET = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
 
 
 def connect(config: SearchConfig) -> bool:
-    """Join the cluster of RAY_ADDRESS or of `ray start`; without one start a private head. True: private.
+    """Join the cluster of RAY_ADDRESS or of `ray start`, or start a private head if there is none. Returns
+    whether the head is private.
 
-    A process that called `ray.init` itself stays on the cluster that it is connected to.
+    A process that called `ray.init` itself stays on its cluster.
 
-    Heads that other programs started for themselves are never joined: they end with those programs.
+    Heads that other programs started for themselves are never joined, because they end with those programs.
 
     Raises:
         CapacityError: the cluster that RAY_ADDRESS names does not answer.
@@ -55,7 +53,8 @@ def connect(config: SearchConfig) -> bool:
 
 
 def start_text() -> str:
-    """What `connect` is about to do; known before Ray is imported and started, which takes seconds."""
+    """Message about what `connect` is going to do, available before Ray is imported and started, which takes
+    seconds."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address not in ("", "local"):
         return f"joining the Ray cluster at {address} ..."
@@ -132,17 +131,17 @@ def start_private_head(hidden: Iterable[str] = (), **options: Any) -> None:
 
 
 def environment() -> dict[str, str]:
-    """In which a child process joins the cluster that this process is connected to.
+    """Environment variables with which a child process joins the cluster of this process.
 
     Raises:
-        RuntimeError: this process is connected to none.
+        RuntimeError: this process is not connected to a cluster.
     """
     import ray
     from ray._private import ray_constants
 
     address = ray.get_runtime_context().gcs_address
     found = {**os.environ, "RAY_ADDRESS": address}
-    if address.startswith("127.0.0.1:"):  # a child too would put the machine's address in its place
+    if address.startswith("127.0.0.1:"):  # a child would replace it by the machine's address
         found[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     return found
 
@@ -156,8 +155,8 @@ def _start_ray(options: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """A head that is started inside is told that it stays alone, as on a laptop: otherwise Ray puts the
-    machine's address in the place of loopback, and all its processes listen on every address."""
+    """Context in which a started head stays on loopback, as on a laptop. Otherwise Ray replaces loopback by
+    the machine's address, and all its processes listen on every address."""
     from ray._private import ray_constants
 
     name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
@@ -173,8 +172,8 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _end_what_started(since: float) -> None:
-    """End the processes of a head that this process began to start after `since` (unix seconds) and that did
-    not come up: an agent whose raylet has given up outlives it."""
+    """End the processes of a head that this process began to start after `since` (Unix seconds) and that
+    failed to start: an agent outlives a raylet that has given up."""
     import psutil
     import ray
 
@@ -213,7 +212,7 @@ def _prepare_environment() -> None:
 
 
 def _shared_address() -> str | None:
-    """Where a cluster is that outlives this process; None: nowhere.
+    """Address of a cluster that outlives this process, or None if there is none.
 
     Raises:
         CapacityError: RAY_ADDRESS names one and it does not answer.
@@ -229,8 +228,7 @@ def _shared_address() -> str | None:
     if named:
         raise CapacityError(
             f"RAY_ADDRESS is {named!r} and no cluster answers there. Start it, correct RAY_ADDRESS, or unset "
-            "it to search "
-            "on this machine alone."
+            "it to search on this machine alone."
         )
     return None  # the file of a cluster that is gone
 

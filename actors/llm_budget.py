@@ -1,8 +1,8 @@
-"""The budget of a search's language-model calls: its one ledger, and the clients of it.
+"""Budget of a search's language-model calls: its only ledger, and the ledger's clients.
 
-Every reservation is in the journal before its request is sent: whichever process dies in a call, its worst
-case counts until the bill is known. Not here: sums and caps (llmzero_ray.agents.llm.budget), other services
-of the agents (agent_services.py).
+Every reservation is in the journal before its request is sent. If a process dies during a call, the call's
+worst case counts until its cost is known. Not here: sums and caps (llmzero_ray.agents.llm.budget), other
+services of the agents (agent_services.py).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from llmzero_ray.records import events as ev
 from .names import NAMESPACE, coordinator_name
 
 _RESTART_S = 60.0
-"""How long `RemoteBudget.settle` waits for a coordinator that is being restarted."""
+"""Seconds that `RemoteBudget.settle` waits for a coordinator that is restarting."""
 _REPLY_S = 30.0
 
 T = TypeVar("T")
 
 
 class SearchBudget:
-    """The coordinator's ledger, rebuilt from the journal, for agents here and in the stopper's process.
+    """The coordinator's ledger, rebuilt from the journal, for agents in this process and in the stopper's.
 
-    `record` makes an event durable, or raises.
+    The callback `record` makes an event durable or raises.
 
     Raises:
         AgentError: this process has no key for the agents' model.
@@ -50,31 +50,31 @@ class SearchBudget:
     ) -> None:
         started = next(event for event in events if isinstance(event, ev.SearchStarted))
         self.facts: dict[str, Any] = dict(started.agents)
-        """Prompts and price as frozen when the search began."""
+        """Prompts and price, frozen when the search began."""
         self.ledger: BudgetLedger | None = None
-        """None: the agents use no language model."""
+        """The ledger, or None if the agents use no language model."""
         if config.agents.backend in MODEL_BACKENDS:
             self.ledger = ledger_of(self.facts, config.budget.dollars, events)
         if config.agents.backend == "claude":
-            read_key(llm_settings(config.agents))  # the command had one; this process may be elsewhere
+            read_key(llm_settings(config.agents))  # this process may run on another machine than the command
         self._agents, self._record = config.agents, record
         self._holders: dict[str, ev.CallHolder] = {}
-        """Id of each open reservation -> who holds it."""
+        """Id of each open reservation -> its holder."""
         for reservation, holder in open_reservations(events).values():
             if self.ledger is not None:
                 self.ledger.restore(reservation)
                 self._holders[reservation.id] = holder
 
     def use(self, config: SearchConfig) -> None:
-        """Take over changed settings: the cap."""
+        """Apply changed settings: the cap."""
         if self.ledger is not None:
             self.ledger.cap_dollars = config.budget.dollars
 
     async def reserve(
         self, agent: str, node: int, worst: Usage, *, holder: ev.CallHolder, id_: str
     ) -> Reservation:
-        """Reserve for a call that `holder` makes; durable when this returns. Repeated with the same id, it
-        returns the same reservation.
+        """Reserve for a call by `holder`. The reservation is durable when this returns. Idempotent: the same
+        id returns the same reservation.
 
         Raises:
             CapReachedError: the cap does not allow it.
@@ -88,24 +88,22 @@ class SearchBudget:
         self._holders[id_] = holder
         try:
             await self._record(reserved_event(reservation, holder))
-        except BaseException:  # the request will not be sent, also where the caller did not wait for it
+        except BaseException:  # the request is not sent, even if the caller did not wait
             self._holders.pop(id_, None)
             self.ledger.release(reservation)
             raise
         return reservation
 
     async def settle(self, reservation: Reservation, **spent: Any) -> LedgerEntry:
-        """Book what a reservation cost; one that is not known here is booked all the same."""
+        """Book the cost of a reservation, even if it is unknown here."""
         assert self.ledger is not None
         if self._holders.pop(reservation.id, None) is None:
             return self.ledger.book(reservation, **spent)
         return self.ledger.settle(reservation, **spent)
 
     def settle_lost(self, holder: ev.CallHolder) -> list[ev.AgentCalled]:
-        """Book every open reservation of a process that died in its calls at its worst case.
-
-        Returns the calls as events; the provider may have billed each of them in full.
-        """
+        """Book every open reservation of a process that died during its calls at its worst case. Returns the
+        calls as events, because the provider may have billed each of them in full."""
         lost: list[ev.AgentCalled] = []
         if self.ledger is None:
             return lost
@@ -123,14 +121,14 @@ class SearchBudget:
 
 
 class LocalBudget:
-    """The coordinator's budget, used from threads of its process; not for the thread of `loop`, its event
-    loop."""
+    """Client of the coordinator's budget for threads of its own process, except the thread of `loop`, its
+    event loop."""
 
     def __init__(self, budget: SearchBudget, loop: asyncio.AbstractEventLoop) -> None:
         self._budget, self._loop = budget, loop
 
     def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
-        """Reserve `worst`; in the journal when this returns.
+        """Reserve `worst`. The reservation is in the journal when this returns.
 
         Raises:
             CapReachedError: there is not enough left.
@@ -143,7 +141,7 @@ class LocalBudget:
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """Book what it cost."""
+        """Book the cost."""
         return self._wait_for(
             self._budget.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
         )
@@ -162,7 +160,7 @@ class LocalBudget:
 
 
 class RemoteBudget:
-    """The coordinator's budget, used from the stopper's process through the coordinator's actor."""
+    """Client of the coordinator's budget for the stopper's process, through the coordinator's actor."""
 
     def __init__(self, search: str) -> None:
         self._search = search
@@ -174,7 +172,7 @@ class RemoteBudget:
             CapReachedError: there is not enough left.
             AgentError: the coordinator cannot be reached; the call must not be made.
         """
-        id_ = uuid.uuid4().hex  # Ray repeats the call of a coordinator that is killed
+        id_ = uuid.uuid4().hex  # Ray retries the call if the coordinator is killed
         reservation = self._call_coordinator(
             "reserve", agent, node, worst, holder="stopper", id_=id_, wait_s=0.0
         )
@@ -184,7 +182,7 @@ class RemoteBudget:
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """Book what it cost, also with a coordinator that comes back within a minute."""
+        """Book the cost, waiting up to a minute for a coordinator that is restarting."""
         spent = {"usage": usage, "latency_s": latency_s, "outcome": outcome}
         entry = self._call_coordinator("settle", reservation, wait_s=_RESTART_S, **spent)
         assert isinstance(entry, LedgerEntry)

@@ -1,7 +1,4 @@
-"""Resources of the cluster's machines, in total and free.
-
-Not here: reserving (placement.py).
-"""
+"""Total and free resources of the cluster's machines."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ _GROUP = "ray.io/node-group"
 
 
 def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
-    """The machines that are up now, with everything they have; `without` are ids of nodes that do not
-    count."""
+    """Live machines with all their resources, except those with node ids in `without`."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
@@ -25,15 +21,15 @@ def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
 
 
 def may_grow() -> bool:
-    """Whether machines may be added on demand: `ray up` and KubeRay name the group of each machine that they
-    start, `ray start` does not."""
+    """Whether the cluster may add machines on demand. `ray up` and KubeRay name the group of each machine
+    that they start; `ray start` does not."""
     import ray
 
     return any(_GROUP in node["Labels"] for node in ray.nodes() if node["Alive"])
 
 
 def free_cpus() -> float:
-    """CPUs that nothing has reserved, over the whole cluster."""
+    """Unreserved CPUs of the whole cluster."""
     import ray
 
     return float(ray.available_resources().get("CPU", 0.0))

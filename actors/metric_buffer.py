@@ -1,7 +1,7 @@
-"""Metric points of the phase that a runner trains, kept in memory for its readers.
+"""In-memory metric points of the phase that a runner trains, for its readers.
 
-The training thread publishes, other threads read. A reader owns its cursor, the number of points it has: one
-that starts again at 0 misses nothing. Not here: points on the disk (llmzero_ray.series).
+The training thread publishes and other threads read. A reader keeps its own cursor, the number of points it
+has received; restarting at 0 loses nothing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from llmzero_ray.records import MetricPoint
 PhaseKey: TypeAlias = tuple[int, int]
 """(node, attempt)."""
 MAX_POINTS = 256
-"""Points in one reply to a reader: below 1 MB with the 90 metrics that VeRL logs in a step."""
+"""Maximum points in one reply to a reader: below 1 MB with the 90 metrics that VeRL logs per step."""
 
 
 class MetricBuffer:
-    """Points of the newest phase of one slot, in the order of their steps."""
+    """Points of the newest phase of one slot, in step order."""
 
     def __init__(self) -> None:
         self.current: PhaseKey | None = None
-        """The phase that trains now; None between phases."""
+        """The phase that is training, or None between phases."""
         self._changed = threading.Condition()
         self._key: PhaseKey | None = None
         self._points: list[MetricPoint] = []
@@ -31,11 +31,11 @@ class MetricBuffer:
 
     @property
     def last_step(self) -> int | None:
-        """Newest step of the phase that trains now; None before its first point."""
+        """Newest step of the phase that is training, or None before its first point."""
         return self._points[-1].step if self.current is not None and self._points else None
 
     def begin(self, key: PhaseKey) -> None:
-        """Start a phase; the points of the one before it are dropped."""
+        """Start a phase and drop the points of the previous one."""
         with self._changed:
             self.current = self._key = key
             self._points, self._urgent = [], False
@@ -50,7 +50,7 @@ class MetricBuffer:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """End the phase; its points stay readable until the next one begins."""
+        """End the phase. Its points stay readable until the next one begins."""
         with self._changed:
             self.current = None
             self._changed.notify_all()
@@ -58,11 +58,7 @@ class MetricBuffer:
     def poll(
         self, key: PhaseKey, cursor: int, wait_s: float, gather_s: float
     ) -> tuple[tuple[MetricPoint, ...], bool]:
-        """The points of a phase from number `cursor` on, and whether no more will come.
-
-        Waits up to `wait_s` seconds for the first one, then `gather_s` seconds for further ones unless a
-        value became non-finite. At most `MAX_POINTS` points.
-        """
+        """Points of a phase from number `cursor` on, and whether no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over(key) or self._n_points(key) > cursor, wait_s)
             self._changed.wait_for(lambda: self._is_over(key) or self._urgent, gather_s)
@@ -75,7 +71,7 @@ class MetricBuffer:
         return len(self._points) if key == self._key else 0
 
     def _is_over(self, key: PhaseKey) -> bool:
-        """Whether no more points of that phase will come; also true when a later phase has begun."""
+        """Whether no more points of that phase will come, which is also true once a later phase has begun."""
         return key != self.current if key == self._key else self.current is not None
 
 

@@ -1,7 +1,6 @@
-"""A language model for the agents, served by vLLM inside the cluster: an actor and a reservation of its own.
+"""Language model for the agents, served by vLLM inside the cluster with its own actor and reservation.
 
-Never a rollout server: those sleep while a phase trains, and hold one adapter. Not here: its clients
-(llmzero_ray.agents.llm).
+It is separate from the rollout servers, which sleep while a phase trains and hold one adapter.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _CPU_ENV = {
 
 
 class ModelServer:
-    """vLLM's HTTP server as a child of this actor; it ends with it. Every request needs `key`."""
+    """vLLM's HTTP server as a child process that ends with this actor. Every request needs `key`."""
 
     def __init__(self, model: str, name: str, extra: Sequence[str], log: str, on_cpu: bool, key: str) -> None:
         import ray
@@ -60,7 +59,7 @@ class ModelServer:
         own |= {SERVER_KEY_FILE_ENV: str(self._key_file.path), "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "false"}
         own |= {SOCKET_DIR_ENV: str(self._sockets.path), "VLLM_RPC_BASE_PATH": str(self._sockets.path)}
         inherited = without_key(os.environ)
-        own |= on_loopback(inherited)  # it has one machine
+        own |= on_loopback(inherited)  # the server runs on one machine
         root = str(Path(__file__).parent.parent)
         own["PYTHONPATH"] = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH", "")]))
         with self._log.open("ab") as out:
@@ -75,7 +74,7 @@ class ModelServer:
             )
 
     def wait(self, timeout_s: float) -> str:
-        """The address once it answers.
+        """Address of the server, once it answers.
 
         Raises:
             EngineError: it ended, or did not answer in time; with the end of its log.
@@ -164,7 +163,7 @@ def start_server(
 
 
 def engine_error(error: Any) -> EngineError:
-    """The cause of a failed call of the server's actor as an `EngineError`."""
+    """Cause of a failed call of the server's actor, as an `EngineError`."""
     return error.cause if isinstance(error.cause, EngineError) else EngineError(str(error))
 
 

@@ -1,7 +1,7 @@
-"""The key of a served model, asked for by vLLM's HTTP server at every path.
+"""Middleware for vLLM's HTTP server that requires the key on every path. vLLM's own option `--api-key` leaves
+many paths open, some of which generate. vLLM loads this module by name, in a process that imports nothing
+else of this project.
 
-vLLM's own option `--api-key` leaves many paths open, among them some that generate. Loaded by vLLM itself, by
-name, in a process that imports nothing else of this project.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 SERVER_KEY_FILE_ENV: Final = "LLMZERO_SERVER_KEY_FILE"
-"""Names the file with the key, in the server's environment."""
+"""Environment variable of the server that names the file with the key."""
 
 _Message: TypeAlias = MutableMapping[str, Any]
 _Receive: TypeAlias = Callable[[], Awaitable[_Message]]
@@ -28,7 +28,7 @@ class RequireKey:
         self._key = Path(os.environ[SERVER_KEY_FILE_ENV]).read_bytes().strip()
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Pass on what has the key, and the messages of a server's start and end."""
+        """Pass on requests with the key, and the lifespan messages of the server."""
         if scope["type"] == "lifespan" or self._has_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":

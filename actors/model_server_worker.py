@@ -1,4 +1,4 @@
-"""Loaded by vLLM, by name, in the worker processes of a served model: they meet without a port."""
+"""Module that vLLM loads by name in the workers of a served model, so that they meet without a port."""
 
 from __future__ import annotations
 
@@ -8,4 +8,5 @@ patches.meet_without_ports()
 
 
 class WithoutPorts:
-    """vLLM's extension of a worker. It adds nothing: its module is loaded before any process group begins."""
+    """Worker extension for vLLM. It adds nothing itself: vLLM loads its module before any process group
+    begins."""

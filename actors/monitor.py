@@ -1,7 +1,7 @@
-"""Periodic checks of a running search: heartbeat, limits of time and money, hang detection.
+"""Periodic checks of a running search: heartbeat, time and cost limits, hang detection.
 
-The coordinator's event loop calls each check at its own interval, so that one that fails or waits delays no
-other. Not here: consequences of a finding (the core), the user's requests (control_requests.py).
+The coordinator's event loop calls each check at its own interval, so that a check that fails or waits does
+not delay the others.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .threads import Threads
 
 logger = logging.getLogger("llmzero_ray.actors.monitor")
 _LOOKS = 20
-"""Checks for hanging phases per shortest limit."""
+"""Number of checks for hanging phases within the shortest limit."""
 _ANSWER_S = 30.0
-"""A health call that is not answered by then counts as silence from its beginning."""
+"""Timeout of a health call, in seconds. An unanswered call counts as silence from its beginning."""
 
 
 class SearchMonitor:
-    """Heartbeat, limits of time and money, and metrics of one search; `events` are those so far."""
+    """Heartbeat, time and cost limits, and metrics of one search. `events` are those so far."""
 
     EVERY_S = 0.5
 
@@ -55,7 +55,7 @@ class SearchMonitor:
                 await self._post(reached)
 
     async def export_metrics(self) -> None:
-        """Set Ray's metrics to the state as it is now."""
+        """Set Ray's metrics to the current state."""
         now = time.time()
         busy = busy_gpu_hours(self._core, now)
         idle = max(0.0, self._core.meter.gpu_hours(now) - busy)
@@ -75,7 +75,7 @@ class HangDetector:
         return min(10.0, max(0.2, (self._core.config.engine.hang_min_s or LEAST_S) / _LOOKS))
 
     async def check(self) -> None:
-        """Check every slot that trains or scores, and post hangs; the core has the runner killed."""
+        """Check every slot that trains or scores, and post hangs. The core then has the runner killed."""
         runs = [run for run in self._core.runs.values() if run.active and run.started]
         await asyncio.gather(*(self._check_run(run) for run in runs if run.silent is None))
         scoring = [slot.index for slot in self._core.slots if slot.ready and slot.scoring]
@@ -103,14 +103,14 @@ class HangDetector:
             await self._report(run, stage["name"], quiet_s, limit_s)
 
     def _limit_s(self, stage: dict[str, Any], run: PhaseRun | None) -> float:
-        """Longest silence of a stage of this run; of the scoring of a policy where there is none."""
+        """Maximum silence of a stage of this run, or of scoring a policy if `run` is None."""
         engine = self._core.config.engine
         hang_s = phase_limits(self._core, run).hang_s
         limit_s = max(hang_s, engine.hang_factor * (stage["usual_s"] or 0.0))
         return max(limit_s, engine.start_timeout_s) if stage["name"] == "start" else limit_s
 
     async def _check_scoring(self, slot: int) -> None:
-        """Kill the runner of a hanging evaluation; the loss is handled where the evaluation is awaited."""
+        """Kill the runner of a hanging evaluation. The task that awaits the evaluation handles the loss."""
         try:
             stage = (await asyncio.wait_for(self._pool.health(slot), _ANSWER_S))["stage"]
         except Exception as error:  # noqa: BLE001 - as above
@@ -135,7 +135,7 @@ class HangDetector:
 
 
 def phase_limits(core: CoordinatorCore, run: PhaseRun | None) -> TimeLimits:
-    """Time limits of a run's phase; of the root's configuration where there is none."""
+    """Time limits of a run's phase, or of the root's configuration if `run` is None."""
     started = core.started
     assert started is not None
     spec = None if run is None else run.spec
@@ -146,6 +146,6 @@ def phase_limits(core: CoordinatorCore, run: PhaseRun | None) -> TimeLimits:
 
 
 def _quiet_s(stage: dict[str, Any]) -> float:
-    """Seconds without a sign of progress; engines of one's own may know the stage's beginning alone."""
+    """Seconds without a sign of progress. A user's engine may report only the beginning of the stage."""
     quiet_s = stage.get("quiet_s")
     return float(stage["since_s"] if quiet_s is None else quiet_s)

@@ -1,7 +1,6 @@
 """Actors by name: names of actors and placement groups, options that all share, finding and ending one.
 
-Names carry the search and the slot, so that several searches and slots live on one cluster. Not here:
-reserving hardware (placement.py).
+Names carry the search and the slot, so that several searches and slots live on one cluster.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ def runner_name(search: str, slot: int) -> str:
 
 
 def lender_name(slots: str) -> str:
-    """Name of the actor that lends slots of that name."""
+    """Name of the actor that leases the slots of that name."""
     return f"lender-{slots}"
 
 
 def slot_of(search: str, actor: str) -> int | None:
-    """The slot of a runner by its name; None for other actors and other searches' runners."""
+    """Slot of a runner, from its actor name. None for other actors and other searches' runners."""
     head, _, slot = actor.rpartition("-slot")
     return int(slot) if head == f"runner-{search}" and slot.isdigit() else None
 
 
 def slot_of_group(search: str, group: str) -> int | None:
-    """The slot of a placement group by its name; None for other groups and other searches' slots."""
+    """Slot of a placement group, from its name. None for other groups and other searches' slots."""
     head, _, machine = group.rpartition("-")
     start, _, slot = head.rpartition("-")
     return int(slot) if start == f"slot-{search}" and slot.isdigit() and machine.isdigit() else None
@@ -68,10 +67,8 @@ def actor_options(name: str, **more: Any) -> dict[str, Any]:
 
 
 def restarting(name: str) -> dict[str, Any]:
-    """Options of an actor that Ray starts again when its process dies, calls included.
-
-    It lives on the head, where the jobs' commands run and keys of LLM services may lie.
-    """
+    """Options of an actor that Ray restarts when its process dies, calls included. It runs on the head, where
+    the jobs' commands run and where keys of LLM services may be stored."""
     place = {"node:__internal_head__": 0.001}
     return actor_options(name, get_if_exists=True, max_restarts=-1, max_task_retries=-1, resources=place)
 

@@ -1,9 +1,8 @@
-"""Hardware of the slots: placement groups that are reserved, waited for and given back.
+"""Hardware of the slots: reserves, awaits and releases placement groups.
 
-One STRICT_PACK group per machine of a slot, one bundle per GPU. Groups are detached and named, so that a
-restarted coordinator finds them. Waiting is asynchronous: one poll of Ray's table serves all waiting slots,
-and no thread is blocked. Not here: the runners on the groups (runner_pool.py), the arithmetic
-(llmzero_ray.engines.capacity).
+There is one STRICT_PACK group per machine of a slot and one bundle per GPU. Groups are detached and named, so
+that a restarted coordinator finds them. Waiting is asynchronous: one poll of Ray's table serves all waiting
+slots, and no thread blocks.
 """
 
 from __future__ import annotations
@@ -32,10 +31,8 @@ _WITHOUT = (
 
 
 class Placement:
-    """The placement groups of one search; `avoided` gives the ids (hex) of nodes on which a card failed.
-
-    Without `detached` they are given back when the process that reserved them ends.
-    """
+    """Placement groups of one search. `avoided` returns the ids (hex) of nodes on which a GPU failed. Without
+    `detached`, they are released when the process that reserved them ends."""
 
     def __init__(
         self,
@@ -48,16 +45,17 @@ class Placement:
         self._search, self._threads = search, threads or Threads("slots")
         self._avoided, self._detached = avoided, detached
         self._asked: set[int] = set()
-        """Slots whose hardware was requested and not released since."""
+        """Slots whose hardware was requested and not released."""
         self._waiting: set[int] = set()
         self._changing = asyncio.Lock()
-        """Held while groups are created or removed, so that none is created after its slot was released."""
+        """Lock held while groups are created or removed, so that none is created after its slot was
+        released."""
         self._looking = asyncio.Lock()
         self._table: Mapping[str, Any] = {}
         self._looked = float("-inf")
 
     async def reserve_all(self, config: SearchConfig, slots: Collection[int] | None = None) -> bool:
-        """Reserve the hardware of every slot (or of those `slots`), or find it reserved; False when it was
+        """Reserve the hardware of all slots (or of `slots`), or find it reserved. Returns False if it was
         released meanwhile.
 
         Raises:
@@ -65,7 +63,7 @@ class Placement:
         """
         deadline = time.monotonic() + config.slots.timeout_s
         slots = range(config.slots.count) if slots is None else slots
-        # What an earlier search left there has VeRL's processes beside it already.
+        # For hardware of an earlier search, VeRL's other processes already have their CPUs.
         found_there = config.slots.shared is not None and await self._threads.run(
             _existing, group_name(config.slots.shared, 0, 0)
         )
@@ -82,7 +80,7 @@ class Placement:
     async def reserve(self, config: SearchConfig, slot: int) -> tuple[str, ...] | None:
         """Ids (hex) of the groups of one slot, one per machine, once all are created.
 
-        None: the slot was released while it waited.
+        None if the slot was released while it waited.
 
         Raises:
             CapacityError: the cluster did not create them within `slots.timeout_s`; they stay requested.
@@ -91,10 +89,10 @@ class Placement:
         return await self._reserved(config, slot, time.monotonic() + config.slots.timeout_s)
 
     async def avoidable_machine_of(self, config: SearchConfig, slot: int) -> str | None:
-        """The node's id of a slot if the search can do without it.
+        """Node id of a slot's machine, if the search can do without it.
 
-        None: the slot has no hardware or several machines, of which any may be the one with the fault, or the
-        other machines that are up do not hold all slots.
+        None if the slot has no hardware, if it has several machines and any may be faulty, or if the other
+        live machines cannot hold all slots.
         """
         if config.slots.nodes > 1:
             return None
@@ -105,26 +103,26 @@ class Placement:
         return None if shortfall(others, config) is not None else node
 
     async def _request(self, config: SearchConfig, slot: int, machine: int, taken: Sequence[str] = ()) -> Any:
-        """The group of one machine of a slot, requested unless it exists; not on the nodes `taken`."""
+        """Group of one machine of a slot, requested unless it exists, and not on the nodes in `taken`."""
         beside = sorted({*taken, *self._avoided()})
         return await self._threads.run(
             _request_group, config, slot, machine, beside=beside, detached=self._detached
         )
 
     async def cancel(self, slot: int) -> None:
-        """Stop waiting for the hardware of one slot and give back what there is of it; no effect once it is
-        reserved."""
+        """Stop waiting for the hardware of one slot and release what is already created. No-op once it is
+        fully reserved."""
         if slot in self._waiting:
             await self.release(slot)
 
     async def release(self, slot: int) -> None:
-        """Give the hardware of one slot back."""
+        """Release the hardware of one slot."""
         self._asked.discard(slot)
         async with self._changing:
             await self._threads.run(remove_groups, self._search, slot)
 
     async def release_all(self) -> None:
-        """Give back all hardware of the search, whichever slots it was for."""
+        """Release all hardware of the search."""
         self._asked.clear()
         async with self._changing:
             await self._threads.run(remove_groups, self._search)
@@ -137,10 +135,11 @@ class Placement:
             self._waiting.discard(slot)
 
     async def _one_by_one(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
-        """The groups of a slot; each is looked at after those before it, and must lie beside them."""
+        """Groups of a slot, placed one after another: each must be on another machine than those before
+        it."""
         from ray.util.placement_group import remove_placement_group
 
-        async with self._changing:  # an autoscaler sees the whole demand at once, and starts all machines
+        async with self._changing:  # so an autoscaler sees the whole demand and starts all machines
             if slot not in self._asked:
                 return None
             for machine in range(config.slots.nodes):
@@ -158,14 +157,14 @@ class Placement:
                     return None
                 if node not in taken and node not in self._avoided():
                     break
-                # A card failed there, or a lost machine's group came to rest on another one's machine.
+                # A GPU failed there, or a lost machine's group was placed on the machine of another group.
                 await self._threads.run(remove_placement_group, group)
             found.append(group.id.hex())
             taken.append(node)
         return tuple(found)
 
     async def _node_of(self, group: Any, config: SearchConfig, slot: int, deadline: float) -> str | None:
-        """The node on which a group was created; None when the slot was released meanwhile."""
+        """Node on which a group was created. None if the slot was released meanwhile."""
         while slot in self._asked:
             entry = (await self._poll_table()).get(group.id.hex())
             if entry is not None and entry["state"] == "CREATED":
@@ -192,7 +191,8 @@ class Placement:
         return self._table
 
     async def _wait_for_side_cpus(self, config: SearchConfig, n_slots: int, deadline: float) -> None:
-        """VeRL's processes beside the bundles need CPUs; waiting for them later would look like a hang."""
+        """Wait until VeRL's processes outside the bundles have CPUs. Waiting for them later would look like a
+        hang."""
         needed = n_slots * side_cpus(config)
         while self._asked and (free := await self._threads.run(free_cpus)) < needed:
             if time.monotonic() > deadline:
@@ -203,7 +203,7 @@ class Placement:
 
 
 def _node_of_slot(search: str, slot: int) -> str | None:
-    """The node (hex id) of a slot's first group; None: there is none that is created."""
+    """Node (hex id) of a slot's first group, or None if no created group exists."""
     from ray.util import placement_group_table
 
     name = group_name(search, slot, 0)
@@ -239,7 +239,7 @@ def remove_groups(search: str, slot: int | None = None) -> None:
 
 
 def group_of(group_id: str) -> Any:
-    """The placement group of an id (hex)."""
+    """Placement group with that id (hex)."""
     import ray
     from ray.util.placement_group import PlacementGroup
 
@@ -249,7 +249,7 @@ def group_of(group_id: str) -> Any:
 def _request_group(
     config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str], detached: bool
 ) -> Any:
-    """The group of one machine of a slot, requested unless it exists; not on the nodes `beside`."""
+    """Group of one machine of a slot, requested unless it exists, and not on the nodes in `beside`."""
     from ray.util.placement_group import placement_group
 
     slots = config.slots

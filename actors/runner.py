@@ -1,7 +1,7 @@
-"""The runner of one slot: drives an engine, phase after phase, and streams what it reports.
+"""Runner of one slot: drives an engine, phase after phase, and streams its metrics.
 
-`run`, `evaluate` and `close` go one at a time on the main thread; `poll`, `stop` and `health` meanwhile.
-Every call is safe to repeat. Not here: when to stop (stopper.py), lost runners (runner_recovery.py).
+`run`, `evaluate` and `close` run one at a time on the main thread; `poll`, `stop` and `health` run
+concurrently. Every call is idempotent.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from .metric_buffer import MetricBuffer, PhaseKey
 
 logger = logging.getLogger(__name__)
 _OF_ENGINE = ("task", "model", "engine", "eval")
-"""Blocks of a configuration that an engine is made with, besides its slot."""
+"""Blocks of the configuration that an engine is built from, besides its slot."""
 
 
 class PhaseRunner:
-    """One per slot, wrapped as an actor by runner_pool.py; lives as long as its slot."""
+    """Runner of one slot, which lives as long as the slot. runner_pool.py wraps it as an actor."""
 
     def __init__(self, config: dict[str, Any], storage: str, slot: Slot) -> None:
         self._config, self._slot = parse_config(config, source="search.yaml"), slot
@@ -62,7 +62,7 @@ class PhaseRunner:
         return f"PhaseRunner(search={self._slot.search}, slot={self._slot.index})"
 
     def use(self, config: dict[str, Any], storage: str) -> None:
-        """Serve another search from now on; the engine stays if it is the same one, for the same task."""
+        """Serve another search from now on. The engine stays if its configuration and task are the same."""
         given = parse_config(config, source="search.yaml")
         if any(getattr(given, block) != getattr(self._config, block) for block in _OF_ENGINE):
             self.close()
@@ -70,7 +70,7 @@ class PhaseRunner:
         self._buffer, self._ended, self._stops = MetricBuffer(), {}, {}
 
     def run(self, spec: PhaseSpec) -> PhaseResult | PhaseFailure:
-        """Train a phase to its end; one that has ended already is not trained again.
+        """Train a phase to its end. A phase that has already ended is not trained again.
 
         Raises:
             EngineError: the engine cannot start or was lost; the phase itself has not failed.
@@ -101,7 +101,7 @@ class PhaseRunner:
         return outcome
 
     def _train(self, spec: PhaseSpec, writer: MetricWriter) -> PhaseResult | PhaseFailure:
-        """Train the phase; any exception about the phase becomes a `PhaseFailure`."""
+        """Train the phase. An exception of the phase becomes a `PhaseFailure`."""
 
         def publish(point: MetricPoint) -> None:
             if point.taken_from is not None:
@@ -113,7 +113,7 @@ class PhaseRunner:
         engine = self._made_engine()
         try:
             outcome: PhaseResult | PhaseFailure = from_json(to_json(engine.run(spec, publish)))
-            return outcome  # as it will be read again: with Python's own numbers
+            return outcome  # as it will be read back, with Python's own numbers
         except (EngineError, StorageError):
             raise
         except Exception as error:
@@ -127,7 +127,7 @@ class PhaseRunner:
         return phase_doubts(self._storage, spec.node, spec.hyperparameters, outcome.best_step, golds)
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes of every row; `adapter` None scores the base model.
+        """Greedy outcomes of every row. If `adapter` is None, the base model is scored.
 
         Raises:
             EngineError: the rows could not be scored.
@@ -135,7 +135,7 @@ class PhaseRunner:
         return self._made_engine().evaluate(adapter, parquet, max_tokens)
 
     def close(self) -> None:
-        """End the engine with all its processes; the next phase starts cold."""
+        """End the engine with all its processes. The next phase starts cold."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -147,10 +147,8 @@ class PhaseRunner:
         return self._buffer.poll((node, attempt), cursor, wait_s, gather_s)
 
     def stop(self, node: int, attempt: int, reason: str) -> None:
-        """End that phase at its next step boundary, or at its first one if it has not begun yet.
-
-        The first reason counts.
-        """
+        """End that phase at its next step boundary, or at its first one if it has not begun yet. Only the
+        first reason counts."""
         key = (node, attempt)
         self._stops.setdefault(key, reason)
         engine = self._engine
@@ -158,7 +156,7 @@ class PhaseRunner:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
-        """Process id, search, what is being trained, and in which stage it is for how long."""
+        """Process id, search, current phase, and its stage with the time spent in it."""
         engine = self._engine
         stage = engine.stage() if engine is not None else None
         return {

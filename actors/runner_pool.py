@@ -1,8 +1,4 @@
-"""The runners of a search's slots: started on reserved hardware, found again by name, closed at the end.
-
-Not here: what they train (executor.py), what to do when one is lost (runner_recovery.py), reserving hardware
-(placement.py).
-"""
+"""Runners of a search's slots: started on reserved hardware, found again by name, closed at the end."""
 
 from __future__ import annotations
 
@@ -23,13 +19,14 @@ from .threads import Threads
 logger = logging.getLogger("llmzero_ray.actors.runner_pool")
 _CTL_THREADS = 4
 _SLOT_THREADS = 64
-"""Each waits for seconds at most, while a slot's old runner ends."""
+"""Maximum threads. Each one waits a few seconds at most, while a slot's old runner ends."""
 _CLOSE_S = 60.0
-"""Seconds for an engine's orderly shutdown before its runner is killed."""
+"""Seconds allowed for an engine's orderly shutdown before its runner is killed."""
 
 
 def close_shared(slots: str) -> None:
-    """End the runner of shared slots of that name, an idle engine in order, and give their hardware back."""
+    """End the runner of the shared slots of that name (an idle engine in good order) and release their
+    hardware."""
     import ray
 
     name = runner_name(slots, 0)
@@ -40,11 +37,11 @@ def close_shared(slots: str) -> None:
 
 
 class RunnerPool:
-    """The runners of one search, by slot. `settings` gives the configuration as it is now.
+    """The runners of one search, by slot. `settings` returns the current configuration.
 
-    `storage` is the directory that holds the search's own. With `fixed_capacity` no machine is ever added.
-    `avoided` gives the ids of nodes on which a card failed, as they are now. Without `detached` runners and
-    hardware go when the process ends that asked for them.
+    `storage` is the parent of the search's directory. With `fixed_capacity`, the cluster never adds machines.
+    `avoided` returns the current ids of nodes on which a GPU failed. Without `detached`, runners and hardware
+    are released when the process that requested them ends.
     """
 
     def __init__(
@@ -62,19 +59,19 @@ class RunnerPool:
         self._threads = Threads("slots", _SLOT_THREADS)
         self._shared = settings().slots.shared
         self._slots = self._shared or search
-        """Names the slots."""
+        """Name of the slots."""
         self._lifetime = "detached" if detached else None
         self._placement = Placement(self._slots, self._threads, avoided, detached=detached)
         self._runners: dict[int, Any] = {}
         self.closing = False
-        """Whether the runners are being closed: those that are lost from now on are not replaced."""
+        """Whether the runners are being closed, so that lost ones are not replaced."""
 
     async def reserve(self, slots: Collection[int] | None = None) -> bool:
-        """Reserve the hardware of all slots (or of those `slots`), or find it reserved; False when the pool
+        """Reserve the hardware of all slots (or of `slots`), or find it reserved. Returns False if the pool
         was closed meanwhile.
 
         Raises:
-            CapacityError: the cluster does not give it.
+            CapacityError: the cluster does not have it.
         """
         config = self._settings()
         if self._fixed_capacity:
@@ -82,11 +79,11 @@ class RunnerPool:
         return await self._placement.reserve_all(config, slots)
 
     def runner(self, slot: int) -> Any:
-        """The slot's runner; calls to it fail when it is gone."""
+        """Runner of the slot. Calls to it fail if it has died."""
         return self._runners[slot]
 
     async def find(self, slot: int) -> bool:
-        """Whether a runner that was started earlier still answers; it is used again then."""
+        """Whether a runner that was started earlier still answers, so that it is used again."""
         import ray
 
         name = runner_name(self._slots, slot)
@@ -102,12 +99,12 @@ class RunnerPool:
         return found
 
     async def start(self, slot: int) -> bool:
-        """Start a fresh runner on the slot's hardware, after killing an old one, and wait until it answers.
+        """Start a new runner on the slot's hardware, after killing an old one, and wait until it answers.
 
-        False: the hardware is no longer wanted, because the pool is closing or has fewer slots now.
+        Returns False if the hardware is no longer wanted, because the pool is closing or now has fewer slots.
 
         Raises:
-            CapacityError: the hardware is not there and does not come in time.
+            CapacityError: the hardware is missing and does not become available in time.
             RayError: the runner died before it answered.
         """
         import ray
@@ -138,7 +135,7 @@ class RunnerPool:
         return True
 
     async def _took_over(self, slot: int) -> bool:
-        """Whether the slot has an idle runner that an earlier search left; it serves this one then."""
+        """Whether the slot has an idle runner left by an earlier search, which now serves this one."""
         import ray
 
         try:
@@ -146,7 +143,7 @@ class RunnerPool:
             self._runners[slot] = runner
             health = await self.health(slot)
             if health["search"] == self._search or health["current"] is not None:
-                return False  # ours, and it was of no use; or a search that was killed has left a phase
+                return False  # our own useless runner, or one with the phase of a killed search
             await runner.use.remote(self._settings().to_json(), self._storage)
         except (ValueError, ray.exceptions.RayError):
             return False
@@ -154,13 +151,13 @@ class RunnerPool:
         return True
 
     def kill(self, slot: int) -> None:
-        """End a runner at once; the calls that it has not answered fail."""
+        """End a runner at once. Its unanswered calls fail."""
         import ray
 
         ray.kill(self.runner(slot))
 
     async def avoidable_machine_of(self, slot: int) -> str | None:
-        """Id of the slot's node if the search can do without it; else None."""
+        """Id of the slot's node if the search can do without it, otherwise None."""
         return await self._placement.avoidable_machine_of(self._settings(), slot)
 
     async def stop_waiting(self, slot: int) -> None:
@@ -175,12 +172,12 @@ class RunnerPool:
 
     async def close_all(self, *, at_once: bool) -> None:
         """End all runners, with an orderly shutdown of idle engines unless `at_once`, and release all
-        hardware; shared slots are ended only `at_once`."""
+        hardware. Shared slots end only with `at_once`."""
         import ray
 
         self.closing = True
         if self._shared is not None and not at_once:
-            return  # the next search finds them
+            return  # the next search uses them
         named = await self._threads.run(ray.util.list_named_actors, all_namespaces=True)
         found = {slot for entry in named if (slot := slot_of(self._slots, entry["name"])) is not None}
         await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found | set(self._runners)))

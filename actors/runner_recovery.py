@@ -1,8 +1,7 @@
-"""Recovery from lost runners: the saved part of a lost phase is journalled, and its slot gets a new runner.
+"""Recovery from lost runners: journals the saved part of a lost phase, and starts a new runner in its slot.
 
 A runner is lost when its process or machine dies, or when it is killed because its phase hangs or does not
-stop. Whether the phase is repeated is the core's decision. Not here: noticing a hang (monitor.py), starting a
-runner (runner_pool.py).
+stop. The core decides whether the phase is retried.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .runner_pool import RunnerPool
 
 logger = logging.getLogger("llmzero_ray.actors.runner_recovery")
 _START_TRIES = 3
-"""Runners of one slot that may die before they answer; then the search is aborted."""
+"""Maximum runners of one slot that may die before they answer. After that the search is aborted."""
 
 
 class RunnerRecovery:
@@ -38,7 +37,7 @@ class RunnerRecovery:
         self._killed: dict[tuple[int, int], tuple[str, FailureClass]] = {}
         """(node, attempt) -> why its runner was killed, and the class of its failure."""
         self._cannot_start: set[int] = set()
-        """Slots whose engine could not start once."""
+        """Slots whose engine failed to start once."""
         self._replacing: set[int] = set()
 
     # --- a coordinator takes over ---------------------------------------------------------------------------
@@ -62,11 +61,11 @@ class RunnerRecovery:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything may still be trained or scored: runners are for nothing else."""
+        """Whether anything may still be trained or scored, since only that needs runners."""
         return self._core.stage in ("searching", "measuring") or self._core.extension_wanted
 
     async def fill(self) -> None:
-        """Put a runner into every slot that has none."""
+        """Start a runner in every slot that has none."""
         missing = [slot for slot in self._wanted() if not self._core.slots[slot].ready]
         await asyncio.gather(*(self.replace(slot) for slot in missing))
 
@@ -98,10 +97,8 @@ class RunnerRecovery:
     async def lost(
         self, slot: int, node: int | None, attempt: int, reason: str, *, avoided: str | None = None
     ) -> None:
-        """Handle a lost runner that was training `node`, or (None) that was idle or scoring.
-
-        `avoided` is the id of the slot's machine if nothing is to be requested there any more.
-        """
+        """Handle a lost runner that was training `node`, or that was idle or scoring if it is None. `avoided`
+        is the id of the slot's machine if no hardware may be requested there any more."""
         if self._pool.closing:  # it was closed
             return
         await self._report(slot, node, attempt, reason, avoided)
@@ -110,13 +107,13 @@ class RunnerRecovery:
     async def _report(
         self, slot: int, node: int | None, attempt: int, reason: str, avoided: str | None = None
     ) -> None:
-        """Journal the loss, with the result or the remains of the phase under way."""
+        """Journal the loss, with the result or the saved part of the current phase."""
         storage, n_gpus = self._storage, self._core.config.slots.n_gpus
         left: PhaseFailure | None = None
         restart = 0
         if node is not None:
             outcome = await asyncio.to_thread(storage.result, node, attempt)
-            if outcome is not None:  # it had ended and only its answer was lost
+            if outcome is not None:  # the phase had ended, and only the reply was lost
                 await self._post(ev.phase_ended(node, attempt, outcome))
                 node = None
             else:
@@ -143,7 +140,7 @@ class RunnerRecovery:
         await self._post(lost)
 
     async def replace(self, slot: int) -> None:
-        """Start a new runner; while other slots work, its hardware may take any time to return.
+        """Start a new runner. While other slots work, there is no time limit for its hardware to return.
 
         Raises:
             CapacityError: the hardware does not come in time, and no other slot works.
@@ -183,7 +180,7 @@ class RunnerRecovery:
     # --- slots come and go ----------------------------------------------------------------------------------
 
     async def fit(self, command: cmd.FitSlots) -> None:
-        """Start runners for a higher `slots.count`; a lower one ends waits for hardware."""
+        """Start runners for a higher `slots.count`, or stop waiting for hardware after a lower one."""
         wanted = self._wanted()
         for slot in self._core.slots[command.count :]:
             if slot.index not in wanted:
@@ -191,17 +188,15 @@ class RunnerRecovery:
         await self.fill()
 
     async def close(self, command: cmd.CloseSlot) -> None:
-        """Give an idle slot back; one that is wanted again meanwhile gets a new runner."""
+        """Release an idle slot. If it is wanted again meanwhile, it gets a new runner."""
         await self._pool.close(command.slot)
         await self._post(ev.SlotClosed(slot=command.slot))
         if command.slot in self._wanted():
             await self.replace(command.slot)
 
     def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
-        """End a runner whose phase does not end; the call that trains it then fails and comes here.
-
-        With `timeout` the phase has failed, with `resource` it is as if its hardware was lost.
-        """
+        """Kill a runner whose phase does not end. The call that trains it then fails and is handled here.
+        With `timeout` the phase has failed; with `resource` it counts as lost hardware."""
         self._killed[node, attempt] = (reason, failure_class)
         self._pool.kill(slot)
 
@@ -215,5 +210,5 @@ def _cause_of(error: Any) -> LlmzeroError:
 
 def _first_line(error: Exception) -> str:
     line = next((one for one in str(_cause_of(error)).splitlines() if one.strip()), type(error).__name__)
-    # Without Ray's list of guesses at what may have killed a worker.
+    # Drop Ray's list of guesses about what killed a worker.
     return first_words(line.partition(" There are some potential root causes")[0], 300)

@@ -1,7 +1,6 @@
-"""The slots of one configuration, lent phase by phase: whoever trains single phases borrows one.
+"""Leases slots to Tune trials, one phase per lease.
 
-Slots are reserved together, their runners start when they are first borrowed and stay warm between
-borrowers. Not here: the runners (runner_pool.py), what is trained on them (llmzero_ray/tune/slot_phase.py).
+Slots are reserved together. Their runners start with the first lease and stay warm between leases.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from .runner_pool import RunnerPool
 
 logger = logging.getLogger("llmzero_ray.actors.slot_lender")
 _LOOK_S = 1.0
-"""Seconds between two looks whether a borrower lives."""
+"""Seconds between two checks whether a borrower lives."""
 
 
 class SlotLender:
-    """Lends the slots of a configuration, whose name they have. An actor, which ends with the process that
-    made it: runners and hardware go with it."""
+    """Leases the slots of a configuration, whose name it has. The actor, its runners and its hardware end
+    with the process that created it."""
 
     def __init__(self, config: dict[str, Any], *, fixed_capacity: bool) -> None:
         self._config: SearchConfig = parse_config(config, source="search.yaml")
@@ -35,24 +34,24 @@ class SlotLender:
         )
         self._free: asyncio.Queue[int] = asyncio.Queue()
         self._lent: dict[int, asyncio.Task[None]] = {}
-        """Slot -> the watch over its borrower."""
+        """Slot -> task that watches its borrower."""
 
     async def reserve(self) -> None:
         """Reserve the hardware of all slots.
 
         Raises:
-            CapacityError: the cluster does not give it; nothing stays reserved.
+            CapacityError: the cluster does not have it; nothing stays reserved.
         """
         await self._pool.reserve()
         for slot in range(self._config.slots.count):
             self._free.put_nowait(slot)
 
     async def lend(self, borrower: Any) -> tuple[int, Any]:
-        """(slot, its runner), once one is free. It is given back by `give_back`, or when the borrower, an
-        actor with a method `is_here`, dies.
+        """(slot, its runner), once a slot is free. The lease ends with `give_back`, or when the borrower (an
+        actor with a method `is_here`) dies.
 
         Raises:
-            CapacityError: the slot's hardware was lost and does not come back in time.
+            CapacityError: the slot's hardware was lost and does not return in time.
             RayError: the runner died before it answered.
         """
         slot = await self._free.get()
@@ -66,7 +65,7 @@ class SlotLender:
         return slot, self._pool.runner(slot)
 
     async def give_back(self, slot: int, *, kill: bool = False) -> None:
-        """End the loan of a slot, whose runner is idle; `kill` ends a runner that is not."""
+        """End the lease of a slot whose runner is idle. `kill` ends a runner that is not."""
         watch = self._lent.pop(slot, None)
         if watch is None:
             return
@@ -76,7 +75,7 @@ class SlotLender:
         self._free.put_nowait(slot)
 
     async def close(self) -> None:
-        """End all runners, those that still train at their next step, and give the hardware back."""
+        """End all runners (those that still train at their next step) and release the hardware."""
         for slot in list(self._lent):
             with contextlib.suppress(Exception):
                 current = (await self._pool.health(slot))["current"]
@@ -97,7 +96,7 @@ class SlotLender:
         return True
 
     async def _watch(self, slot: int, borrower: Any) -> None:
-        """Take the slot of a borrower that died back; its runner may still train, and is replaced."""
+        """End the lease of a borrower that died. Its runner may still train and is replaced."""
         import ray
 
         try:

@@ -1,8 +1,7 @@
-"""The stopper actor: polls metric points from runners, applies the stopping policy, posts its verdicts.
+"""Stopper actor: polls metric points from runners, applies the stopping policy, and posts verdicts.
 
-The coordinator makes a verdict durable, then stops the phase; while it cannot be reached all phases continue,
-except after a STOP of a hard rule. Each decision is stored with both curves it compared. Not here: rules
-(stopping/).
+The coordinator makes a verdict durable, then stops the phase. While it cannot be reached, all phases
+continue, except after a STOP of a hard rule. Each decision is stored with both curves it compared.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from .verdict_delivery import VerdictDelivery
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
 _GATHER_S, _MAX_GATHER_S = 0.008, 0.5
-"""Seconds for which a runner collects points before it answers a poll: per watched phase, and at most. About
-125 polls a second in all."""
+"""Seconds for which a runner collects points before it answers a poll: per watched phase, and at most. This
+gives about 125 polls per second in total."""
 
 
 class StopperActor:
-    """One per search."""
+    """Stopper of one search."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class StopperActor:
         self._policy = stopping_policy(self._config, facts, self._storage, n_val)
         self._n_val = n_val
         self._chain: tuple[NodeView, ...] = ()
-        """Resume chain of the incumbent, which is its last node; empty without one."""
+        """Resume chain of the incumbent, which is its last node. Empty without an incumbent."""
         self._verdicts = VerdictDelivery(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
         log_to(self._storage.paths.logs / "stopper.log")
@@ -82,8 +81,8 @@ class StopperActor:
         verdicts: tuple[EarlierVerdict, ...] = (),
         budget: Budget | None = None,
     ) -> None:
-        """Watch the phase that begins in a slot, until it ends or the next one begins there; `verdicts` are
-        those on this attempt so far, `budget` is what the phase may use."""
+        """Watch the phase that begins in a slot, until it ends or the next one begins there. `verdicts` are
+        those on this attempt so far, `budget` is the phase's remaining budget."""
         old = self._watches.pop(slot, None)
         if old is not None:
             old.cancel()
@@ -145,7 +144,7 @@ class StopperActor:
     async def _judge(
         self, runner: Any, attempt: int, monitor: PhaseMonitor, task: TaskView, budget: Budget | None
     ) -> bool:
-        """Let the agent judge a phase; True for STOP."""
+        """Let the agent judge a phase. Returns True for STOP."""
         running, chain = monitor.running(), self._chain
         verdicts = tuple(monitor.verdicts)
         request, decision = await asyncio.to_thread(self._decide, task, running, chain, verdicts, budget)
@@ -167,7 +166,7 @@ class StopperActor:
         return request, self._policy.decide(request)
 
     def _items(self, node: int) -> Mapping[int, tuple[ItemOutcome, ...]]:
-        """Outcomes of a node's validations; a node whose files cannot be read has none."""
+        """Outcomes of a node's validations. Empty if its files cannot be read."""
         try:
             return load_items(self._storage, node, responses=False)
         except (OSError, ValueError, KeyError) as error:
@@ -182,8 +181,8 @@ class StopperActor:
         decision: StopDecision,
         request: StopRequest | None = None,
     ) -> None:
-        """Deliver a decision as a verdict, and store it; a full disk delays no verdict. `request`: what the
-        decision is based on; None for a rule."""
+        """Deliver a decision as a verdict, and store it. A full disk does not delay the verdict. `request` is
+        the evidence of the decision, or None for a rule."""
         node, step = running.node, running.curves.steps[-1]
         verdict = ev.VerdictPosted(
             node=node,
@@ -210,7 +209,7 @@ class StopperActor:
 def start_stopper(
     config: SearchConfig, storage: str, n_val: int, facts: dict[str, Any], key_file: str | None = None
 ) -> Any:
-    """The stopper of a search, started unless it is there; the arguments are those of `StopperActor`."""
+    """Stopper of a search, started unless it exists. The arguments are those of `StopperActor`."""
     import ray
 
     options = restarting(stopper_name(config.name))

@@ -1,7 +1,5 @@
-"""The coordinator's side of the stopper actor: the phases to watch, and the incumbent they are compared with.
-
-Not here: judging phases (stopper.py, llmzero_ray.stopping), stopping them (executor.py).
-"""
+"""The coordinator's side of the stopper actor: the phases to watch, and the incumbent they are compared
+with."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from .agent_calls import read_curves
 
 
 class StopperClient:
-    """Client of one search's stopper; `actor` is its handle."""
+    """Client of one search's stopper. `actor` is its handle."""
 
     def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any) -> None:
         self._core, self._storage, self._actor = core, storage, actor
@@ -35,7 +33,7 @@ class StopperClient:
         self._actor.set_incumbent.remote(incumbent_chain(self._core, command, curves.__getitem__))
 
     def watch(self, slot: int, node: int, attempt: int) -> None:
-        """Watch a phase; the reference is not watched, since it always trains to its end."""
+        """Watch a phase. The reference is not watched, because it always trains to its end."""
         if node != REFERENCE:
             view = node_view(self._core, node, lambda _: Curves())
             verdicts = earlier_verdicts(self._core, node, attempt)
@@ -43,7 +41,7 @@ class StopperClient:
             self._actor.watch.remote(slot, attempt, view, task_view(self._core), verdicts, budget)
 
     async def resend(self) -> None:
-        """Send everything again to a stopper that was restarted."""
+        """Send all state again to a stopper that was restarted."""
         for command in self._core.outstanding():
             if isinstance(command, cmd.PushIncumbent):
                 await self.set_incumbent(command)

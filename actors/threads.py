@@ -1,9 +1,6 @@
-"""Threads for blocking calls, by purpose.
-
-asyncio's default pool has few threads (CPUs + 4, at most 32), and calls wait in it for each other: many slots
-that are lost at once, or many adapters that are checked, would hold up the journal. What must go on at any
-time has threads of its own. Not here: calls of agents (agent_calls.py).
-"""
+"""Thread pools for blocking calls, one per purpose. asyncio's default pool has few threads (CPUs + 4, at most
+32), in which calls wait for each other: many slots lost at once, or many adapter checks, would delay the
+journal. Work that must never wait has its own pool."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ T = TypeVar("T")
 
 
 class Threads:
-    """At most `most` threads of one purpose; they start when they are needed."""
+    """Pool of at most `most` threads for one purpose. Threads start on demand."""
 
     def __init__(self, purpose: str, most: int = 1) -> None:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=purpose)
 
     async def run(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Result of a blocking call; with one thread, calls go in the order in which they were made."""
+        """Result of a blocking call. With one thread, calls run in order."""
         call = functools.partial(function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)

@@ -1,7 +1,7 @@
 """Delivery of the stopper's verdicts to the coordinator, which makes them durable and stops the phase.
 
-It retries while a coordinator is restarted or replaced. A hard STOP does not wait for one that cannot be
-reached. Not here: decisions (stopper.py).
+It retries while the coordinator restarts or is replaced. A hard STOP does not wait for a coordinator that
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class VerdictDelivery:
         self._coordinator: Any = None
 
     async def deliver(self, runner: Any, verdict: VerdictPosted) -> None:
-        """Post until the coordinator has it; after a while a hard STOP goes to the runner all the same."""
+        """Post until the coordinator has it. After a timeout, a hard STOP also goes directly to the
+        runner."""
         posting = asyncio.get_running_loop().create_task(self._post(verdict))
         if not verdict.decision.hard:
             return await posting

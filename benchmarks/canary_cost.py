@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def seconds_a_step(engine: VerlEngine, spec: PhaseSpec, skip: tuple[str, ...]) -> float:
-    """Of a phase's training."""
+    """Seconds per step of a phase's training."""
     outcome = engine.run(spec, lambda _: None, skip)
     if not isinstance(outcome, PhaseResult):
         raise SystemExit(f"phase {spec.node} failed: {outcome.cause}")

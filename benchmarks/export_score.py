@@ -100,7 +100,7 @@ def compare(what: str, found: Mapping[str, Sequence[float]]) -> None:
 
 
 def mean_validation(root: Path, strategy: Strategy) -> float:
-    """Of a replayed strategy, over the steps up to each phase's cut."""
+    """Mean validation score of a replayed strategy, over the steps up to each phase's cut."""
     search = llmzero_ray.open(root)
     found = [
         row["val_score"]
@@ -198,7 +198,7 @@ def same(found: Any, value: Any) -> bool:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean over the seeds."""
+    """Standard error of the mean over the seeds."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 

@@ -113,7 +113,7 @@ class Bench:
     task: PreparedTask
     storage: SearchStorage
     engine: Engine | None = None
-    """None: nothing is to be trained."""
+    """Engine, or None if nothing is trained."""
 
     @property
     def trainer(self) -> Engine:

@@ -41,12 +41,12 @@ from llmzero_ray.storage.metric_files import load_points
 
 @dataclass(frozen=True, kw_only=True)
 class Stops:
-    """Of one search, in the unit of its costs."""
+    """What stopping could save in one search, in the unit of its costs."""
 
     compute: float
-    """Of all phases."""
+    """Compute of all phases."""
     could_be_saved: float
-    """Of phases that a stop would have ended without a loss, after it."""
+    """Compute of phases that a stop would have ended without a loss, after that stop."""
     was_saved: float
     """That the stops which were made left undone."""
     n_stopped: int
@@ -66,7 +66,7 @@ class Stops:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Of one search: accuracy that the choice lost."""
+    """Accuracy that the choice of the winner lost in one search."""
 
     by_validation: float
     by_confirmation: float
@@ -124,7 +124,7 @@ def _spent(facts: SearchFacts, run: PhaseRun) -> list[tuple[int, float, bool]]:
 
 
 def selection(facts: SearchFacts) -> Selection | None:
-    """The regret of both choices; None: the search did not confirm, or did not test every node."""
+    """Regret of both choices. None if the search did not confirm, or did not test every node."""
     final = facts.core.final
     tested = _outcomes(facts)
     scored = [

@@ -22,7 +22,7 @@ from typing import Any
 
 _CHUNK = 20_000
 _WORDS = 60
-"""Of a question; an option has a fifth of them."""
+"""Words of a question; an option has a fifth of them."""
 
 
 def rows(n: int) -> Iterator[dict[str, Any]]:

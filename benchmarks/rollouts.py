@@ -107,7 +107,7 @@ class Measured:
     cold: dict[str, float]
     warm: list[dict[str, float]]
     points: list[MetricPoint]
-    """Of the last phase."""
+    """Metric points of the last phase."""
 
     def row(self) -> dict[str, float]:
         """Name with unit -> value; medians of warm phases."""

@@ -39,7 +39,7 @@ class StepUse:
     """Training steps and phases of one search, or of several together."""
 
     steps: int
-    """Of all phases."""
+    """Steps of all phases."""
     in_strategy: int
     """Steps of the best strategy."""
     scratch: int

@@ -10,7 +10,7 @@ there, as long as their adapters lie in `--work`.
 
 `rare_chain` is a task on which a policy takes off late: the tiny model can run a register machine by writing
 the register down, but does so in few of its answers to the problems of this task. Needs minutes per search on
-two processors. Not here: replaying what was recorded (stop_recorded.py).
+two processors.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class Recording:
 
     family: Family
     task_seed: int
-    """Of the problems and the base model."""
+    """Seed of the problems and the base model."""
     seed: int
-    """Of the training."""
+    """Seed of the training."""
     n_steps: int
-    """Of a phase."""
+    """Steps of a phase."""
     from_scratch: float
     """Share of the phases after the root that start from the base model."""
     n_test: int = 256

@@ -10,7 +10,7 @@ losing phase is any other. Pairs of one search share phases: they are no indepen
 
 Thresholds of the expert are fixed on the searches in `DEVELOPMENT` (`--fit`: of a grid, those that lose no
 winner there and save within `TOLERANCE` of the most steps; of these the most patient) and reported on the
-searches in `HELD_OUT`. Prints one JSON object. Not here: recording (stop_record.py).
+searches in `HELD_OUT`. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Recorded:
 
     views: tuple[NodeView, ...]
     chains: tuple[tuple[NodeView, ...], ...]
-    """Of each phase: its resume chain, each phase cut where the next one resumed, itself at its best step."""
+    """Resume chain of each phase: every phase cut where the next one resumed, the phase itself at its best
+    step."""
     outcomes: Outcomes
     n_val: int
 
@@ -242,7 +243,7 @@ def _arms(name: str, search: Recorded, thresholds: Thresholds) -> dict[str, Any]
 
 @cache
 def known(name: str) -> Recorded | None:
-    """A search by its name; None: it has not been recorded."""
+    """Search by its name, or None if it has not been recorded."""
     from tests.agents import curves as c
 
     if name == "register of the tests":

@@ -1,4 +1,4 @@
-"""Serve a model of one's own for the agents: python -m jobs.serve MODEL [--gpus N] [-- VLLM OPTIONS]"""
+"""Serve your own model for the agents: python -m jobs.serve MODEL [--gpus N] [-- VLLM OPTIONS]"""
 
 import sys
 

@@ -1,7 +1,7 @@
 """The Python interface: `run` a search, `open` its results as tables, `prepare` its task.
 
 Everything here blocks on files and on Ray alone and starts no event loop, so it works in scripts, in threads
-and in notebooks, whose loop is running. Not here: the command line (cli/), Ray (actors/).
+and in notebooks, whose loop is running.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def _log(line: str) -> None:
 
 
 class RunningSearch:
-    """A search that was started here, or found at work or ended; `run` makes it.
+    """Handle of a search that `run` started, or found running or ended.
 
     `with run(...) as search:` leaves the cluster at the end of the block, `wait` does so at the search's end.
-    On a cluster that outlives this process the search goes on after either; on a Ray head of its own it ends
-    with this process, and the same call goes on with it later.
+    On a cluster that outlives this process the search continues after either. On a private Ray head it ends
+    with this process, and the same call resumes it later.
     """
 
     def __init__(self, launched: LaunchedSearch, config: SearchConfig) -> None:
@@ -83,7 +83,7 @@ class RunningSearch:
 
     @property
     def done(self) -> bool:
-        """Whether nobody works on it any more: it has ended, was paused, or its processes died.
+        """Whether no process runs it any more: it has ended, was paused, or its processes died.
 
         Raises:
             LlmzeroError: its coordinator could not read or write the journal.
@@ -96,11 +96,11 @@ class RunningSearch:
         return run_status(self._follower)
 
     def wait(self, timeout_s: float | None = None) -> Search:
-        """The results, once the search has ended or was paused; `await` does the same beside an event loop.
+        """Results, once the search has ended or was paused. `await` does the same in an event loop.
 
         Raises:
-            TimeoutError: it goes on after `timeout_s` seconds; nothing is stopped.
-            LlmzeroError: it could not go on; the same `run` resumes it once that is mended.
+            TimeoutError: the search still runs after `timeout_s` seconds; nothing is stopped.
+            LlmzeroError: the search could not continue; the same `run` resumes it once the cause is fixed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.done:
@@ -123,7 +123,7 @@ class RunningSearch:
         self._request("stop", reason, deadline_s=deadline_s)
 
     def pause(self, reason: str = "paused from Python") -> None:
-        """Ask it to end its processes and give the hardware back; the same `run` goes on with it."""
+        """Request that it ends its processes and releases the hardware. The same `run` resumes it."""
         self._request("pause", reason)
 
     def hint(self, text: str) -> None:
@@ -165,21 +165,21 @@ def run(
     progress: Say = _log,
     **settings: Any,
 ) -> RunningSearch:
-    """Start a search, find it at work, or go on with it, by its name; returns at once after the start.
+    """Start, attach to or resume a search by its name. Returns right after the start.
 
     `config` is a search.yaml, its data, or a configuration. Keyword arguments replace fields of it: blocks
-    (`budget={"runs": 8}`, the other fields of the block stay) or dotted keys (`**{"budget.runs": 8}`).
-    `progress` takes a line whenever a part of the preparation begins; it is logged by default.
+    (`budget={"runs": 8}`, the other fields of the block stay) or dotted keys (`**{"budget.runs": 8}`). The
+    callback `progress` receives a line for each step of the preparation; by default it is logged.
 
-    It runs on the cluster that this process is connected to (`ray.init`), on that of RAY_ADDRESS or
-    `ray start`, or on a Ray head of its own, which ends with this process.
+    The search runs on the cluster that this process is connected to (`ray.init`), on that of RAY_ADDRESS or
+    `ray start`, or on a private Ray head, which ends with this process.
 
     Raises:
         ConfigError: the configuration is wrong, or differs from the one that the search began with.
         TaskError: there is no task, or another one than the search began with.
         CapacityError: a cluster is named and does not answer, or Ray does not start.
         StorageError: the directory cannot be used.
-        SearchBusyError: a search of this process has a Ray head of its own, which has no room for another.
+        SearchBusyError: a search of this process has a private Ray head without capacity for another.
     """
     wanted, given = _resolved(config, settings)
     for other in tuple(_private):
@@ -236,13 +236,13 @@ def replay(
     `strategy` is a strategy.yaml, a search's directory or name, or a `Strategy`. With another `task` (the
     directory of a prepared one) its steps are rescaled to as many epochs, unless `keep_steps`. `settings`
     replace fields of the configuration, as in `run`. Each seed is a search `<name>-<number>` in `storage`, so
-    that the same call goes on after an interruption. The result compares validations and test scores with the
-    original; its `deviations` say where a phase could not be trained as the strategy has it.
+    that the same call continues after an interruption. The result compares validations and test scores with
+    the original; its `deviations` list phases that could not be trained as in the strategy.
 
     Raises:
         ConfigError: there is no strategy, or the settings are wrong.
         TaskError: the task cannot be used.
-        LlmzeroError: a search could not go on.
+        LlmzeroError: a search could not continue.
     """
     place = os.fspath(storage)
     known = strategy if isinstance(strategy, Strategy) else find_strategy(os.fspath(strategy), place)

@@ -1,8 +1,8 @@
-"""Every error this project raises on purpose, as one tree.
+"""All errors that this project raises on purpose, as one class hierarchy.
 
 A message says what failed, what was given, what is allowed and what to do. Each class takes exactly one
-message, so that it survives pickling between Ray processes; the command line prints that message and the exit
-code of the class, never a traceback.
+message, so that it survives pickling between Ray processes. The command line prints that message and exits
+with the class's exit code, without a traceback.
 
 To add one: subclass the nearest relative (and the standard class a caller would expect), keep the
 one-argument constructor, and give it an `exit_code` only when scripts must tell it apart.
@@ -10,7 +10,7 @@ one-argument constructor, and give it an `exit_code` only when scripts must tell
 
 
 class LlmzeroError(Exception):
-    """Root of the tree; `exit_code` is what a command ends with when this reaches the user."""
+    """Base class of all errors. `exit_code` is the exit code of a command whose user sees this error."""
 
     exit_code = 1
 
@@ -44,7 +44,7 @@ class ProposalError(LlmzeroError, ValueError):
 
 
 class AgentError(LlmzeroError, RuntimeError):
-    """An agent's model gave no usable answer; the search goes on with the expert or with CONTINUE."""
+    """An agent's model gave no usable answer. The search continues with the expert or with CONTINUE."""
 
 
 class CapReachedError(LlmzeroError, RuntimeError):
@@ -56,13 +56,13 @@ class SearchError(LlmzeroError, RuntimeError):
 
 
 class JournalError(LlmzeroError, RuntimeError):
-    """The journal cannot be read or written; nothing may go on without it."""
+    """The journal cannot be read or written, so the search must not continue."""
 
     exit_code = 3
 
 
 class StorageError(LlmzeroError, OSError):
-    """The storage of a search is not writable, full or holds something else."""
+    """The storage of a search is not writable, full or contains something else."""
 
     exit_code = 3
 
@@ -76,17 +76,17 @@ class HubError(LlmzeroError, RuntimeError):
 
 
 class CapacityError(LlmzeroError, RuntimeError):
-    """The cluster cannot give what a slot asks for."""
+    """The cluster cannot provide a slot's resources."""
 
     exit_code = 4
 
 
 class CoordinatorGoneError(LlmzeroError, RuntimeError):
-    """The coordinator of a search has ended and its journal does not say why; the search can be resumed."""
+    """The coordinator of a search has ended without a reason in its journal. The search can be resumed."""
 
 
 class EngineError(LlmzeroError, RuntimeError):
-    """The engine cannot start or go on; not a failed phase."""
+    """The engine cannot start or continue. This is not a failed phase."""
 
     exit_code = 5
 

@@ -1,3 +1,3 @@
-"""The version of this library, for whoever must not import the whole of it."""
+"""Library version; this module imports nothing."""
 
 __version__ = "0.2.0"

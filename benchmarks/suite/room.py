@@ -99,7 +99,7 @@ def arms() -> dict[str, dict[str, Any]]:
 
 
 def next_run(known: Sequence[Run], arms: Mapping[str, Any]) -> Run | None:
-    """The arm, seed and length that come next; None: the task is complete."""
+    """The arm, seed and length that come next, or None if the task is complete."""
     done = {(run["arm"], run["seed"], run["times"]) for run in known}
     wanted: list[tuple[str, int, int]] = [(DEFAULT, seed, 1) for seed in SEEDS]
     wanted += [(arm, SEEDS[0], 1) for arm in arms if arm != DEFAULT]

@@ -188,7 +188,7 @@ def write(directory: Path, task: SuiteTask, wanted: FamilyRecipe) -> None:
 
 
 def recipe(task: SuiteTask) -> FamilyRecipe:
-    """Of its rows and of its model."""
+    """Recipe of a task's rows and model."""
     wanted = parse_config(read_yaml(BASE), source="suite").task
     sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
     return FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)

@@ -1,1 +1,1 @@
-"""Who diagnoses, proposes, stops and debugs: the protocols in base.py, the offline rules in expert/."""
+"""Agents that diagnose, propose, stop and debug: the protocols in base.py, the offline rules in expert/."""

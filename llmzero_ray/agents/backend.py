@@ -1,4 +1,4 @@
-"""Build the agents of a search from `agents.backend`; heavy libraries are imported only then."""
+"""Build the agents of a search from `agents.backend`. Heavy libraries are imported only then."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ class AgentServices:
     """Services that a search provides to agents of a language model."""
 
     facts: Mapping[str, Any]
-    """Prompts and price as frozen for the search (`SearchStarted.agents`)."""
+    """Prompts and price, frozen for the search (`SearchStarted.agents`)."""
     budget: BudgetClient
     post: Post
-    """Posts an event to the journal."""
+    """Callback that posts an event to the journal."""
     write_call: WriteCall
-    """Stores records of calls."""
+    """Callback that stores records of calls."""
     draw: DrawFigure
-    """Draws the agents' figures."""
+    """Callback that draws the agents' figures."""
     transcript: Path | None = None
-    """File of the skill-based agent's conversation; None: it is kept in memory."""
+    """File of the skill-based agent's conversation. If None, it is kept in memory."""
 
 
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
-    """The agents of a search; `n_val` (validation items) gives the noise of its scores.
+    """Agents of a search. `n_val` (validation items) determines the noise of its scores.
 
     A search method may bring agents of its own. Otherwise `agents.proposer` may name a proposer that replaces
     the backend's. The factory of a backend is called with (config, n_val) and returns
@@ -97,7 +97,7 @@ def _check_has_model(config: SearchConfig, method: object) -> None:
 
 
 def lacks_model(config: SearchConfig) -> bool:
-    """Whether the search needs a language model and there is none: no backend with one, or no key for it."""
+    """Whether the search needs a language model but has none: no backend with one, or no key for it."""
     if config.agents.backend == "claude":
         from llmzero_ray.agents.llm.api_key import is_missing
 
@@ -125,10 +125,10 @@ def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | 
 
 
 def load_plugins(agents: AgentsConfig, model: ModelConfig | None = None) -> None:
-    """Check that agents of a plug-in, if any are named, can be loaded, and that a strategy fits the model.
+    """Check that plug-in agents can be loaded, and that a strategy fits the model.
 
     Raises:
-        ConfigError: they cannot, or it does not.
+        ConfigError: a plug-in cannot be loaded, or the strategy does not fit.
     """
     if agents.backend not in BACKENDS:
         _own_backend(agents)
@@ -157,7 +157,7 @@ def _own_proposer(agents: AgentsConfig) -> Callable[..., Any]:
 
 
 def agent_facts(config: SearchConfig) -> dict[str, Any]:
-    """Facts that are frozen with the search: the prompts, one hash over them, the price. Empty for backends
+    """Facts that are frozen with the search: the prompts, their common hash, the price. Empty for backends
     without a language model.
 
     Raises:
@@ -186,11 +186,11 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
 def check_agents(
     config: SearchConfig, spent: float = 0.0, book: Callable[[AgentCalled], None] = lambda _: None
 ) -> None:
-    """Check before anything is reserved that the language model can be called; `spent` dollars of its budget
-    are used up already.
+    """Check, before anything is reserved, that the language model can be called. `spent` dollars of its
+    budget are already used.
 
-    `book` is given each call that may cost something before it is sent, at its worst case, and again under
-    the same `source` once its bill is known.
+    The callback `book` receives each call that may cost money twice: before it is sent, at its worst case,
+    and under the same `source` once its cost is known.
 
     Raises:
         ConfigError: prompts, price or records are missing or wrong.
@@ -235,21 +235,21 @@ def _check_models(
 
 
 def needs_key(agents: AgentsConfig) -> bool:
-    """Whether the agents send the key that the command's environment gives."""
+    """Whether the agents send the key from the command's environment."""
     return agents.backend == "claude" and llm_settings(agents).takes_environment_key
 
 
 QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
 """Model -> thinking type that disables thinking before each response, for models that think by default."""
 THINKERS: tuple[ModelRole, ...] = ("proposer", "error_analyzer", SKILL_AGENT)
-"""Agents that think before they answer, where that is not configured: their decisions cost hours of training.
-The early stopper is asked often, and its answer is one word."""
+"""Agents that think before they answer unless configured otherwise, because their decisions cost hours of
+training. The early stopper is called often, and its answer is one word."""
 THINKING_ROOM = 4000
-"""Tokens for their thinking."""
+"""Maximum tokens of their thinking."""
 
 
 def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSettings:
-    """The client settings for one agent of a search; None: for a model that answers without thinking.
+    """Client settings for one agent of a search. `agent` is None for a model that answers without thinking.
 
     Raises:
         ConfigError: settings of `agents` that cannot work.
@@ -330,4 +330,4 @@ _DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
     "53de0000000c49444154789c63f8ffff3f0005fe02fe0def46b80000000049454e44ae426082"
 )
-"""A PNG of one white pixel, to check that a model accepts images."""
+"""PNG of one white pixel, to check that a model accepts images."""

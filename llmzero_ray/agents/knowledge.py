@@ -1,8 +1,7 @@
 """Human knowledge about metrics and hyper-parameters, read from prompts/*.yaml at first use.
 
-Works from a checkout (prompts/ beside the package) and from a wheel (`llmzero_ray.prompts`); a user's
-directory replaces files one by one. Not here: thresholds and rules (expert/), the prompts that quote this
-(llm/prompts.py).
+The files are found in a checkout (prompts/ next to the package) and in a wheel (`llmzero_ray.prompts`). A
+user's directory replaces files one by one.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
 APPENDIX_F = "appendix_f.yaml"
 
 Priors: TypeAlias = Literal["paper", "appendix_f"]
-"""Whose experience the notes for agents hold: `paper` ours and the paper's conclusions, `appendix_f` what the
-paper gives its own agents, `none` only what metrics and hyper-parameters are."""
+"""Source of the experience in the notes for agents: `paper` for ours and the paper's conclusions,
+`appendix_f` for the notes that the paper gives its own agents."""
 
 Level: TypeAlias = Literal["primary", "diagnostic", "background"]
 When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", "entropy"]
@@ -35,7 +34,7 @@ When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricNote:
-    """The note on one metric."""
+    """Note on one metric."""
 
     name: str
     label: str
@@ -46,9 +45,9 @@ class MetricNote:
     confusion: str
     """Common misreading."""
     level: Level = "diagnostic"
-    """Whether it decides, explains, or is context only."""
+    """Whether the metric decides, explains, or is only context."""
     when: When = "step"
-    """At which steps, and under which switch, it is logged."""
+    """Steps, and the setting, at which it is logged."""
     also: tuple[str, ...] = ()
     """Further metrics that the note covers."""
 
@@ -60,7 +59,7 @@ class MetricNote:
 
 @dataclass(frozen=True, kw_only=True)
 class Appendix:
-    """What the paper gives its agents: its words by metric, and by VeRL's key."""
+    """Notes that the paper gives its agents: its texts by metric, and by VeRL's key."""
 
     metrics: Mapping[str, str]
     hyperparameters: Mapping[str, str]
@@ -75,7 +74,7 @@ class Knowledge:
     appendix: Appendix
 
     def with_priors(self, priors: Priors) -> Knowledge:
-        """The notes with the experience of `priors` alone."""
+        """The notes with only the experience of `priors`."""
         if priors == "paper":
             return self
         bare = {
@@ -101,7 +100,7 @@ def metric_notes() -> Mapping[str, MetricNote]:
 
 
 def parse_metrics(text: str, source: str = f"prompts/{METRICS}") -> Mapping[str, MetricNote]:
-    """The notes in the text of a metrics.yaml; `source` opens the messages.
+    """Notes in the text of a metrics.yaml. Messages begin with `source`.
 
     Raises:
         ConfigError: broken YAML, a missing or unknown field, or one metric noted twice.
@@ -141,7 +140,7 @@ def _note(name: str, body: Any, source: str) -> MetricNote:
 
 
 def parse_hyperparameters(text: str, source: str = f"prompts/{HYPERPARAMETERS}") -> Mapping[str, str]:
-    """The notes in the text of a hyperparameters.yaml, under VeRL's own keys.
+    """Notes in the text of a hyperparameters.yaml, by VeRL's keys.
 
     Raises:
         ConfigError: broken YAML, or a key that VeRL does not have.
@@ -188,7 +187,7 @@ def _mapping(text: str, source: str) -> dict[str, Any]:
 
 
 def note_of(name: str, notes: Mapping[str, MetricNote] | None = None) -> MetricNote | None:
-    """The note that covers a metric, or None; validation metrics of all data sources share two notes."""
+    """Note that covers a metric, or None. Validation metrics of all data sources share two notes."""
     notes = metric_notes() if notes is None else notes
     if name in notes:
         return notes[name]
@@ -199,13 +198,13 @@ def note_of(name: str, notes: Mapping[str, MetricNote] | None = None) -> MetricN
 
 
 def metric_label(name: str) -> str:
-    """A few words for a metric; its own name where nothing is noted. Validation metrics share one note."""
+    """Label of a metric, or its own name without a note. Validation metrics share one note."""
     known = metric_notes().get("val-core" if name.startswith("val-core") else name)
     return known.label if known is not None else name
 
 
 def expected_metrics(hyperparameters: Hyperparameters) -> frozenset[str]:
-    """The names among our notes that VeRL logs at every training step of a phase with this configuration."""
+    """Names among our notes that VeRL logs at every training step of a phase with this configuration."""
     on = {
         "step": True,
         "kl_loss": hyperparameters.get(USE_KL_LOSS) is True,
@@ -219,7 +218,7 @@ def expected_metrics(hyperparameters: Hyperparameters) -> frozenset[str]:
 
 
 def prompt_file(file: str, directory: str | None = None) -> Traversable:
-    """The file of `directory` where it has one, else the packaged one: a wheel's, else the checkout's.
+    """The file in `directory` if it exists, otherwise the packaged one (wheel first, then checkout).
 
     Raises:
         ConfigError: `directory` does not exist, or the installation lacks the file.
@@ -246,7 +245,7 @@ def prompt_directory(directory: str) -> Path:
     """A user's directory of prompts.
 
     Raises:
-        ConfigError: it does not exist or is no directory.
+        ConfigError: it does not exist or is not a directory.
     """
     path = Path(directory).expanduser()
     if not path.is_dir():
@@ -259,12 +258,12 @@ def prompt_directory(directory: str) -> Path:
 
 
 def check_names(directory: str, allowed: tuple[str, ...]) -> None:
-    """Refuse a user's directory that holds a file under a name which nothing reads.
+    """Reject a user's directory with a file name that is never read.
 
-    Hidden files are left alone.
+    Hidden files are ignored.
 
     Raises:
-        ConfigError: with the nearest name that is read.
+        ConfigError: a name is not read; the message gives the nearest one that is.
     """
     for name in _visible(prompt_directory(directory)):
         if name not in allowed:

@@ -1,4 +1,4 @@
-"""The proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.replay_from`.
+"""Proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.replay_from`.
 
 Each phase gets the configuration, start and length that the strategy's phase has. Nothing is judged: whether
 the phases were trained so is checked afterwards (strategy/retrain.py), as a proposal that breaks a rule of
@@ -19,17 +19,17 @@ from llmzero_ray.storage.strategy import load_strategy
 
 
 class StrategyProposer:
-    """Proposes the phases of a strategy one after the other."""
+    """Proposer of the phases of a strategy, one after the other."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
 
     @classmethod
     def of(cls, path: str | Path, model: ModelConfig | None = None) -> StrategyProposer:
-        """The proposer of a file, for a search on that model; None: whether it fits is not judged.
+        """Proposer of a strategy file, for a search on `model`. If `model` is None, the fit is not checked.
 
         Raises:
-            ConfigError: it holds no strategy, or one for another LoRA rank.
+            ConfigError: the file holds no strategy, or one for another LoRA rank.
         """
         strategy = load_strategy(path)
         if model is not None:
@@ -37,10 +37,10 @@ class StrategyProposer:
         return cls(strategy)
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The phase after those on the path.
+        """Next phase after those on the path.
 
         Raises:
-            AgentError: the strategy has no further phase, or this one was refused.
+            AgentError: the strategy has no further phase, or this phase was rejected.
         """
         number = len(request.path) + 1
         if request.from_scratch or number > len(self._strategy.phases):

@@ -1,4 +1,4 @@
-"""`python -m llmzero_ray.cli COMMAND`: the command `llmzero` where it is not installed as a script."""
+"""`python -m llmzero_ray.cli COMMAND`: the command `llmzero` if its script is not installed."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The subcommands of `llmzero`: where each is, what it does, and an example of it.
+"""Subcommands of `llmzero`: location, purpose and examples of each.
 
 An extension adds its own through the group `llmzero_ray.commands` of entry points: each names a table like
 `BUILT_IN` in a module that imports nothing else. The examples are the last lines of each command's help and

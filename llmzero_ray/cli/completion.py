@@ -1,7 +1,4 @@
-"""The command `completion`, and what a shell is offered for the arguments of others.
-
-Not here: how shells ask (Typer).
-"""
+"""The command `completion`, and the completions of other commands' arguments."""
 
 from __future__ import annotations
 
@@ -26,6 +23,6 @@ def completion(
 
 
 def searches(incomplete: str) -> list[str]:
-    """Names of searches in runs/ that begin like `incomplete`."""
+    """Names of searches in runs/ that begin with `incomplete`."""
     found = sorted(path.parent.name for path in Path("runs").glob("*/search.yaml"))
     return [name for name in found if name.startswith(incomplete)]

@@ -1,8 +1,4 @@
-"""`search --dry-run`: what the search would take, as a table; nothing is started.
-
-Not here: the arithmetic (llmzero_ray.estimate), where measured seconds come from (step_times.py), GPU memory
-(gpu_memory.py).
-"""
+"""`search --dry-run`: the estimated cost of the search as a table. Nothing is started."""
 
 from __future__ import annotations
 
@@ -32,11 +28,11 @@ _UNKNOWN = "not known"
 def show_estimate(
     config: SearchConfig, *, seconds_per_step: float | None = None, like: str | None = None
 ) -> int:
-    """Print the estimate; the exit code.
+    """Print the estimate and return the exit code.
 
     Raises:
         ConfigError: the configuration cannot be trained, or no measured step time exists.
-        TaskError: there is no such task.
+        TaskError: the task does not exist.
     """
     console = TerminalConsole()
     say = partial(print_line, console)
@@ -103,7 +99,7 @@ def _stage_lines(stages: tuple[StageTimes, StageTimes]) -> list[str]:
 
 
 def _task(config: SearchConfig) -> PreparedTask | None:
-    """The prepared task; None when `prepare` is still to make it."""
+    """The prepared task, or None if `prepare` has not created it yet."""
     try:
         return load_task(config.task.dir)
     except TaskError:

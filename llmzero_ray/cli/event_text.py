@@ -1,7 +1,4 @@
-"""Events of a search in one line each: for logs and for terminals that cannot redraw.
-
-Not here: the live tree (view.py), the report (report/).
-"""
+"""Events of a search in one line each: for logs and for terminals that cannot redraw."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _MAX_CHANGES = 5
 
 
 def event_line(core: CoordinatorCore, event: Event) -> str | None:
-    """One line of text for an event; None for events that a follower of the search need not see.
+    """One line of text for an event, or None for events that a follower need not see.
 
     `core` is the state after the event or later.
     """
@@ -36,8 +33,8 @@ def event_line(core: CoordinatorCore, event: Event) -> str | None:
 
 
 def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
-    """Hyper-parameters in which a phase differs from the one that it resumes, from scratch from the default
-    recipe, as in the report: `lr 0.001 -> 5e-4, n 4 -> 8`."""
+    """Differences of a phase's hyper-parameters to the resumed phase, or to the default recipe from scratch,
+    as in the report: `lr 0.001 -> 5e-4, n 4 -> 8`."""
     assert core.started is not None
     source = None if spec.resume_from is None else core.runs[spec.resume_from.node].spec
     changed = diff(core.started.root if source is None else source.hyperparameters, spec.hyperparameters)
@@ -52,7 +49,7 @@ def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
 
 
 def global_step(core: CoordinatorCore, node: int, step: int) -> int:
-    """A step of a node's phase as global step, which is what reports and displays speak of."""
+    """Global step of a step of a node's phase, as used in reports and displays."""
     return core.runs[node].base_step + step
 
 
@@ -134,7 +131,7 @@ def _describe_verdict(core: CoordinatorCore, event: ev.VerdictPosted) -> str:
 
 
 def policy_name(what: ev.FinalWhat) -> str:
-    """A policy that was evaluated after the search, in words."""
+    """Name of a policy that was evaluated after the search."""
     return POLICY_NAMES.get(what) or f"node {what.rpartition('-')[2]}"
 
 
@@ -148,7 +145,7 @@ def _describe_unscored(_: CoordinatorCore, event: ev.FinalFailed) -> str:
 
 
 def score_text(scored: ev.FinalScored) -> str:
-    """A test score over all items, and over the task's parts where it has some."""
+    """Test score over all items, and over the task's parts if it has some."""
     rows = f"{scored.mean:.4f} ± {scored.standard_error:.4f} ({scored.n} items)"
     if scored.macro is None:
         return rows

@@ -1,9 +1,7 @@
 """The command `explain`: why a search decided as it did, from a history, outcomes alone or its directory.
 
-The first two answer in JSON, for programs; a directory is replayed and answered with a table, for people.
-Only the core is imported, and the parts that a journal needs only when there is one, so that it starts at
-once. Not here: the rules (search/), decisions in words (decision_text.py), reading and replaying a journal
-(journal/, coordinator/), the report (report/).
+The first two give JSON, for programs. A directory is replayed and gives a table, for people. Only the core is
+imported, plus the journal's parts if there is one, so the command starts fast.
 """
 
 from __future__ import annotations
@@ -48,9 +46,9 @@ def explain_history(data: object, rules: SearchRules, budget: int | None = None)
 
 
 def explain_outcomes(data: object, rules: SearchRules, budget: int | None = None) -> dict[str, Any]:
-    """Every decision of the rules when the runs go as the outcomes (parsed JSON) say, JSON values only.
+    """All decisions of the rules if the runs have these outcomes (parsed JSON), as JSON values.
 
-    `unused_rows` is there only when the rules stop or wait before the last row; `next` says which.
+    `unused_rows` exists only if the rules stop or wait before the last row; `next` says which.
 
     Raises:
         HistoryError: a row is malformed; the message names it.
@@ -72,7 +70,7 @@ def _best_id(search: TreeSearch) -> int | None:
 
 
 def node_facts(node: TreeNode) -> dict[str, Any]:
-    """Everything that the rules have counted at a node."""
+    """All counters of a node that the rules use."""
     return {
         "parent": node.parent,
         "N": node.visits,
@@ -88,7 +86,7 @@ def node_facts(node: TreeNode) -> dict[str, Any]:
 
 
 def _next(decision: Decision) -> dict[str, Any]:
-    """`next`, and beside it the stop reason when there is one."""
+    """`next`, and the stop reason if there is one."""
     following: dict[str, Any] = {"next": {"action": decision.action, "on": decision.on}}
     if decision.stop_reason is not None:
         following["stop_reason"] = decision.stop_reason
@@ -149,7 +147,7 @@ def explain(
         int | None, typer.Option(metavar="N", help="runs that the two may begin; without it no limit")
     ] = None,
 ) -> int:
-    """Explain one thing on standard output; 1 when a replay differs from the journal.
+    """Print the explanation on standard output. Exits with 1 if a replay differs from the journal.
 
     Programs parse the message about a wrong input, so it begins with the error's class.
     """
@@ -200,10 +198,10 @@ def _print_directory(directory: Path) -> int:
 
 
 def read_json(path: Path) -> object:
-    """The parsed file.
+    """Content of a JSON file.
 
     Raises:
-        HistoryError: it cannot be read, is no JSON, or repeats a key within an object.
+        HistoryError: it cannot be read, is not JSON, or repeats a key within an object.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique_keys)

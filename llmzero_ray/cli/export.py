@@ -1,7 +1,4 @@
-"""The command `export`: the strategy of a search for other tools.
-
-Not here: the files (llmzero_ray/strategy/export.py).
-"""
+"""The command `export`: the strategy of a search for other tools."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def memory_lines(estimate: Estimate) -> Iterator[str]:
 
 
 def _larger_share_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
-    """The largest share of a GPU with which both still fit, when the server may take more than it does."""
+    """Largest GPU share of the server with which both still fit, if it exceeds the current one."""
     share = largest_share((root, demanding), above=root.setup.utilization)
     if share is None:
         return

@@ -1,7 +1,4 @@
-"""The command `init`: write a search.yaml to begin with, from a shipped one or from a script of VeRL.
-
-Not here: reading such a script (llmzero_ray/verl_script), drafting from data (draft.py).
-"""
+"""The command `init`: write a search.yaml to begin with, from a shipped one or from a script of VeRL."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _OWN = {
     "model": {"path": "models/my_model", "lora_rank": 64, "lora_alpha": 64},
     "engine": {"platform": "gpu"},
 }
-"""What a script of VeRL is added to, where no --model is given."""
+"""Configuration that a VeRL script is merged into without --model."""
 
 
 def init(
@@ -96,7 +93,7 @@ def init(
 
 
 def schema_text() -> str:
-    """The JSON schema of search.yaml, as it is kept in the package."""
+    """JSON schema of search.yaml, as stored in the package."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SearchConfig.model_json_schema()}
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
@@ -135,7 +132,7 @@ def _translated_text(made: Translation, script: Path) -> str:
 
 
 def _comment(block: str) -> list[str]:
-    """What a block of search.yaml is for: the first line of its class, or of its field."""
+    """Comment on a block of search.yaml: the first line of its class, or of its field."""
     field = SearchConfig.model_fields[block]
     doc = field.description or getattr(field.annotation, "__doc__", None) or ""
     return [f"# {doc.strip().splitlines()[0]}"] if doc.strip() else []

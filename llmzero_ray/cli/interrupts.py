@@ -1,8 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and SIGHUP while a search is followed.
 
-On a shared cluster the search goes on without its command. A private head ends with it, so the user is asked
-what to do, and without a terminal the search is paused. A signal that is ignored when the command starts,
-such as SIGINT in the background of a script, stays ignored. Not here: following (terminal.py).
+On a shared cluster the search continues without its command. A private head ends with it, so the user is
+asked what to do; without a terminal the search is paused. A signal that is ignored when the command starts,
+such as SIGINT in a script's background, stays ignored.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from llmzero_ray.utils.api_key import remove_key_file
 _DETACH_S = 5.0
 _LEAVE_S = 10.0
 _MAX_INTERRUPTS = 3
-"""Interrupts after which the command leaves at once; as after a crash, the same command goes on with the
-search."""
+"""Number of interrupts after which the command exits at once. As after a crash, the same command then
+continues the search."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP arrived: the user cannot be asked."""
+    """Interrupt by SIGTERM or SIGHUP, after which the user cannot be asked."""
 
 
 def raise_on_termination(console: Console) -> None:
@@ -49,8 +49,8 @@ def raise_on_termination(console: Console) -> None:
 
 
 def leave_in_time(leave: Callable[[], None], code: int) -> None:
-    """Leave the cluster. Where its head is dead Ray waits for it, in this call and at the end of the process
-    again: the process then ends with `code` after a few seconds, and a private head with it."""
+    """Leave the cluster. If its head is dead, Ray waits for it in this call and again at the end of the
+    process. Then the process ends with `code` after a few seconds, and a private head with it."""
     leaving = threading.Thread(target=leave, name="leave-ray", daemon=True)
     leaving.start()
     leaving.join(_LEAVE_S)
@@ -67,7 +67,7 @@ def _end_at_once(code: int) -> NoReturn:
 
 
 class Interrupts:
-    """The interrupt handler of one command."""
+    """Interrupt handler of one command."""
 
     def __init__(self, follower: Follower, console: Console, *, private_head: bool) -> None:
         self._follower = follower
@@ -76,7 +76,7 @@ class Interrupts:
         self._n_interrupts = 0
 
     def handle(self, interrupt: KeyboardInterrupt) -> bool:
-        """Act on one interrupt; True when the command goes on following the search."""
+        """Handle one interrupt. Returns True if the command continues to follow the search."""
         self._n_interrupts += 1
         if self._n_interrupts >= _MAX_INTERRUPTS:
             return False
@@ -116,7 +116,7 @@ class Interrupts:
         return True
 
     def _is_ending(self) -> bool:
-        """Whether no further run begins: only running phases and the final evaluation are left."""
+        """Whether no further run begins, so that only running phases and the final evaluation are left."""
         self._follower.poll()
         core = self._follower.core
         return core.ending is not None or core.stage in ("measuring", "writing")
@@ -126,7 +126,7 @@ class Interrupts:
 
 
 def _first_letter(question: str) -> str:
-    """First letter of the user's choice; continue for an empty one, pause at the end of input."""
+    """First letter of the user's choice: continue for an empty one, pause at the end of input."""
     try:
         return (input(question).strip().lower() or "c")[:1]
     except EOFError:

@@ -1,7 +1,4 @@
-"""The command `list`: the searches of a storage, one line each.
-
-Not here: what one search holds (results.py, status.py).
-"""
+"""The command `list`: the searches of a storage, one line each."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson 
 
 
 def _summary(root: Path) -> dict[str, Any]:
-    """One search; one that cannot be read is listed with the reason in place of its stage."""
+    """Summary of one search. An unreadable one has the reason instead of its stage."""
     someone = owner(root)
     known = {"name": root.name, "at_work": None if someone is None else str(someone)}
     try:

@@ -1,7 +1,6 @@
 """The command `llmzero`: its subcommands, each imported when it runs, and its exit codes.
 
 An error of this project, or of the command line itself, is one message on standard error, never a traceback.
-Not here: the list of the commands (catalogue.py), what they do (the modules beside this one).
 """
 
 from __future__ import annotations
@@ -29,10 +28,11 @@ from llmzero_ray.utils.text import clean, collapse_whitespace, nearest, one_line
 _USAGE = 2
 _INTERRUPTED = 130
 COMPLETE = "_LLMZERO_COMPLETE"
-"""Variable of the environment in which a shell asks for completions."""
+"""Environment variable with which a shell asks for completions."""
 _SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
 _PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")
-"""What help calls arguments and options that take a path: an address is refused before the command runs."""
+"""Names in the help of arguments and options that take a path. Addresses are rejected before the command
+runs."""
 # Help is plain text: rich's takes longer to import than everything that `llmzero --help` needs.
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
@@ -43,7 +43,7 @@ _PLAIN: dict[str, Any] = {
 
 
 class _Subcommands(TyperGroup):
-    """Subcommands that are imported when they run; the list of all needs none of them."""
+    """Subcommands that are imported when they run. Listing them imports none."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is Typer's
         return list(subcommands())
@@ -74,8 +74,8 @@ class _Subcommands(TyperGroup):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code: 0 done, 1 other, 2 wrong input, 3 storage, 4 capacity, 5 engine, 130
-    interrupted."""
+    """Run one command and return its exit code: 0 done, 1 other, 2 wrong input, 3 storage, 4 capacity, 5
+    engine, 130 interrupted."""
     command = _command()
     show_warnings_plainly()
     try:
@@ -140,7 +140,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def _usage_text(error: typer.TyperException) -> str:
-    """A usage error on one line, with the command that prints help."""
+    """Usage error on one line, with the command that prints help."""
     # Typer gives the context to its usage errors, and validates values with pydantic.
     context = getattr(error, "ctx", None)
     path = "llmzero" if context is None else context.command_path
@@ -154,7 +154,7 @@ def _usage_text(error: typer.TyperException) -> str:
 
 
 def command_help(name: str) -> str:
-    """The help of a command, as `llmzero NAME --help` prints it."""
+    """Help of a command, as `llmzero NAME --help` prints it."""
     commands = _command()
     parent = commands.context_class(commands, info_name="llmzero")
     command = commands.get_command(parent, name)
@@ -163,7 +163,7 @@ def command_help(name: str) -> str:
 
 
 def several_settings(words: Sequence[str]) -> list[str]:
-    """The words of a command with `--set` before each KEY=VALUE that follows one: `--set a=1 b=2` is `--set
+    """Words of a command with `--set` before each KEY=VALUE that follows one: `--set a=1 b=2` becomes `--set
     a=1 --set b=2`."""
     found: list[str] = []
     in_settings = False
@@ -182,7 +182,7 @@ def several_settings(words: Sequence[str]) -> list[str]:
 
 
 def _help(place: Subcommand, function: Any) -> str:
-    """What the command does in half a sentence, and the docstring of its function, without what it raises."""
+    """Purpose of the command, and the docstring of its function without `Raises:`."""
     doc = inspect.cleandoc(function.__doc__ or "").partition("Raises:")[0]
     return f"{_sentence(place.help)}\n\n{doc}".strip()
 

@@ -1,7 +1,4 @@
-"""Arguments and options that several commands have in common.
-
-Not here: options of one command alone (at its function).
-"""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -25,7 +22,8 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal",
 
 
 def settings_option(help_text: str) -> typer.models.OptionInfo:
-    """`--set KEY=VALUE`, any number of times, with any number of values each (main.py); a list of texts."""
+    """Option `--set KEY=VALUE`, any number of times, each with any number of values (main.py), as a list of
+    texts."""
     made: typer.models.OptionInfo = typer.Option(
         "--set", metavar="KEY=VALUE ...", help=help_text, default_factory=list, show_default=False
     )

@@ -1,7 +1,4 @@
-"""Print lines verbatim: no markup, no highlighting, no wrapping.
-
-Not here: following a search (terminal.py), its tree (view.py).
-"""
+"""Print lines verbatim: no markup, no highlighting, no wrapping."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from llmzero_ray.utils.text import clean
 
 
 class TerminalConsole(Console):
-    """A console on which no text does anything: control characters of agents, servers, rewards and files are
-    left out of whatever is printed. Colours and redrawing are rich's own and stay."""
+    """Console that removes control characters of untrusted text (agents, servers, rewards, files) from all
+    output. Colours and redrawing are rich's own and stay."""
 
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """The segments of a renderable, their texts cleaned."""
+        """Segments of a renderable with cleaned texts."""
         for segment in super().render(renderable, options):
             if segment.control or (segment.text.isascii() and segment.text.isprintable()):
                 yield segment
@@ -29,7 +26,7 @@ class TerminalConsole(Console):
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print one line, or several that hold their own line ends."""
+    """Print one line, or a text with its own line ends."""
     console.print(Text(line), soft_wrap=True)
 
 

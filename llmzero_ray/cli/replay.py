@@ -1,7 +1,4 @@
-"""The command `replay`: train a found strategy again, and report it beside the original.
-
-Not here: its configuration and the comparison (llmzero_ray/strategy/retrain.py), following it (search.py).
-"""
+"""The command `replay`: train a found strategy again, and report it next to the original."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def show(
 
 
 def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
-    """One node as plain data: its row, the changes it made, its validations by global step.
+    """One node as plain data: its row, its changes, its validations by global step.
 
     Raises:
         ConfigError: there is no such node.
@@ -159,7 +159,7 @@ def _hyperparameters(facts: SearchFacts, node: int) -> Hyperparameters:
 
 
 def _named(text: str, storage: str) -> tuple[SearchFacts, int | None]:
-    """The search and the node of SEARCH or SEARCH:NODE."""
+    """Search and node of SEARCH or SEARCH:NODE."""
     search, colon, node = text.rpartition(":")
     if colon and node.isdecimal():
         return SearchFacts(find(search, storage)), int(node)
@@ -170,7 +170,7 @@ def _named(text: str, storage: str) -> tuple[SearchFacts, int | None]:
 
 
 def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
-    """Write report.md, plots/, strategy.yaml and best/ again, as of now."""
+    """Write report.md, plots/, strategy.yaml and best/ again, for the current state."""
     console, place = TerminalConsole(), find(search, storage)
     if console.is_terminal:
         print_line(console, f"writing report, plots and strategy of {place.name} ...")

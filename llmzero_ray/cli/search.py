@@ -59,7 +59,7 @@ def search(
     answer_form: options.AnswerForm = None,
     reward: options.Reward = None,
 ) -> int:
-    """Start, attach or resume, by name; follow to the end.
+    """Start, attach to or resume the search of that name, and follow it to its end.
 
     With a folder of data and a sentence, agents first draft its task and configuration.
     """
@@ -99,15 +99,15 @@ def search(
 
 
 def resume(search: options.Search, *, settings: options.Settings, storage: options.Storage = "runs") -> int:
-    """Go on with a search from its directory alone, on whatever cluster there is now."""
+    """Resume a search from its directory, on the current cluster."""
     return start_and_follow(_known(search, storage, settings), settings)
 
 
 def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
-    """The configuration of a search that exists, where it is now.
+    """Configuration of an existing search, at its current location.
 
     Raises:
-        ConfigError: there is none, or a setting cannot be changed any more.
+        ConfigError: there is none, or a setting can no longer be changed.
     """
     place = find(search, storage)
     config = place.config()
@@ -123,7 +123,7 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
 
 
 def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: bool = False) -> int:
-    """Start the search or find it at work, and follow it to its end; the exit code."""
+    """Start the search or attach to it, and follow it to its end. Returns the exit code."""
     from llmzero_ray.cli.interrupts import Terminated, leave_in_time, raise_on_termination
 
     console = TerminalConsole()

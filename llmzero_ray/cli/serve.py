@@ -1,7 +1,4 @@
-"""The command `serve`: a model of one's own for the agents, served until the command is interrupted.
-
-Not here: the server (actors/model_server.py).
-"""
+"""The command `serve`: serves your own model for the agents until the command is interrupted."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def serve(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="until it must answer")] = 900.0,
     log: Annotated[str, typer.Option(metavar="FILE", help="for vLLM's log")] = "model-server.log",
 ) -> int:
-    """Serve a model on the cluster, or on this machine when there is none, and say how a search asks it.
+    """Serve a model on the cluster, or on this machine without one, and print how a search uses it.
 
     Raises:
         ConfigError: there is no such model, or something that is no option stands before `--`.

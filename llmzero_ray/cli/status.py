@@ -1,7 +1,4 @@
-"""The command `status`: the state of a search from its journal, running or not.
-
-Not here: ending it (stop.py), steering it (steering.py).
-"""
+"""The command `status`: the state of a search from its journal, running or not."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def status(
 
 
 def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
-    """The search as plain data: where it is, who works on it, its nodes."""
+    """The search as plain data: stage, processes and nodes."""
     # The rows of a report need more than twice the imports of a status.
     from llmzero_ray.report.facts import SearchFacts
     from llmzero_ray.report.tables import node_rows

@@ -1,7 +1,6 @@
 """Commands that steer a running search from any terminal: pause, hint, veto, clone, budget, set.
 
-A request is written into the search's directory; the response is read from its journal. Not here: processing
-of requests (actors/control_requests.py), stopping (stop.py).
+A command writes a request into the search's directory, and reads the response from its journal.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ANSWER_S = 60.0
 
 
 def pause(search: options.Search, *, reason: options.Reason = "", storage: options.Storage = "runs") -> int:
-    """End the processes and give the hardware back; `resume` goes on from the last full checkpoints."""
+    """End the processes and release the hardware. `resume` continues from the last full checkpoints."""
     place = find(search, storage)
     console, follower = TerminalConsole(), Follower.of(place)
     root = place.paths.root
@@ -51,7 +50,7 @@ def hint(
     *,
     storage: options.Storage = "runs",
 ) -> int:
-    """Tell the proposer something; it is part of every later question."""
+    """Give the proposer a hint, which is part of every later request."""
     return _send(find(search, storage), "hint", text=text)
 
 
@@ -62,7 +61,7 @@ def veto(
     reason: options.Reason = "",
     storage: options.Storage = "runs",
 ) -> int:
-    """Close a node with all below it."""
+    """Close a node and its subtree."""
     return _send(find(search, storage), "veto", reason, node=node)
 
 
@@ -79,7 +78,7 @@ def clone(
     ] = None,
     storage: options.Storage = "runs",
 ) -> int:
-    """Continue a node with changes of one's own."""
+    """Continue a node with your own changes."""
     changes = read_settings(settings)
     place = find(search, storage)
     return _send(place, "clone", changes=changes, node=node, step=at_step, n_steps=steps)
@@ -102,7 +101,7 @@ def configure(
     *,
     storage: options.Storage = "runs",
 ) -> int:
-    """Change what may be changed while a search goes on."""
+    """Change settings that may change during a search."""
     return _change(find(search, storage), settings)
 
 
@@ -113,10 +112,10 @@ def _change(place: SearchStorage, settings: list[str]) -> int:
 
 
 def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: Any) -> int:
-    """Send a request and wait for its response; the exit code.
+    """Send a request, wait for its response, and return the exit code.
 
     Raises:
-        ConfigError: the request was refused, by the coordinator or already here.
+        ConfigError: the request was rejected, by the coordinator or before sending it.
     """
     console, follower = TerminalConsole(), Follower.of(place)
     root, core = place.paths.root, follower.core
@@ -154,7 +153,7 @@ def _check(follower: Follower, candidate: Request) -> None:
 
 
 def _answer(follower: Follower, request_id: str) -> Any:
-    """The event that a request became, once it is in the journal; None: not in time."""
+    """The event that a request became, once it is in the journal. None if it does not arrive in time."""
     deadline = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline:
         follower.poll()

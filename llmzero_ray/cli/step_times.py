@@ -1,7 +1,4 @@
-"""Measured seconds for an estimate: given by hand, from another search, or from this search's doctor.
-
-Not here: measuring (doctor/training.py), the arithmetic (llmzero_ray.estimate).
-"""
+"""Measured seconds for an estimate: given by the user, from another search, or from this search's doctor."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ from llmzero_ray.storage.locate import find
 from llmzero_ray.storage.metric_files import load_points
 
 DOCTOR_FILE = "doctor.json"
-"""Below a search's directory: what its doctor found and measured."""
+"""File in a search's directory with the findings and measurements of its doctor."""
 FORMAT = 1
 _COUNTS = ("model.", "root.", "engine.", "task.dir", "slots.nodes", "slots.gpus_per_node", "eval.")
-"""Keys on which the length of a step or of a validation depends."""
+"""Keys on which the duration of a step or of a validation depends."""
 
 
 def measured(
@@ -37,8 +34,8 @@ def measured(
     like: str | None,
     estimated: MeasuredTimes | None = None,
 ) -> MeasuredTimes:
-    """Measured seconds for the estimate: of a given step, else of the search `like`, else of this search's
-    doctor, else those that are `estimated`.
+    """Measured seconds for the estimate: of a given step, otherwise of the search `like`, otherwise of this
+    search's doctor, otherwise `estimated`.
 
     Raises:
         ConfigError: there are none, or the requested ones cannot be used.
@@ -61,18 +58,19 @@ def measured(
 
 
 def step_seconds(points: Sequence[MetricPoint]) -> list[float]:
-    """Seconds of each training step of a phase, in order: VeRL's own timer, else the time between reports."""
+    """Seconds of each training step of a phase, in order: by VeRL's own timer, otherwise the time between
+    reports."""
     timed = [point.metrics[STEP_TIME] for point in points if point.step > 0 and STEP_TIME in point.metrics]
     return timed or [later.wall_s - earlier.wall_s for earlier, later in itertools.pairwise(points)]
 
 
 def validation_seconds(points: Sequence[MetricPoint]) -> list[float]:
-    """Seconds of each validation after a step, where VeRL's timer logged them."""
+    """Seconds of each validation after a step, if VeRL's timer logged them."""
     return [point.metrics[TESTING_TIME] for point in points if TESTING_TIME in point.metrics]
 
 
 def read_doctor(storage: SearchStorage) -> dict[str, Any] | None:
-    """Measurements of the last doctor of a search; None when there are none or another version wrote them."""
+    """Measurements of the last doctor of a search. None if there are none, or another version wrote them."""
     try:
         found = json.loads((storage.paths.root / DOCTOR_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

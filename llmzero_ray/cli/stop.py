@@ -1,6 +1,6 @@
 """The command `stop`: end a running or an interrupted search, from any terminal.
 
-Not here: pausing it (steering.py).
+Pausing a search is in steering.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stop(
     ] = None,
     storage: options.Storage = "runs",
 ) -> int:
-    """End a search in good order, also one that nobody works on any more."""
+    """End a search in good order, even if no process runs it any more."""
     console, place = TerminalConsole(), find(search, storage)
     follower, root = Follower.of(place), place.paths.root
     if follower.finished is None and owner(root) is not None:

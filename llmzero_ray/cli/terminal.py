@@ -1,7 +1,4 @@
-"""Follow a running search and show it: a redrawn tree on a terminal, else one line per event.
-
-Not here: starting (llmzero_ray/launch/start.py), the texts (view.py, event_text.py).
-"""
+"""Follow a running search and show it: a redrawn tree on a terminal, otherwise one line per event."""
 
 from __future__ import annotations
 
@@ -19,15 +16,16 @@ from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.launch.start import LOOK_S, raise_if_broken
 
 _QUIET_S = 60.0
-"""Without a terminal: longest time without a line while a phase trains."""
+"""Maximum seconds without a line while a phase trains, without a terminal."""
 INTERRUPTED = 130
 
 
 def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], private_head: bool) -> int:
-    """Follow a search to its end; the exit code. `ended` says when nothing more will come, or raises why.
+    """Follow a search to its end, and return the exit code. The callback `ended` returns True once no more
+    events will come, or raises the reason.
 
     Raises:
-        LlmzeroError: the search was aborted, or its coordinator could not go on.
+        LlmzeroError: the search was aborted, or its coordinator could not continue.
     """
     display = Display(follower, console)
     interrupts = Interrupts(follower, console, private_head=private_head)
@@ -56,7 +54,7 @@ def _result(follower: Follower, console: Console) -> int:
 
 
 class Display:
-    """Where a search is shown: a tree that is redrawn on a terminal, one line per event anywhere else."""
+    """Display of a search: a redrawn tree on a terminal, otherwise one line per event."""
 
     def __init__(self, follower: Follower, console: Console) -> None:
         self._follower, self._console = follower, console
@@ -75,7 +73,7 @@ class Display:
             self._live = None
 
     def show(self) -> None:
-        """Read what is new, and show it."""
+        """Read new events and show them."""
         self._follower.poll()
         if self._live is not None:
             self._live.update(live_view(self._follower, now=time.time()), refresh=True)

@@ -1,10 +1,9 @@
-"""A followed search on a terminal: the live tree, and the outcome at the end.
+"""View of a followed search on a terminal: the live tree, and the outcome at the end.
 
-Steps of scores are global steps, and differences are those to the phase that is resumed, as in the report:
-`0.8320@15  completed  from 0@10: lr 0.001 → 0.0005` resumes step 10 of node 0's phase.
+Steps of scores are global steps, and differences refer to the resumed phase, as in the report: `0.8320@15
+completed from 0@10: lr 0.001 → 0.0005` resumes step 10 of node 0's phase.
 
-Pure text and rich renderables. Not here: one line per event (event_text.py), where it is printed
-(terminal.py), the report (report/).
+Pure text and rich renderables.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _MARKS = {
 
 
 def live_view(follower: Follower, *, now: float | None = None, stage: str | None = None) -> RenderableType:
-    """Headline, tree and progress of running phases, as of the follower's last poll; `stage` is what is
-    known beside the journal: nothing trains in a search that was interrupted."""
+    """Headline, tree and progress of running phases at the follower's last poll. `stage` overrides the
+    journal's stage, for example for an interrupted search, in which nothing trains."""
     core = follower.core
     if core.started is None and core.initialization is not None:
         return Text("\n".join(initialization_lines(core)))
@@ -56,7 +55,7 @@ def live_view(follower: Follower, *, now: float | None = None, stage: str | None
 
 
 def initialization_lines(core: CoordinatorCore) -> list[str]:
-    """How far the initialization of a search has come."""
+    """Progress of a search's initialization."""
     begun = core.initialization
     assert begun is not None
     stage = "drafted" if core.drafted is not None else "being drafted"
@@ -90,7 +89,7 @@ def headline(follower: Follower, *, now: float | None = None, stage: str | None 
 
 
 def final_lines(core: CoordinatorCore) -> list[str]:
-    """Scores after the search so far, one line each; of a confirmed node its validation score beside it."""
+    """Final scores so far, one line each, with the validation score of a confirmed node."""
     lines = []
     for job in core.final.jobs.values():
         begin = f"{job.split:<5} {policy_name(job.what):<15}"

@@ -1,7 +1,5 @@
-"""Configuration changes of a running search: the keys that may change, and differences of two configurations.
-
-Not here: the fields themselves (config.py), the events of a change (coordinator/steering.py).
-"""
+"""Configuration changes of a running search: the keys that may change, and differences of two
+configurations."""
 
 from __future__ import annotations
 
@@ -30,21 +28,21 @@ CHANGEABLE = (
     "final.default_recipe",
     "final.test",
 )
-"""Keys (or whole blocks) that may be changed while a search goes on: limits and hardware, nothing that its
-results depend on, and what is measured once it has ended."""
+"""Keys (or whole blocks) that may be changed during a search: limits, hardware, and measurements after its
+end, but nothing that its results depend on."""
 
 
 _WHERE = ("storage", "slots.shared")
-"""Keys that say where a search is; each start of it may say something else."""
+"""Keys with the location of a search, which may differ at each start."""
 
 
 def in_shared_slots(config: SearchConfig, name: str | None) -> SearchConfig:
-    """The configuration in the shared slots of that name; None: in slots of its own."""
+    """The configuration in the shared slots of that name. If None, it uses slots of its own."""
     return config.model_copy(update={"slots": config.slots.model_copy(update={"shared": name})})
 
 
 def is_changeable(key: str) -> bool:
-    """Whether a search may go on with another value of this dotted key."""
+    """Whether a search may continue with another value of this dotted key."""
     block, dot, _ = key.partition(".")
     return key in CHANGEABLE or (bool(dot) and block in CHANGEABLE)
 
@@ -53,7 +51,7 @@ def with_changes(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConf
     """The configuration with dotted keys replaced, checked as a whole.
 
     Raises:
-        ConfigError: a key is unknown or may not be changed while a search goes on, or a value is not allowed.
+        ConfigError: a key is unknown or may not be changed during a search, or a value is not allowed.
     """
     fixed = [key for key in changes if not is_changeable(key)]
     if fixed:
@@ -92,8 +90,8 @@ def settings_text(changes: Mapping[str, Any], option: str = "") -> str:
 
 
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) of every field that differs. `storage` and `slots.shared` are left out: a
-    search may be moved and go on in other slots."""
+    """Dotted key -> (old, new) of every field that differs. `storage` and `slots.shared` are left out,
+    because a search may be moved and continue in other slots."""
     before, after = _flatten(old.to_json()), _flatten(new.to_json())
     keys = [key for key in (*before, *(k for k in after if k not in before)) if key not in _WHERE]
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}

@@ -1,7 +1,5 @@
-"""The shipped configurations, by name: `qwen3_4b` is jobs/configs/qwen3_4b.yaml, in a wheel a file inside it.
-
-Not here: what a configuration may hold (config.py).
-"""
+"""The shipped configurations, by name: `qwen3_4b` is jobs/configs/qwen3_4b.yaml, in a wheel a file inside
+it."""
 
 from __future__ import annotations
 

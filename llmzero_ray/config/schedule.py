@@ -1,4 +1,4 @@
-"""Ranges of hyper-parameters, grids and fixed schedules, as files give them and as configurations hold them.
+"""Ranges of hyper-parameters, grids and fixed schedules, in files and in configurations.
 
 The files that ship are in llmzero_ray/config/shipped; a field takes their names, a path, or the content
 itself. What a configuration names is read once: the journal holds the content. Not here: what is made of them
@@ -25,15 +25,15 @@ _Float = BeforeValidator(lambda value: float(value) if type(value) is int else v
 
 
 class ParameterRange(StrictModel):
-    """Where the values of one hyper-parameter are drawn from: low to high, or one of a list."""
+    """Range of one hyper-parameter: low to high, or a list."""
 
     low: Annotated[float | None, _Float] = None
     high: Annotated[float | None, _Float] = None
     log: bool = False
-    """Whether equal factors are equally likely, instead of equal differences."""
+    """Whether the range is uniform in the logarithm."""
     choices: Annotated[tuple[Value, ...], _Tuple] = ()
     of_default: bool = False
-    """Whether the numbers are factors of the root's value."""
+    """Whether the values are factors of the root's value."""
 
     @model_validator(mode="after")
     def _has_values(self) -> ParameterRange:
@@ -53,7 +53,7 @@ class SchedulePhase(StrictModel):
     """One phase of a schedule."""
 
     steps: int = Field(ge=1)
-    """Training steps; of a search's budget each phase gets its share."""
+    """Training steps. In a search each phase gets its share of the budget."""
     changes: dict[str, Value] = Field(default_factory=dict)
     """Hyper-parameter -> value from this phase on."""
 
@@ -62,25 +62,26 @@ class Schedule(StrictModel):
     """A fixed multi-stage recipe."""
 
     source: str = ""
-    """Where it comes from."""
+    """Origin of the schedule."""
     lora_rank: int | None = None
-    """Of the search that found it, which this one must have too; null: any."""
+    """LoRA rank of the search that found it, which this one must have too. If null, any."""
     base_model: str | None = None
-    """The same; with another one the schedule is used all the same, and that is said."""
+    """Base model of the search that found it. The schedule may be used with another one; a note then says
+    so."""
     relative_to: dict[str, float] = Field(default_factory=dict)
-    """Hyper-parameter -> its value in the recipe that the schedule was made beside: a phase's value of it is
-    taken as a factor of the root's own. Hyper-parameters that are not named are set as they stand."""
+    """Hyper-parameter -> its value in the recipe that the schedule was derived from. A phase's value is taken
+    as a factor of the root's own value. Hyper-parameters that are not named are set as they are."""
     phases: Annotated[tuple[SchedulePhase, ...], _Tuple] = Field(min_length=1)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Of each phase, of all steps."""
+        """Share of each phase in all steps."""
         total = sum(phase.steps for phase in self.phases)
         return tuple(phase.steps / total for phase in self.phases)
 
 
 def read_shipped(folder: str, value: Any) -> Any:
-    """The content of a shipped file or of a path that `value` names; any other value as it is.
+    """Content of the shipped file or path that `value` names. Any other value is returned unchanged.
 
     Raises:
         ValueError: there is no such file, or it cannot be read.
@@ -105,7 +106,7 @@ def _schedule(value: Any) -> Any:
 
 
 def _from_strategy(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A schedule from the strategy.yaml of a search: what each phase changed, up to where it was cut."""
+    """Schedule from the strategy.yaml of a search: the changes of each phase, up to its cut."""
     strategy = of_verl(parse_strategy(data, "strategy.yaml"), "strategy.yaml")
     phases = [
         {"steps": phase.cut_step, "changes": {change.key: change.new for change in phase.changes}}
@@ -120,15 +121,15 @@ def _from_strategy(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shipped(kind: Any, name: str) -> Any:
-    """A shipped file as `Ranges`, `Grid` or `NamedSchedule`."""
+    """Shipped file as `Ranges`, `Grid` or `NamedSchedule`."""
     return TypeAdapter(kind).validate_python(name)
 
 
 def read_schedule(name: str) -> Schedule:
-    """A shipped schedule, or that of a file.
+    """A shipped schedule, or one in a file.
 
     Raises:
-        ValueError: there is none, or it is no schedule.
+        ValueError: there is none, or it is not a schedule.
     """
     return validated(Schedule, _schedule(name), name)
 
@@ -138,5 +139,6 @@ Grid = Annotated[
     dict[str, Annotated[tuple[Annotated[float, _Float], ...], _Tuple]],
     BeforeValidator(lambda value: read_shipped("grids", value)),
 ]
-"""Hyper-parameter -> factors of the root's value; every combination is one cell, the last key fastest."""
+"""Hyper-parameter -> factors of the root's value. Every combination is one cell; the last key varies
+fastest."""
 NamedSchedule = Annotated[Schedule, BeforeValidator(_schedule)]

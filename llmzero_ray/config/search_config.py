@@ -73,8 +73,8 @@ REMOVED = {
 
 
 def hub_model(path: str) -> tuple[str | None, str | None]:
-    """(id, revision) of the model of the Hub that a `model.path` names; (None, None) where it names a
-    directory, whether or not that is there. `hf://OWNER/NAME` is always the Hub's."""
+    """(id, revision) of the Hub model that a `model.path` names, or (None, None) if it names a directory,
+    existing or not. `hf://OWNER/NAME` always refers to the Hub."""
     found = _HUB_MODEL.fullmatch(path)
     if found is None:
         return None, None
@@ -111,7 +111,7 @@ class ModelConfig(StrictModel):
     `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`, without `hf://` too unless OWNER is a directory here or a
     usual name of one, such as `models`. Null: the tiny model that `prepare` made for the task."""
     hub_id: str | None = setting(None, "OWNER/NAME", pattern=HUB_ID)
-    """Id of the base model on the Hugging Face Hub: what cards and pushed adapters call it."""
+    """Id of the base model on the Hugging Face Hub, used in cards and pushed adapters."""
     lora_rank: int = setting(16, "LoRA rank", ge=1, le=1024)
     """Rank of every adapter of the search."""
     lora_alpha: int = setting(32, "LoRA alpha", ge=1, le=4096)
@@ -139,9 +139,9 @@ class TokenCostConfig(StrictModel):
     With 1 and 1, tokens themselves are counted."""
 
     rollout: float = setting(1.0, "seconds per token", ge=0)
-    """Of a token that is sampled."""
+    """Seconds per sampled token."""
     trained: float = setting(1.0, "seconds per token", ge=0)
-    """Of a token that is trained on."""
+    """Seconds per token that is trained on."""
 
 
 class BudgetConfig(StrictModel):
@@ -178,10 +178,10 @@ class PhaseConfig(StrictModel):
     """Steps between two adapters that are kept in any case; new bests and the last step are always saved."""
     validate_start: Literal["auto", "always", "first"] = "auto"
     """Which phases validate before their first step. `always`: every one, which proves that each continues
-    where its parent was. `first`: an engine's first phase after each of its starts; a later one takes the
+    where its parent was. `first`: an engine's first phase after each of its starts. A later one takes the
     stored validation of the checkpoint it starts from, answers included, once vLLM was found to serve that
-    policy (log-probabilities of a fixed text), and validates where there is none. `auto`: `always` on the
-    CPU, `first` on GPUs."""
+    policy (log-probabilities of a fixed text), and validates if there is none. `auto`: `always` on the CPU,
+    `first` on GPUs."""
     max_hours: float | None = setting(None, "hours", gt=0)
     """A phase that trains longer than this ends, as completed, at its next step; null: no limit."""
 
@@ -200,7 +200,7 @@ class PhaseConfig(StrictModel):
 
 
 def _flat(overrides: dict[str, Any]) -> dict[str, Any]:
-    """Refuse nested blocks: one spelling per key, so that two searches can be compared key by key."""
+    """Reject nested blocks: each key has one spelling, so that two searches can be compared key by key."""
     for key, value in overrides.items():
         members = value if isinstance(value, list | tuple) else (value,)
         if any(not isinstance(member, bool | int | float | str | None) for member in members):
@@ -222,7 +222,7 @@ class RootConfig(StrictModel):
 
 
 class EvalConfig(StrictModel):
-    """How policies are scored, the same for the whole search."""
+    """Scoring of policies, constant during the search."""
 
     max_response_length: int = setting(1024, "tokens", ge=1)
     """Longest response when a policy is scored, whatever a phase's own cap is."""
@@ -236,11 +236,11 @@ class AgentModelConfig(StrictModel):
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
     """The API's thinking type."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
-    """Room for thinking on top of an answer's own."""
+    """Tokens for thinking in addition to the answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    """How much work goes into an answer."""
+    """How much effort the model spends on an answer."""
     price: tuple[float, float, float, float] | None = None
-    """Of its model, as `agents.price`."""
+    """Price of its model, as in `agents.price`."""
 
     @field_validator("price", mode="before")
     @classmethod
@@ -305,30 +305,31 @@ class AgentsConfig(StrictModel):
     """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
     environment's key is sent to the public server and to servers of this machine, and none to others."""
     temperature: float | None = setting(None, ge=0, le=2)
-    """Of the agents' model; null: not sent. Left out with thinking."""
+    """Sampling temperature of the agents' model. If null, it is not sent. It is never sent with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
-    """The API's thinking type; which ones are accepted depends on the model. Null: where the model is known
-    to allow both, proposer and error analyzer think before an answer and the early stopper does not; else not
-    sent."""
+    """The API's thinking type; the accepted ones depend on the model. If null and the model is known to allow
+    both, proposer and error analyzer think before an answer and the early stopper does not; otherwise it is
+    not sent."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
-    """Room for thinking on top of an answer's own."""
+    """Tokens for thinking in addition to the answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    """How much work goes into an answer; null: not sent."""
+    """How much effort the model spends on an answer. If null, it is not sent."""
     per_agent: dict[
         Literal["proposer", "error_analyzer", "early_stopper", "skill_agent"], AgentModelConfig
     ] = Field(default_factory=dict)
-    """Model, thinking and effort of single agents, where they differ from those above; `skill_agent` is that
-    of `search.method: skills`."""
+    """Model, thinking and effort of single agents, if they differ from those above; `skill_agent` is that of
+    `search.method: skills`."""
     priors: Literal["paper", "appendix_f"] = "paper"
-    """Whose experience the prompts hold: `paper` our notes with the conclusions of the LLMZero paper,
-    `appendix_f` what the paper gives its own agents."""
+    """Source of the experience in the prompts: `paper` for our notes with the conclusions of the LLMZero
+    paper, `appendix_f` for the notes that the paper gives its own agents."""
     allow: dict[str, AllowedKey] = Field(default_factory=dict)
     """Keys that proposals may set besides the known hyper-parameters, each with its bounds, such as
     `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
     deadline_s: float = setting(120.0, "seconds", gt=0)
-    """Longest wait for one answer, retries included; after that the expert answers, or the phase goes on."""
+    """Timeout of one answer in seconds, retries included. After it the expert answers, or the phase
+    continues."""
     price: tuple[float, float, float, float] | None = None
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
@@ -362,7 +363,7 @@ class AgentsConfig(StrictModel):
 
 
 def _prices(value: Any) -> Any:
-    """Four numbers as a tuple; anything else that is no null is refused."""
+    """Four numbers as a tuple. Any other value except null is rejected."""
     if value is None or isinstance(value, tuple):
         return value
     numbers = isinstance(value, list) and all(
@@ -377,7 +378,7 @@ def _prices(value: Any) -> Any:
 
 
 class EngineConfig(StrictModel):
-    """What trains, and what it may use."""
+    """Engine that trains, and its resources."""
 
     backend: str = setting("verl", pattern=PLUGIN)
     """`verl`, or for an engine of your own `package.module:factory`, called with (config, task, slot), or the
@@ -390,8 +391,8 @@ class EngineConfig(StrictModel):
     max_response_length: int = setting(1024, "tokens", ge=1)
     """Longest response that any phase of the search may ask for: the server starts with room for it."""
     max_num_seqs: Annotated[int, Field(ge=1)] | Literal["auto"] = setting("auto", "sequences")
-    """Sequences that the server generates at once. `auto`: 128 on the CPU; on GPUs what one server gets of a
-    step or of a validation, by the root's recipe, at most 256. Chosen once, when the search begins."""
+    """Sequences that the server generates at once. `auto`: 128 on the CPU; on GPUs one server's part of a
+    step or of a validation by the root's recipe, at most 256. It is chosen once, when the search begins."""
     kv_cache_bytes: int = setting(64 * 2**20, "bytes", ge=2**20)
     """The server's cache on the CPU; on GPUs `gpu_memory_utilization` counts."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=0.95)] | Literal["auto"] = setting(
@@ -407,20 +408,20 @@ class EngineConfig(StrictModel):
     reward_workers: int = setting(1, "processes", ge=1)
     """Processes that compute rewards, per slot."""
     rollout_calls: Literal["auto", "batched", "per_request"] = "auto"
-    """How rollouts are asked for. `batched`: a whole batch in one call to each server, rewards that ship with
-    this project computed beside the trainer; batches that need VeRL's agent loops (tools, several turns,
-    images) go there all the same. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on
-    the CPU, `per_request` on GPUs."""
+    """How rollouts are requested. `batched`: a whole batch in one call to each server, with shipped rewards
+    computed in the trainer's process; batches that need VeRL's agent loops (tools, several turns, images)
+    still use them. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on the CPU,
+    `per_request` on GPUs."""
     serve_merged: bool = False
-    """Give vLLM the base weights with the adapter added in, not the adapter beside them: decoding is faster
-    on GPUs, each push sends the whole model. The sum is rounded to vLLM's precision, which may lose small
-    changes of an adapter (`merge/rounding` in the metrics is the share). What vLLM serves is compared with
-    the policy after every push; a phase that lost its adapter fails as `mismatch` and says so."""
+    """Give vLLM merged weights (base plus adapter) instead of a separate adapter: decoding is faster on GPUs,
+    but each push sends the whole model. The sum is rounded to vLLM's precision, which may lose small changes
+    of an adapter (`merge/rounding` in the metrics is the share). The served weights are compared with the
+    policy after every push; a phase that lost its adapter fails as `mismatch` and says so."""
     carry_optimizer: bool = False
     """Save the optimizer's state with every adapter (AdamW's averages of gradients and of their squares, and
-    its count of steps), and let a phase that resumes one go on with it: checkpoints are three times as large.
-    Its learning rate, schedule and decays are the phase's own all the same. False: every phase begins with a
-    new optimizer."""
+    its count of steps), and let a phase that resumes one continue with it. Checkpoints are then three times
+    as large. Learning rate, schedule and decays are still the phase's own. If false, every phase begins with
+    a new optimizer."""
     vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
     """Which of its two model runners vLLM uses on GPUs; `auto`: its own choice by model and settings, which
     the slot's log names."""
@@ -442,12 +443,12 @@ class EngineConfig(StrictModel):
 
     @property
     def sequences_at_once(self) -> int:
-        """`max_num_seqs`; where nothing has been chosen for `auto`, that of the CPU."""
+        """`max_num_seqs`, or the CPU's value if nothing has been chosen for `auto`."""
         return FIXED_NUM_SEQS if self.max_num_seqs == "auto" else self.max_num_seqs
 
     @property
     def server_share(self) -> float:
-        """`gpu_memory_utilization`; where nothing has been chosen for `auto`, half a GPU."""
+        """`gpu_memory_utilization`, or half a GPU if nothing has been chosen for `auto`."""
         return FIXED_UTILIZATION if self.gpu_memory_utilization == "auto" else self.gpu_memory_utilization
 
 
@@ -461,19 +462,19 @@ class SlotsConfig(StrictModel):
     gpus_per_node: int = setting(1, "GPUs", ge=1)
     """GPUs that a slot takes on each of its machines (on the CPU: logical ones, one process each)."""
     cpus_per_gpu: int = setting(3, "CPUs", ge=1)
-    """CPUs reserved beside each GPU, for VeRL's worker processes on it."""
+    """CPUs reserved with each GPU, for VeRL's worker processes on it."""
     gpu_memory_gib: float | None = setting(None, "GiB", gt=0)
     """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB):
-    proposals that do not fit are refused. Null: they are not judged; `doctor` asks the machines."""
+    proposals that do not fit are rejected. If null, they are not judged; `doctor` asks the machines."""
     reserve: Literal["at_start", "when_needed"] = "at_start"
     """When the slots beyond the first get their hardware: `at_start` holds it from the beginning;
     `when_needed` asks for it once a second phase can begin, which in a tree search is when the root has
     ended. That saves their GPU hours and, where machines are added on demand, costs the wait for them."""
     timeout_s: float = setting(600.0, "seconds", gt=0)
-    """How long to wait for the cluster to give a slot before the search is refused."""
+    """Seconds to wait until the cluster provides a slot. After that the search is refused."""
     max_infra_retries: int = setting(3, "repeats", ge=0)
-    """How often a phase is repeated after its hardware was lost. Lost twice from the same point it has
-    failed, whatever is left of these."""
+    """Maximum retries of a phase after its hardware was lost. A phase that is lost twice from the same point
+    has failed, whatever retries are left."""
 
     shared: str | None = setting(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     """Name of slots that searches of one cluster use one after the other, never at once: hardware and engine
@@ -487,15 +488,14 @@ class SlotsConfig(StrictModel):
 
 
 class CheckpointsConfig(StrictModel):
-    """What is kept on the disk of what was trained."""
+    """Retention of checkpoints on disk."""
 
     max_gib: float | None = setting(None, "GiB", gt=0)
-    """Most that adapters of all nodes may take together. Beyond it the least useful are deleted: never one
-    that was resumed from, a best one, or the last of a node that may be expanded. Null: nothing is
-    deleted."""
+    """Maximum total size of all adapters. Beyond it the least useful are deleted, but never one that was
+    resumed from, a best one, or the last of a node that may be expanded. If null, nothing is deleted."""
     rolling_freq: int | None = setting(None, "training steps", ge=0)
-    """Steps between two full checkpoints of a running phase (one is kept, for repeats after lost hardware);
-    null: as `phase.save_freq`, 0: none."""
+    """Steps between two full checkpoints of a running phase (one is kept, for retries after lost hardware).
+    If null, `phase.save_freq` applies; 0 keeps none."""
 
 
 class FinalConfig(StrictModel):
@@ -503,15 +503,15 @@ class FinalConfig(StrictModel):
 
     test: bool | Literal["all"] = True
     """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:
-    every node's best step as well, for tables; no agent sees any of it. False: nothing. May be changed once
-    the search has ended: what is new is then scored."""
+    every node's best step as well, for tables; no agent sees the scores. If false, nothing is scored. May be
+    changed once the search has ended: missing scores are then measured."""
     default_recipe: bool | Literal["compute", "whole"] = "compute"
-    """Also train the root's recipe in one phase, and score it: what the search added. `compute`: for what the
-    best strategy's phases computed, whatever its steps cost: tokens sampled and trained on, each at the
-    seconds measured in those phases, or at `budget.token_cost` where the budget counts compute. `whole`: for
-    what all phases of the search computed; scored are its best step within the strategy's compute, and its
-    best of all. True: for the strategy's total steps, which need not cost the same. False: not at all.
-    May be changed once the search has ended: the default recipe is then trained and scored anew."""
+    """Also train the root's recipe in one phase, and score it, to show the search's gain. `compute`: for the
+    compute of the best strategy's phases: tokens sampled and trained on, each at the seconds measured in
+    those phases, or at `budget.token_cost` if the budget counts compute. `whole`: for the compute of all
+    phases of the search; its best step within the strategy's compute, and its best of all, are scored. True:
+    for the strategy's total steps, which need not cost the same. False: not at all. May be changed once the
+    search has ended: the default recipe is then trained and scored again."""
 
     @field_validator("test", mode="before")
     @classmethod
@@ -523,9 +523,10 @@ class ConfirmConfig(StrictModel):
     """Whether the best strategies are evaluated once more before a winner is named."""
 
     k: int = setting(0, "strategies", ge=0, le=64)
-    """How many of those with the best validation scores are evaluated on fresh items; the best of them there
-    wins, as the highest of many noisy scores is too high. Its score there, with its interval, is the
-    validation figure to quote; report, card and strategy.yaml name it. 0: the best validation score wins."""
+    """Number of strategies with the best validation scores that are evaluated on fresh items. The best of
+    them there wins, because the highest of many noisy scores is too high. Its score there, with its interval,
+    is the validation figure to quote; report, card and strategy.yaml name it. With 0, the best validation
+    score wins."""
     n: int = setting(1024, "items", ge=2)
     """Fresh items that a procedural family makes, in no other split; a manifest's `splits.confirm` counts
     whole."""
@@ -543,10 +544,10 @@ class TrackingConfig(StrictModel):
     project: str = setting("llmzero", min_length=1, max_length=100)
     """Project (MLflow: experiment) that receives the runs; the group is the search."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """Environment variables for the trackers alone, such as WANDB_MODE: offline or MLFLOW_TRACKING_URI.
-    Keys stand in the environment of the command, never here."""
+    """Environment variables for the trackers only, such as WANDB_MODE: offline or MLFLOW_TRACKING_URI. Put
+    keys into the environment of the command, never here."""
     finish_s: float = setting(60.0, "seconds", ge=0)
-    """How long the end of the search waits for trackers that have not taken everything."""
+    """Seconds that the end of the search waits for trackers that have not received everything."""
 
     @field_validator("backends", mode="before")
     @classmethod
@@ -570,7 +571,7 @@ class TrackingConfig(StrictModel):
 
 
 class SearchSettings(MethodRules):
-    """How the search chooses its next run, and the numbers of its rules."""
+    """Search method, and the parameters of its rules."""
 
     method: str = setting("llmzero", pattern=PLUGIN)
     """`llmzero`: the tree search of the paper. For comparison, without agents and with `budget.runs` usual
@@ -664,7 +665,7 @@ class SearchConfig(StrictModel):
 
     @property
     def journal_address(self) -> str | None:
-        """Where the journal of this search is in an object store; None: in its directory."""
+        """Address of this search's journal in an object store, or None if it is in the search's directory."""
         if self.journal is None:
             return None
         place, mark, options = self.journal.partition("?")
@@ -737,7 +738,7 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
 
 
 def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
-    """`parse_config` for what a search wrote itself; settings in `REMOVED` are dropped.
+    """`parse_config` for a configuration that a search wrote itself. Settings in `REMOVED` are dropped.
 
     Raises:
         ConfigError: everything else that is wrong, one line each.

@@ -1,7 +1,6 @@
-"""The numbers that the search rules depend on, with their bounds.
+"""Parameters of the search rules, with their bounds.
 
 One frozen record, shared by a search, its replay and `explain --set`. Defaults are the paper's (App. B.6).
-Not here: budgets, runner counts and everything else that a search needs besides deciding.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ class SearchRules(StrictModel):
     o_f: int = setting(2, ge=0)
     """Failures of a subtree that cost nothing."""
     max_evolve_children: int = setting(2, ge=1)
-    """Children that a node with any status but failed may have, exempt ones not counted."""
+    """Maximum children of a node that has not failed. Exempt children are not counted."""
     max_debug_children: int = setting(3, ge=0)
-    """Debug children that a failed node may have; 0 switches debugging off."""
+    """Maximum debug children of a failed node. 0 switches debugging off."""
     max_debug_depth: int = setting(5, ge=0)
     """A failed node this deep in a chain of debug runs gets no further debug child."""
     rho_min: float = setting(0.2, ge=0, le=1)
-    """Smallest share of from-scratch runs among all but the debug runs; 0 never forces one."""
+    """Minimum share of from-scratch runs among all runs except debug runs. 0 never forces one."""
     q_aggregate: QAggregate = "f_of_mean"
     """Whether scores are averaged before or after they are shaped."""
     multi_stage: bool = True
-    """False: no checkpoint is ever offered, so that every node starts from the base model."""
+    """If false, no checkpoint is offered and every node starts from the base model."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> SearchRules:
-        """The rules with these values, defaults for the others.
+        """Rules with these values and defaults for the others.
 
         Raises:
             ConfigError: a name is unknown (the nearest one is given), or a value is not allowed.
@@ -54,7 +53,7 @@ class SearchRules(StrictModel):
         return validated(cls, dict(values), "search rules")
 
     def with_settings(self, settings: Iterable[str]) -> SearchRules:
-        """These rules with `key=value` strings applied in order; the last one of a repeated key counts.
+        """These rules with `key=value` strings applied in order. The last value of a repeated key counts.
 
         Raises:
             ConfigError: a string has no `=`, its key is unknown (the nearest one is given), or its value is
@@ -70,24 +69,24 @@ class SearchRules(StrictModel):
 
 
 class MethodRules(SearchRules):
-    """What the other search methods depend on besides."""
+    """Further parameters of the other search methods."""
 
     recipes: int = setting(8, "recipes", ge=1)
     """Runs over which `random`, `grid`, `tpe` and `cmaes` split the budget evenly."""
     population: int = setting(4, "members", ge=2)
     """Members of `pbt`, trained in turn."""
     quantile: float = setting(0.25, "share of the population", gt=0, le=0.5)
-    """`pbt`: the members that take over another's adapter and settings, and those taken over."""
+    """`pbt`: share of members that copy another's adapter and settings, and share of members that are
+    copied."""
     resample: float = setting(0.25, "probability", ge=0, le=1)
-    """`pbt`: that a hyper-parameter which is taken over is drawn anew instead of moved by a factor of 0.8 or
-    1.2."""
+    """`pbt`: probability that a copied hyper-parameter is drawn again instead of multiplied by 0.8 or 1.2."""
     eta: int = setting(2, "recipes", ge=2)
-    """`asha`: of so many recipes one trains on, for so many times its steps."""
+    """`asha`: one of this many recipes continues, for this many times its steps."""
     ranges: Ranges | None = None
-    """Hyper-parameter -> its range, for `random`, `tpe`, `cmaes`, `asha` and `pbt`: `relative` (null: this
-    one), `paper`, or a file."""
+    """Hyper-parameter -> its range, for `random`, `tpe`, `cmaes`, `asha` and `pbt`: `relative` (the default),
+    `paper`, or a file."""
     grid: Grid | None = None
-    """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (null: this one), `paper`, or a
+    """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (the default), `paper`, or a
     file."""
     schedule: NamedSchedule | None = None
     """For `replay`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as the

@@ -1,7 +1,6 @@
-"""Settings of the stop loop: every field once, with default, bound and unit.
+"""Settings of early stopping, with default, bound and unit.
 
-A value module: `config.py` embeds `StopperSettings` in search.yaml. Not here: the rules themselves (rules.py)
-or the order in which they are asked (policy.py).
+`config.py` embeds `StopperSettings` in search.yaml.
 """
 
 from __future__ import annotations
@@ -14,24 +13,25 @@ from llmzero_ray.config.yaml_text import PLUGIN, StrictModel, setting
 
 
 class StopperSettings(StrictModel):
-    """How a running phase is watched."""
+    """Early stopping of running phases."""
 
     enabled: bool = True
-    """False switches stopping off: nobody watches; phases end by their step count, caps and users only."""
+    """If false, no stopper runs: phases end at n_steps, at a limit, or when the user stops them."""
     interval_s: float = setting(900.0, "seconds", gt=0)
     """Seconds of training between two questions to the early-stopper agent."""
     interval_steps: int | None = setting(None, "training steps", ge=1)
-    """Steps between two questions, for short phases; null: `interval_s` decides."""
+    """Steps between two questions, for short phases. If null, `interval_s` applies."""
     min_steps: int = setting(10, "training steps", ge=1)
-    """Steps before which the agent is not asked; the paper judges nothing before step 10."""
+    """Steps before which the agent is not asked. The paper judges nothing before step 10."""
     nonfinite_steps: int = setting(1, "training steps", ge=1)
     """Consecutive steps with a non-finite loss, gradient or reward that end a phase. 1: the first one."""
     collapse: bool = True
     """Whether the collapse detector (KL spike, then a fall of the reward) may end a phase."""
     collapse_window: int = setting(3, "training steps", ge=2)
-    """Steps averaged for "now" in the collapse detector: one bad batch is not a collapse."""
+    """Steps averaged for the current level in the collapse detector, since one bad batch is not a
+    collapse."""
     kl_spike_factor: float = setting(3.0, gt=1)
-    """How many times its earlier median a KL must reach to count as a spike."""
+    """Factor over its earlier median from which a KL counts as a spike."""
     reward_drop: float = setting(0.6, "share", gt=0, le=1)
     """Share of its best level that the mean reward must have lost after the spike."""
     rules: list[Annotated[str, Field(pattern=PLUGIN)]] = Field(default_factory=list)

@@ -1,8 +1,7 @@
-"""The file strategy.yaml: what holds for everyone who reads one, whichever search found the strategy.
+"""Format of strategy.yaml, for strategies of all kinds of searches.
 
 `read_strategy` gives the strategy of a search on VeRL, or of one under Ray Tune, checked as a file; whether
-its hyper-parameters can be trained is checked by `load_strategy` (report/strategy.py). Not here: which
-strategy is the best one (report/recipe.py), running it.
+its hyper-parameters can be trained is checked by `load_strategy` (report/strategy.py).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import NodeKind
 
 TUNE_FORMAT: Literal["tune-1"] = "tune-1"
-"""Of searches under Ray Tune."""
+"""Format of strategies of searches under Ray Tune."""
 FORMAT: Literal[1] = 1
-"""Raised when an older version could misread what a newer one writes."""
+"""Format version, raised if an older version could misread a newer file."""
 
 _LORA_RANK = "actor_rollout_ref.model.lora_rank"
 _SCHEDULER = "actor_rollout_ref.actor.optim.lr_scheduler_type"
@@ -35,7 +34,7 @@ class Source(StrictModel):
     phase: int = Field(ge=1)
     """Number of the phase, from 1."""
     step: int = Field(ge=1)
-    """Step inside that phase: where it is cut."""
+    """Step inside that phase at which it is cut."""
 
 
 class StrategyChange(StrictModel):
@@ -86,8 +85,8 @@ class StrategyPhase(StrictModel):
 
     @property
     def steps_to_train(self) -> int:
-        """Steps that must be trained to have the policy of the cut: with a constant learning rate no more
-        than up to it, as nothing else depends on the planned length."""
+        """Steps that must be trained to get the policy at the cut: with a constant learning rate only up to
+        the cut, because nothing else depends on the planned length."""
         constant = self.hyperparameters.get(_SCHEDULER) == "constant"
         warm_up = self.hyperparameters.get(_WARM_UP) or 0.0
         return self.cut_step if constant and not warm_up else self.n_steps
@@ -114,7 +113,7 @@ class Measured(StrictModel):
 
 
 class Scores(StrictModel):
-    """The three policies on one split; null where one was not measured."""
+    """Scores of the three policies on one split. Null if not measured."""
 
     base: Measured | None
     default_recipe: Measured | None
@@ -203,7 +202,7 @@ class Strategy(StrictModel):
 
     @property
     def lora_rank(self) -> int | None:
-        """Rank of its adapters; None: the file does not say."""
+        """Rank of its adapters, or None if the file does not say."""
         found = self.phases[0].hyperparameters.get(_LORA_RANK)
         return found if isinstance(found, int) else None
 
@@ -241,7 +240,7 @@ class TuneStrategy(StrictModel):
     metric: str
     mode: Literal["max", "min"]
     value: float
-    """Of the metric, at the end of the last phase."""
+    """Value of the metric at the end of the last phase."""
     phases: Annotated[tuple[TuneStrategyPhase, ...], _Tuple] = Field(min_length=1)
 
     def to_yaml(self) -> str:
@@ -304,8 +303,8 @@ def of_verl(strategy: Strategy | TuneStrategy, source: str) -> Strategy:
 
 
 def check_rank(found: int | None, lora_rank: int) -> None:
-    """Check that a strategy that was found with adapters of rank `found` is repeated with such; None: its
-    file does not say.
+    """Check that a strategy found with adapters of rank `found` is repeated with the same rank. `found` is
+    None if its file does not say.
 
     Raises:
         ConfigError: adapters have another rank.
@@ -318,8 +317,8 @@ def check_rank(found: int | None, lora_rank: int) -> None:
 
 
 def other_model(found: str | None, base_model: str | None) -> str | None:
-    """A sentence on a base model that is not the one a strategy was `found` on; None: it is, or one of the
-    two is not known."""
+    """Sentence about a base model other than the one a strategy was `found` on. None if it is the same, or
+    one of the two is not known."""
     if found is None or base_model in (None, found):
         return None
     return f"the base model is {base_model}, the strategy's was {found}."

@@ -1,7 +1,4 @@
-"""Strict settings read from YAML: their base class, YAML in and out, pydantic's findings in plain words.
-
-Not here: any field (config.py, search/rules.py, stopping/settings.py).
-"""
+"""Strict settings read from YAML: their base class, YAML in and out, pydantic's findings in plain words."""
 
 from __future__ import annotations
 
@@ -42,11 +39,11 @@ class StrictModel(BaseModel):
 
 
 _MAX_VALUES = 100_000
-"""Most values of a text that repeats parts of itself: a few lines of aliases can stand for billions."""
+"""Maximum values of a text with aliases: a few lines of aliases can expand to billions."""
 _MAX_BITS = 10_000
-"""Most bits of a whole number; Python prints no more than 14,000."""
+"""Maximum bits of an integer. Python prints no more than 14,000."""
 _MAX_GIVEN = 300
-"""Most characters of a wrong value in a message."""
+"""Maximum characters of a wrong value in a message."""
 
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
@@ -56,12 +53,12 @@ OBJECT_STORES = ("s3", "gs", "gcs", "az", "abfs", "abfss")
 
 
 def local_path(given: str) -> str:
-    """A path as it was given, where it names a place on a file system; `file:///dir` is /dir.
+    """The given path, if it is on a file system; `file:///dir` becomes /dir.
 
     pathlib takes s3://bucket for a directory `s3:` below the current one.
 
     Raises:
-        ConfigError: it is the address of something else, or a path of Windows.
+        ConfigError: it is another address, or a Windows path.
     """
     if _WINDOWS.match(given):
         raise ConfigError(f"{given} is a Windows path; must be a path on this machine, such as /data/runs.")
@@ -84,8 +81,8 @@ LocalPath: TypeAlias = Annotated[str, AfterValidator(local_path)]
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-3 as a number (as YAML 1.2 does) and refuses a key given twice, and aliases
-    that contain themselves or stand for too much."""
+    """Safe YAML that reads 1e-3 as a number (as YAML 1.2 does) and rejects duplicate keys, and aliases that
+    contain themselves or expand too much."""
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
@@ -131,7 +128,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _n_values(node: Any, known: dict[int, int], above: set[int]) -> tuple[int, int]:
-    """How many values a node stands for with its aliases written out, and how many without.
+    """(number of values of a node with its aliases expanded, number without).
 
     Raises:
         ConstructorError: it contains itself.
@@ -238,7 +235,7 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 
 
 def _problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
-    """Every finding of one validation, one line each, unknown keys first (they often explain the rest)."""
+    """All findings of one validation, one line each, unknown keys first (they often explain the rest)."""
     findings = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     lines = [f"{source}: {_describe(finding, model)}" for finding in findings]
     return "\n".join(dict.fromkeys(lines))
@@ -311,7 +308,8 @@ def _find(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel] | No
 
 
 def _depth(model: type[BaseModel], path: list[str]) -> int:
-    """How many parts of `path` are keys of the file; pydantic appends names of union members after them."""
+    """Number of leading parts of `path` that are keys of the file; pydantic appends names of union
+    members."""
     depth, owner = 0, model
     for part in path:
         field = owner.model_fields.get(part)
@@ -326,7 +324,7 @@ def _depth(model: type[BaseModel], path: list[str]) -> int:
 
 
 def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
-    """The block that a field holds, where it may hold null too; None: a plain value."""
+    """Settings model that a field holds (the field may also hold null), or None for a plain value."""
     members = _members(field.annotation) if field else ()
     blocks = [each for each in members if isinstance(each, type) and issubclass(each, BaseModel)]
     return blocks[0] if len(blocks) == 1 else None
@@ -341,8 +339,8 @@ _PATTERNS = {
 
 
 def allowed_values(field: FieldInfo) -> str:
-    """What a field accepts, in words: `a whole number >= 2`, `one of auto, cpu, gpu`, `a number > 0 or
-    null`."""
+    """Description of the values that a field accepts: `a whole number >= 2`, `one of auto, cpu, gpu`, `a
+    number > 0 or null`."""
     members = _members(field.annotation)
     words = [_kind(member) for member in members if member is not type(None)]
     bounds = _bounds(field.metadata)

@@ -1,7 +1,4 @@
-"""Budget limits of a search: which are reached, from numbers that its actor measures. Pure.
-
-Not here: the number of runs (search/), and GPU hours at the end of a phase (core.py).
-"""
+"""Budget limits that a search has reached, from figures that its actor measures. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from llmzero_ray.search import plans_its_runs
 
 
 def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
-    """Events for the limits reached `worked_s` seconds into the search; reserved slots count up to `now`.
+    """Events for the limits reached after `worked_s` seconds of search. Reserved slots count up to `now`.
 
-    The source of each event names the limit, its value and the number of changed settings, so that the
-    journal records it once, and once more after settings were changed.
+    The source of each event contains the limit, its value and the number of changed settings. The journal
+    therefore records a limit once, and again only after settings have changed.
     """
     for kind, amount, limit in reached_limits(state, state.config, worked_s=worked_s, now=now):
         source = f"timer:{kind}:{limit:g}:{state.n_settings}"
@@ -27,7 +24,7 @@ def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[
 def reached_limits(
     state: SearchState, config: SearchConfig, *, worked_s: float, now: float
 ) -> Iterator[tuple[BudgetKind, float, float]]:
-    """(kind, used, limit) of the limits of `config` that the search has reached."""
+    """(kind, used, limit) of each limit in `config` that the search has reached."""
     budget = config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
@@ -41,7 +38,7 @@ def reached_limits(
 
 
 def busy_gpu_hours(state: SearchState, now: float) -> float:
-    """GPU hours in which phases trained, the reference included, those under way counted up to `now`."""
+    """GPU hours of training, the reference included. Running phases count up to `now`."""
     running_s = sum(
         now - run.started_at
         for run in state.runs.values()

@@ -1,9 +1,9 @@
-"""Checkpoint retention: which adapters a search may still need, and the order in which others are deleted.
-Pure.
+"""Checkpoint retention: which adapters a search may still need, and the order in which the others are
+deleted. Pure.
 
-Pinned are: all adapters of running phases and of the reference, resume sources of any run, every run's best
-step, and the last step of every node that may still be expanded. All others may be deleted, those of the
-oldest run first. Not here: measuring sizes and deleting (actors/checkpoint_retention.py).
+Pinned adapters are all adapters of running phases and of the reference, resume sources of any run, every
+run's best step, and the last step of every node that may still be expanded. All others may be deleted, those
+of the oldest run first. Not here: measuring sizes and deleting (actors/checkpoint_retention.py).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Place: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Thinning:
-    """Adapters to delete, and whether the rest fits the limit."""
+    """Adapters to delete, and whether the remaining ones fit the limit."""
 
     items: tuple[ResumeFrom, ...]
     freed_bytes: int
     used_bytes: int
-    """Bytes of all adapters before."""
+    """Bytes of all adapters before the deletion."""
     fits: bool
-    """Whether the adapters that are kept are within the limit."""
+    """Whether the remaining adapters are within the limit."""
 
 
 def pinned(state: SearchState) -> set[Place]:
-    """Adapters that must not be deleted, of runs that have ended; those of others are never deleted."""
+    """Adapters of ended runs that must not be deleted. Adapters of other runs are never deleted."""
     found: set[Place] = set()
     for run in state.runs.values():
         if run.spec is not None and run.spec.resume_from is not None:
@@ -51,7 +51,7 @@ def pinned(state: SearchState) -> set[Place]:
 
 
 def thin(state: SearchState, sizes: Mapping[Place, int], limit_bytes: int) -> Thinning:
-    """Adapters to delete so that those of `sizes` (bytes on disk) fit into `limit_bytes`."""
+    """Adapters to delete so that the adapters in `sizes` (bytes on disk) fit into `limit_bytes`."""
     going = {(item.node, item.step) for deletion in state.deletions for item in deletion.items}
     sizes = {place: size for place, size in sizes.items() if place not in going}
     used, keep = sum(sizes.values()), pinned(state)
@@ -68,7 +68,7 @@ def thin(state: SearchState, sizes: Mapping[Place, int], limit_bytes: int) -> Th
 
 
 def nearest_good(state: SearchState, place: Place) -> ResumeFrom | None:
-    """The replacement of a corrupt resume source: the nearest earlier adapter of the same node."""
+    """Replacement for a corrupt resume source: the nearest earlier adapter of the same node."""
     node, step = place
     earlier = [kept.step for kept in state.runs[node].checkpoints if kept.step < step]
     return ResumeFrom(node=node, step=max(earlier)) if earlier else None

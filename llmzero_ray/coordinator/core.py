@@ -1,12 +1,11 @@
 """The core of a search: events in, commands out.
 
-Every event changes the state; the commands follow from the state alone. A restart replays the journal into a
+Every event changes the state, and the commands depend only on the state. A restart replays the journal into a
 new core and executes `outstanding()`. The core's own conclusions (a decision, a plan, a failure) are commands
-to record an event; it acts on them only when that event arrives. The journal, not the code, is therefore the
-record of what was decided.
+to record an event, and the core acts on them only when that event arrives. The record of what was decided is
+therefore the journal, not the code.
 
-No clock, no Ray, no disk. Not here: the commands for a state (next_commands.py), the search rules (search/),
-the evaluations after the search (final_evaluation.py).
+No clock, no Ray, no disk.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class CoordinatorCore(SearchState):
         return commands
 
     def handle(self, event: Event) -> list[Command]:
-        """Apply an event; the commands that are new after it.
+        """Apply an event and return the new commands.
 
         Raises:
             JournalError: the event cannot follow the earlier events.
@@ -73,7 +72,7 @@ class CoordinatorCore(SearchState):
         return fresh
 
     def apply(self, event: Event) -> None:
-        """Apply an event without commands, to replay a journal; `resume` then returns the commands.
+        """Apply an event without returning commands, to replay a journal. `resume` then returns the commands.
 
         Raises:
             JournalError: the event cannot follow the earlier events.
@@ -92,13 +91,13 @@ class CoordinatorCore(SearchState):
         self.active_time.take(event)
 
     def resume(self) -> list[Command]:
-        """All commands that are due after a replay, those of earlier coordinators included."""
+        """All commands that are due after a replay, including those that earlier coordinators issued."""
         commands = self.outstanding()
         self._emitted = {command.id for command in commands}
         return commands
 
     def outstanding(self) -> list[Command]:
-        """All commands that are due in this state, those already executing included."""
+        """All commands that are due in this state, including those already executing."""
         return next_commands(self)
 
     # --- what happened --------------------------------------------------------------------------------------
@@ -139,8 +138,8 @@ class CoordinatorCore(SearchState):
         self.interrupted = None
 
     def _on_interrupted(self, event: ev.SearchPaused | ev.SearchAborted) -> None:
-        """Runners are about to be closed: their phases start again later, without counting as lost
-        attempts."""
+        """Free all slots: the runners are about to be closed. Their phases start again later, and this does
+        not count as a lost attempt."""
         code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
         self.interrupted = (event.reason, code)
         self.n_interruptions += 1
@@ -195,7 +194,8 @@ class CoordinatorCore(SearchState):
             run.no_answer = f"the agent gave no answer ({event.reason})"
 
     def _waiting_for_answer(self, node: int, tries: int) -> PhaseRun | None:
-        """The run of that request; a cancelled one keeps its answer, for when the search is extended."""
+        """Run that this answer is for, or None. A cancelled run keeps its answer in case the search is
+        extended."""
         run = self.runs.get(node)
         if run is None or run.spec is not None or run.stage not in ("proposing", "cancelled"):
             return None
@@ -222,7 +222,7 @@ class CoordinatorCore(SearchState):
     def _on_phase_ended(self, event: ev.PhaseFinished | ev.PhaseFailed) -> None:
         run = self._current(event.node, event.phase_attempt)
         if run is None:
-            return  # an attempt that was given up has ended after all
+            return  # an attempt that was given up did end after all
         outcome = finite(event.result if isinstance(event, ev.PhaseFinished) else event.failure)
         run.stage, run.outcome = "done", outcome
         self.slots[run.slot].node = None
@@ -253,8 +253,8 @@ class CoordinatorCore(SearchState):
             self._end("compute")
 
     def _compute_is_spent(self, outcome: PhaseResult | PhaseFailure) -> bool:
-        """Whether less is left than a step like those of the phase that has just ended. A method that plans
-        its runs has given every one of them its share."""
+        """Whether the remaining compute is less than one step of the phase that has just ended. False for a
+        method that plans its runs, because it gives each run its share."""
         whole = self.config.budget.compute
         if whole is None or plans_its_runs(self.search):
             return False
@@ -320,7 +320,7 @@ class CoordinatorCore(SearchState):
         base = 0 if source is None else self.runs[source.node].base_step + source.step
         run.spec = dataclasses.replace(run.spec, resume_from=source, base_step=base)
         run.replanned += 1
-        # What earlier attempts left began elsewhere.
+        # Checkpoints of earlier attempts have another start.
         run.first_attempt, run.restart_step, run.salvaged = run.attempt, None, None
         if run.node != REFERENCE:
             self.search.set_resume_from(
@@ -347,7 +347,7 @@ class CoordinatorCore(SearchState):
         self._take_clone(event.source.removeprefix("core:clone-"))
 
     def _on_background_task_failed(self, _: ev.BackgroundTaskFailed) -> None:
-        """For reports only; no command depends on it."""
+        """No-op: the event is for reports only."""
 
     def _on_verdict(self, event: ev.VerdictPosted) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -362,7 +362,7 @@ class CoordinatorCore(SearchState):
         self.n_calls += 1
 
     def _on_call_reserved(self, _: ev.CallReserved) -> None:
-        """For the ledger of the calls only."""
+        """No-op: only the ledger of calls uses this event."""
 
     def _on_budget_reached(self, event: ev.BudgetReached) -> None:
         if self.end_reason is None:
@@ -432,7 +432,7 @@ class CoordinatorCore(SearchState):
 
 
 def _thawed(data: Any) -> Any:
-    """Plain JSON data: records read from the journal hold tuples."""
+    """Plain JSON data. Records read from the journal hold tuples."""
     if isinstance(data, dict):
         return {key: _thawed(value) for key, value in data.items()}
     return [_thawed(value) for value in data] if isinstance(data, tuple | list) else data

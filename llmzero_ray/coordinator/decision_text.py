@@ -1,7 +1,4 @@
-"""Decisions of a search as text: reason, outcome of the run, agreement of the replay.
-
-Not here: the replay (coordinator/replay.py), output (cli/explain.py, report/).
-"""
+"""Decisions of a search as text: reason, outcome of the run, agreement of the replay."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionRow:
-    """One decision, in words."""
+    """One decision as text."""
 
     node: int | None
     """The run it began; None for the end of the search."""
@@ -28,11 +25,11 @@ class DecisionRow:
     outcome: str = ""
     """Outcome of the run; empty when there is none."""
     differences: tuple[str, ...] = ()
-    """Differences between replay and record; empty: none."""
+    """Differences between replay and record."""
 
 
 def decision_row(check: DecisionCheck, nodes: Mapping[int, SearchNode]) -> DecisionRow:
-    """A checked decision of a journal in words; `nodes` as they are at its end."""
+    """A checked decision of a journal as text, with `nodes` at the journal's end."""
     recorded = check.recorded
     return DecisionRow(
         node=recorded.node,

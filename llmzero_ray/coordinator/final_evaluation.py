@@ -1,7 +1,7 @@
-"""Final evaluation: the winner confirmed on fresh items, test scores, and the reference for comparison.
+"""Final evaluation: confirmation of the winner on fresh items, test scores, and the reference for comparison.
 
-The best strategies are confirmed first, since the winner decides what is tested. Test scores exist only from
-here on; agents and rules never see them. Not here: the search (core.py).
+The best strategies are confirmed first, because only the winner is tested. Test scores are measured here and
+not earlier; agents and rules never see them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from llmzero_ray.storage import SearchPaths
 
 TEST, CONFIRM = "test", "confirm"
 WHOLE = "reference-whole"
-"""The default recipe at its best within the compute of the whole search."""
+"""Key of the default recipe, at its best step within the compute of the whole search."""
 _MOST = 10
-"""Times the strategy's steps that a reference limited by compute may take."""
+"""Maximum length of a reference limited by compute, in multiples of the strategy's steps."""
 
 
 class FinalEvaluation:
@@ -42,27 +42,29 @@ class FinalEvaluation:
         extension: int = 0,
         earlier: Mapping[str, FinalJob] = MappingProxyType({}),
     ) -> None:
-        """`earlier` are those before the search's `extension`th extension: a policy is scored once."""
+        """`earlier` are the evaluations before the search's `extension`th extension; each policy is scored
+        only once."""
         self._config, self._planner, self._runs = config, planner, runs
         self._paths, self._extension, self._earlier = paths, extension, earlier
         self.jobs: dict[str, FinalJob] = {}
         self.winner: int | None = None
-        """The node whose best step is the best strategy: the best confirmed one, else the best-scored one."""
+        """Node whose best step is the best strategy: the best confirmed node, otherwise the best-scored
+        one."""
         self._ranked: list[SearchNode] = []
-        """Nodes with a score, the best first."""
+        """Nodes with a score, best first."""
         self._is_testing = False
         """Whether the winner is known and the test scores are scheduled."""
         self._reference_spec: PhaseSpec | None = None
-        """The reference that is still to be trained."""
+        """Reference that is not yet trained."""
         self._strategy_compute: float | None = None
-        """What the best strategy's phases computed, where the reference is compared at it."""
+        """Compute of the best strategy's phases, if the reference is compared at equal compute."""
 
     def use(self, config: SearchConfig, planner: Planner) -> None:
         """Apply changed settings."""
         self._config, self._planner = config, planner
 
     def for_extension(self, extension: int) -> FinalEvaluation:
-        """The evaluation at the next end of a search that goes on."""
+        """Evaluation for the next end of a search that is extended."""
         earlier = {**self._earlier, **{what: job for what, job in self.jobs.items() if job.score is not None}}
         return FinalEvaluation(
             self._config, self._planner, self._runs, self._paths, extension=extension, earlier=earlier
@@ -77,27 +79,27 @@ class FinalEvaluation:
 
     @property
     def is_testing(self) -> bool:
-        """Whether the winner is known, so that nothing is left but what is scheduled."""
+        """Whether the winner is known, so that only scheduled work is left."""
         return self._is_testing
 
     @property
     def n_waiting(self) -> int:
-        """Trainings and evaluations that could begin now, and have no slot."""
+        """Number of trainings and evaluations that wait for a slot."""
         waiting = sum(_is_open(job) and job.slot is None for job in self.jobs.values())
         return waiting + (self._reference_spec is not None)
 
     @property
     def confirmed(self) -> list[FinalJob]:
-        """Evaluations on fresh validation items, the best validation score first."""
+        """Evaluations on fresh validation items, ordered by validation score, best first."""
         return [job for job in self.jobs.values() if job.split == CONFIRM]
 
     @property
     def confirmation(self) -> FinalJob | None:
-        """The winner's evaluation on fresh items; None where it has none."""
+        """The winner's evaluation on fresh items, or None."""
         return next((job for job in self.confirmed if job.score and job.node == self.winner), None)
 
     def begin(self, nodes: Iterable[SearchNode], *, skip: bool) -> None:
-        """Schedule the evaluations of a search with these nodes; with `skip` none."""
+        """Schedule the evaluations of a search with these nodes, or none if `skip` is set."""
         if skip:
             return
         scored = [node for node in nodes if node.score is not None]
@@ -118,7 +120,8 @@ class FinalEvaluation:
         self._schedule_tests(best)
 
     def _best(self) -> SearchNode | None:
-        """The best confirmed node; of equals, and where none could be confirmed, the better-scored one."""
+        """Best confirmed node. Ties, and a search without confirmed nodes, are decided by the validation
+        score."""
         scores = {job.node: job.score.mean for job in self.confirmed if job.score is not None}
         known = [node for node in self._ranked if node.id in scores]
         if known:
@@ -211,7 +214,7 @@ class FinalEvaluation:
         return found
 
     def reference_ended(self, run: PhaseRun) -> None:
-        """The reference has been trained; its best checkpoint by validation is scored."""
+        """Record that the reference has been trained; its best checkpoint by validation is scored next."""
         if run.outcome is None:
             return
         for what, limit in (("reference", self._strategy_compute), (WHOLE, None)):
@@ -246,7 +249,7 @@ class FinalEvaluation:
                     job.problem = f"its runner was lost twice: {reason}"
 
     def unassign(self, slot: SlotState) -> None:
-        """The slot closes in an orderly way; its scoring starts again later or in another slot."""
+        """Unassign the work of a slot that closes in good order. It starts again later or in another slot."""
         slot.scoring = None
         for job in self.jobs.values():
             if job.slot == slot.index and not job.done:
@@ -306,13 +309,14 @@ class FinalEvaluation:
 
 
 def numbered(key: str, extension: int) -> str:
-    """A key of something that occurs once per end of a search: events of a known source are dropped."""
+    """Key of something that occurs once per end of a search. Events with a known source are dropped, so each
+    extension needs its own key."""
     return f"{key}-{extension}" if extension else key
 
 
 def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: TokenCost) -> int | None:
-    """The step with the best validation score, within a limit of compute where there is one: with half of
-    the next step, as phases end with the step nearest to their limit."""
+    """Step with the best validation score. With a limit of compute, a step counts if it exceeds the limit by
+    at most half a step, because phases end with the step nearest to their limit."""
     if limit is None:
         return outcome.best_step
     kept = [one for one in outcome.checkpoints if one.val_score is not None and one.tokens is not None]
@@ -323,13 +327,13 @@ def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: T
 
 
 def _cost_of(reference: PhaseRun) -> TokenCost:
-    """What a token counts in the limit of a reference."""
+    """Cost of a token in the compute limit of a reference."""
     limit = None if reference.spec is None else reference.spec.compute
     return TokenCost() if limit is None else limit.cost
 
 
 def _is_trained(reference: PhaseRun, wanted: PhaseSpec) -> bool:
-    """Whether the reference was trained for as long before the search was extended."""
+    """Whether a reference of the same length was already trained before the search was extended."""
     spec = reference.spec
     same = spec is not None and (spec.n_steps, spec.compute) == (wanted.n_steps, wanted.compute)
     return same and isinstance(reference.outcome, PhaseResult)

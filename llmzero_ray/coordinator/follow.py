@@ -1,7 +1,7 @@
-"""Follow a search through its files: the journal, replayed as it grows, the newest metrics of running phases,
-and where it stands.
+"""Follows a search through its files: the growing journal, the newest metrics of running phases, and its
+stage.
 
-Reads files only, so it works during a search, after it, and on a copy. Not here: presentation (cli/view.py).
+Reads files only, so it works during a search, after it, and on a copy.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Follower:
 
 
 def stage_now(core: CoordinatorCore, root: Path) -> str:
-    """The stage of `core`, and what the search's directory says beside the journal: a journal that ends
-    without a last word belongs to a search at work or to one whose coordinator has gone."""
+    """Stage of `core`, combined with the search's directory: a journal without a final event belongs to a
+    running search or to one whose coordinator has died."""
     someone = owner(root)
     if core.stage == "new":
         start = start_of(root)
@@ -110,7 +110,7 @@ class RunStatus:
     runs: int
     """Phases begun so far, the root included."""
     max_runs: int | None
-    """As many at most; None before the search has started."""
+    """Maximum number of runs. None before the search has started."""
     training: tuple[int, ...]
     """Nodes whose phases train now."""
     best: int | None
@@ -120,7 +120,7 @@ class RunStatus:
     gpu_hours: float
     """For which slots were reserved, whatever they did."""
     dollars: float
-    """Of the agents' calls."""
+    """Cost of the agents' calls."""
     seconds: float
     """With a coordinator at work, up to now."""
     last_alive: float | None

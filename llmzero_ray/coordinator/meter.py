@@ -1,7 +1,4 @@
-"""GPU hours for which slots were reserved, idle time included, from the times of events.
-
-Not here: GPU hours of phases (core.py), limits (budget.py).
-"""
+"""GPU hours for which slots were reserved, idle time included, computed from event times."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from llmzero_ray.storage.presence import STALE_S
 
 
 class Meter:
-    """Meter of slots of `n_gpus` GPUs each, from ready to released."""
+    """Meter of slots with `n_gpus` GPUs each, from the moment a slot is ready until it is released."""
 
     def __init__(self, n_gpus: int) -> None:
         self._n_gpus = n_gpus
@@ -31,7 +28,8 @@ class Meter:
             self._taken_over(event.time, event.previous_alive)
 
     def gpu_hours(self, now: float | None = None) -> float:
-        """GPU hours reserved so far; slots that are still reserved count up to `now` (None: not at all)."""
+        """GPU hours reserved so far. Slots that are still reserved count up to `now`, or not at all if it is
+        None."""
         open_s = 0.0 if now is None else sum(max(0.0, now - since) for since in self._since.values())
         return (self._closed_s + open_s) / 3600 * self._n_gpus
 
@@ -41,7 +39,7 @@ class Meter:
             self._closed_s += max(0.0, now - since)
 
     def _taken_over(self, now: float, previous_alive: float | None) -> None:
-        """After a long gap between events nothing was reserved: the cluster was gone."""
+        """Close the meter over a long gap between events: the cluster was gone, so nothing was reserved."""
         if previous_alive is not None and now - previous_alive > STALE_S:
             for slot in tuple(self._since):
                 self._close(slot, previous_alive)

@@ -1,7 +1,6 @@
 """The commands that are due in a state of the search.
 
-Nothing here changes the state: equal states give equal commands with equal ids. Not here: state changes
-(core.py), plans (plan.py), evaluations after the search (final_evaluation.py).
+Functions here never change the state, and equal states give equal commands with equal ids.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from llmzero_ray.records.commands import Command
 
 
 def next_commands(state: SearchState) -> list[Command]:
-    """All commands that are due in this state, those already executing included."""
+    """All commands that are due in this state, including those already executing."""
     if state.started is None:
         return []
     if state.interrupted is not None:
@@ -100,7 +99,7 @@ def _for_run(state: SearchState, run: PhaseRun) -> Iterator[Command]:
 
 
 def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
-    """The command that brings a new run nearer to its spec: propose, analyze, plan or fail."""
+    """Next command towards a new run's spec: propose, analyze, plan or fail."""
     if run.kind == "root" and not run.plan:
         return _record_plan(run, state.planner.root_phase(), None, "")
     if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
@@ -132,7 +131,7 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
 
 
 def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
-    """Refuse an agent's phase that does not fit into GPU memory, unless it repairs one that needed more.
+    """Reject an agent's phase that does not fit into GPU memory, unless it repairs a phase that needed more.
 
     Raises:
         ProposalError: what is too large, which changes made it so, and what would help.
@@ -157,7 +156,7 @@ def _trained(state: SearchState, node: int) -> Hyperparameters:
 
 
 def _next_decision(state: SearchState) -> Command | None:
-    """A decision for the first idle slot; the end of the search when nothing trains any more."""
+    """Decision for the first idle slot, or the end of the search if no phase trains any more."""
     training = any(run.active for run in state.runs.values())
     if state.ending is not None:
         return _refuse_clone(state, "no further run begins") or (
@@ -186,7 +185,8 @@ def _next_decision(state: SearchState) -> Command | None:
 
 
 def _need_slots(state: SearchState) -> Command | None:
-    """Reserve the slots that were not needed so far, if a phase can begin and every other one works."""
+    """Command to reserve the slots that were not needed so far. None unless a phase could begin and every
+    reserved slot is busy."""
     if state.slots_needed or any(state.slots[index].idle for index in state.wanted_slots):
         return None
     if not state.clones and state.search.ask().action in ("wait", "stop"):
@@ -223,7 +223,7 @@ def _record_stop(state: SearchState, reason: str) -> Command:
 
 
 def run_phase(state: SearchState, run: PhaseRun) -> Command:
-    """Start a planned run in its slot, with paths in the search's present directory."""
+    """Command to start a planned run in its slot, with paths in the search's current directory."""
     spec, paths = run.spec, state.paths
     assert spec is not None
     source = spec.resume_from

@@ -1,7 +1,6 @@
 """Turn a proposal into a phase spec, or reject it with a reason for the agent.
 
-Pure. Not here: calling agents (actors/), choosing what to expand (search/), single hyper-parameters
-(hyperparameters/).
+Pure.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.utils.text import number_ranges
 
 MAX_REFUSALS = 3
-"""Proposals of one run: the first and two corrections; after that the parent's configuration is continued."""
+"""Proposals of one run: the first and two corrections. After that the parent's configuration is continued."""
 _JITTER = (0.8, 1.25)
-"""Factors on the learning rate by which a continuation that would be a copy becomes another phase."""
+"""Factors on the learning rate that turn a duplicate continuation into a distinct phase."""
 _MOST_JITTERS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A phase spec, and the corrections that were made to the proposal (empty: none)."""
+    """Phase spec, and the corrections that were made to the proposal (empty if none)."""
 
     spec: PhaseSpec
     note: str = ""
@@ -49,7 +48,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
-    """Everything that a phase's plan depends on besides the proposal."""
+    """Inputs of a phase's plan besides the proposal."""
 
     config: SearchConfig
     n_train: int
@@ -69,9 +68,9 @@ class Planner:
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
         """The phase spec of a proposal.
 
-        A step that is not saved and a change without effect go back to the author once; of a corrected
-        proposal the nearest saved step is taken and the change is left out, and the note says so. A copy of
-        another phase is never planned, unless the user asked for it.
+        A step that is not saved, or a change without effect, is returned to the author once. In the corrected
+        proposal the nearest saved step is used and the change is dropped, and the note says so. A duplicate
+        of another phase is never planned, unless the user asked for it.
 
         Raises:
             ProposalError: it breaks a rule; the message names the rule and what is allowed, for the agent.
@@ -101,11 +100,11 @@ class Planner:
         return Planned(spec=self._spec(full, proposal.n_steps, source, run), note=note)
 
     def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> Planned:
-        """The fallback when the agents gave no usable proposal: the parent's configuration, continued.
+        """Spec of the fallback if the agents gave no usable proposal: continue the parent's configuration.
 
         It resumes from the best saved step of the last phase of the resume chain that has one (from the last
-        step where nothing was scored); a run from scratch repeats the root's configuration with its own seed.
-        Where that would be a copy of another phase, its learning rate moves until it is none.
+        step if nothing was scored). A run from scratch repeats the root's configuration with its own seed. If
+        that would duplicate another phase, the learning rate moves until it is distinct.
         """
         source = None
         for node in reversed(offered if run.kind != "scratch" else ()):
@@ -126,8 +125,9 @@ class Planner:
         return Planned(spec=self._spec(full, self.config.phase.n_steps, source, run), note=f"{note}.")
 
     def known_start(self, spec: PhaseSpec) -> KnownStart | None:
-        """What an earlier phase measured of the policy that this one starts from, for the same rows, cap and
-        sampling; None: nothing did, or it is to be measured again (`phase.validate_start`)."""
+        """Scores that an earlier phase measured for the policy that this one starts from, on the same rows
+        and with the same cap and sampling. None if there are none, or if they must be measured again
+        (`phase.validate_start`)."""
         asked, engine = self.config.phase.validate_start, self.config.engine
         if asked == "always" or (asked == "auto" and engine.platform == "cpu"):
             return None
@@ -170,7 +170,7 @@ class Planner:
     def _without_effect(
         self, base: Hyperparameters, full: Hyperparameters, changes: Sequence[Change]
     ) -> dict[str, str]:
-        """Name of each change that would have no effect -> a sentence on it."""
+        """Name of each change without effect -> a sentence about it."""
         moved, inert = self.space.diff(base, full), self.space.inert(full)
         found = {}
         for change in changes:
@@ -180,9 +180,9 @@ class Planner:
         return found
 
     def _twin(self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None) -> PhaseRun | None:
-        """The phase of which this one would be a copy: the same start and the same configuration, whatever
-        its length. A fix and a planned run may repeat what failed, since a failure need not be the
-        configuration's."""
+        """Phase that this one would duplicate: same start and same configuration, whatever its length. A
+        debug run and a planned run may repeat a failed phase, because the configuration need not be the
+        cause."""
         for other in self.runs.values():
             spec = other.spec
             if spec is None or other.node in (run.node, REFERENCE) or other.stage == "cancelled":
@@ -211,7 +211,7 @@ class Planner:
     def _moved(
         self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None
     ) -> tuple[Hyperparameters, str]:
-        """(the configuration with the nearest learning rate that makes it no copy, that in words)."""
+        """Smallest learning-rate change that makes the phase distinct: (configuration, description)."""
         rate = full.get(LR)
         for step in range(1, _MOST_JITTERS + 1):
             for factor in _JITTER if isinstance(rate, float) else ():
@@ -226,7 +226,7 @@ class Planner:
         return full, ""
 
     def _within_bounds(self, proposal: Proposal, *, by_user: bool) -> Proposal:
-        """The proposal with typed values. What a user asks for is bound only where the root is."""
+        """The proposal with typed values. A user's values only have to satisfy the bounds of the root."""
         changes: list[Change] = []
         for change in proposal.changes:
             try:
@@ -313,8 +313,8 @@ class Planner:
         )
 
     def compute_limit(self, node: int) -> ComputeLimit | None:
-        """What a phase may compute: its share of the budget where the method plans its runs, else what is
-        left of it. Phases that still train have spent nothing yet."""
+        """Compute limit of a phase: its share of the budget if the method plans its runs, otherwise the rest
+        of the budget. Phases that are still training count as zero."""
         budget, run = self.config.budget, self.runs.get(node)
         if budget.compute is None or node == REFERENCE:
             return None
@@ -330,6 +330,6 @@ class Planner:
 
 
 def phase_seed(seed: int, node: int) -> int:
-    """The seed of a node's phase; the reference has the root's."""
+    """Seed of a node's phase. The reference has the root's seed."""
     text = f"{seed}:{max(node, 0)}".encode()
     return int.from_bytes(blake2b(text, digest_size=4).digest(), "big") >> 1

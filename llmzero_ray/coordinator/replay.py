@@ -1,7 +1,4 @@
-"""Replay of a journal: the state of the search, and every decision taken again and compared.
-
-Not here: reading the journal (journal/), printing (cli/explain.py).
-"""
+"""Replay of a journal: the state of the search, and every decision made again and compared."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from llmzero_ray.utils.text import one_line, short_duration
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionCheck:
-    """One recorded decision, and the decision of this version's rules on the same history."""
+    """A recorded decision, and the decision of this version's rules on the same history."""
 
     number: int
     """Position of the event in the journal, from 1."""
@@ -32,11 +29,11 @@ class DecisionCheck:
     reason: str
     """The search method's explanation of it."""
     differences: tuple[str, ...]
-    """The differences in words; empty: none."""
+    """Descriptions of the differences."""
 
 
 def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
-    """The core of the search in directory `root`, after `events`.
+    """Core of the search in directory `root`, after `events`.
 
     Raises:
         JournalError: an event cannot follow the earlier events.
@@ -48,7 +45,7 @@ def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
 
 
 def apply_recorded(core: CoordinatorCore, event: Event, number: int) -> None:
-    """Apply event `number` of a journal, which anybody may have written.
+    """Apply event `number` of a journal, whose content is not trusted.
 
     Raises:
         JournalError: it cannot follow the earlier events.
@@ -78,7 +75,7 @@ def started_core(events: Iterable[Event], root: Path) -> CoordinatorCore:
 
 
 def not_started(core: CoordinatorCore, root: Path) -> str:
-    """What a command that needs a search says of one that has not started."""
+    """Message of a command that needs a started search."""
     if core.initialization is None and (start := start_of(root)) is not None:
         return f"{root}: the search has not begun: {start}."
     if core.initialization is None and (root / "search.yaml").is_file():
@@ -98,7 +95,7 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
 
 
 def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionCheck]:
-    """Replay a journal; each decision as recorded and as it is taken again on the history before it.
+    """Replay a journal and yield each decision, as recorded and as made again on the history before it.
 
     Raises:
         JournalError: an event cannot follow the earlier events.

@@ -1,6 +1,6 @@
-"""Requests to the agents: views of the state, without test scores.
+"""Requests to the agents: views of the state without test scores.
 
-Pure; metric series come through a function. Not here: the agents (agents/).
+Pure; metric series come through a function.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def build_request(
     outlines: LoadCurves | None = None,
     answers: tuple[Answer, ...] = (),
 ) -> ProposalRequest | ErrorRequest:
-    """The request to the proposer or to the error analyzer; `outlines` gives the validations alone, of any
-    node (default: those of `curves`), `answers` are those that are shown of the finished phase."""
+    """Request to the proposer or to the error analyzer. `outlines` loads only the validations of a node
+    (default: those of `curves`). `answers` are the shown answers of the finished phase."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
@@ -105,8 +105,8 @@ def _facts(state: SearchState) -> Mapping[str, Any]:
 
 
 def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -> Budget:
-    """What is left of the budget for the run of a node; of training runs, those after it. Without `curves`
-    the price of the root's steps is left out."""
+    """Remaining budget for the run of a node; for training runs, what remains after it. Without `curves` the
+    price of the root's steps is left out."""
     root = state.runs[0].outcome if 0 in state.runs else None
     budget, spent = state.config.budget, state.meter.gpu_hours(state.now)
     n_asked = sum(run.proposal is not None for run in state.runs.values())
@@ -127,7 +127,7 @@ def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -
 
 
 def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
-    """The agents' view of one node; a node without a plan has no configuration."""
+    """The agents' view of one node. A node without a plan has no configuration."""
     run = state.runs[node]
     outcome, spec = run.outcome, run.spec
     found = curves(node) if run.started or outcome is not None else Curves()
@@ -156,7 +156,7 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
 
 
 def _step_tokens(outcome: PhaseResult | PhaseFailure, curves: Curves) -> TokenCounts | None:
-    """The mean tokens of a phase's steps without its validations, from what it was charged with."""
+    """Mean tokens of a phase's steps without its validations, from the tokens it was charged for."""
     if outcome.tokens is None or not outcome.steps_done:
         return None
     at_start = outcome.start_score is not None and outcome.start_from is None
@@ -223,7 +223,7 @@ def _debug_chain(state: SearchState, failed: int) -> list[int]:
 def incumbent_chain(
     state: SearchState, command: cmd.PushIncumbent, curves: LoadCurves
 ) -> tuple[NodeView, ...]:
-    """The incumbent's resume chain, base first, the curves of each node cut where the path leaves it."""
+    """The incumbent's resume chain, base first. The curves of each node are cut where the path leaves it."""
     views = ((node_view(state, node, curves), cut) for node, cut, _ in command.path)
     return tuple(
         view if cut is None else dataclasses.replace(view, curves=view.curves.until(cut))
@@ -232,7 +232,7 @@ def incumbent_chain(
 
 
 def earlier_verdicts(state: SearchState, node: int, attempt: int) -> tuple[EarlierVerdict, ...]:
-    """The verdicts on this attempt at a node's phase so far, oldest first."""
+    """Earlier verdicts on this attempt at a node's phase, oldest first."""
     return tuple(
         EarlierVerdict(step=v.step, stop=v.decision.stop, rule=v.decision.rule, reason=v.decision.reason)
         for v in state.runs[node].verdicts
@@ -241,7 +241,7 @@ def earlier_verdicts(state: SearchState, node: int, attempt: int) -> tuple[Earli
 
 
 def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
-    """A request as JSON data for its record; metric series are left out, they are in the nodes' metrics."""
+    """A request as JSON data for its record, without metric series, which are in the nodes' metrics."""
     data = _without_series(to_json(request))
     assert isinstance(data, dict)
     if "tree" in data:  # each of its nodes has records of its own
@@ -250,8 +250,8 @@ def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
 
 
 def overlay_record(running: NodeView, decision: StopDecision, request: StopRequest | None) -> dict[str, Any]:
-    """A verdict on a running phase with what it is based on: both curves by global step, the differences
-    between them, and what a stop saves. A rule looks at the phase alone and has no `request`."""
+    """A verdict on a running phase with its evidence: both curves by global step, their differences, and what
+    a stop saves. `request` is None for a rule, which looks only at the phase."""
     curves = running.curves
     scores = zip(curves.val_steps, curves.val_scores, strict=True)
     return {

@@ -1,7 +1,6 @@
 """State of each run, slot and test score: plain mutable records.
 
-Only the core and the functions that it calls change them. Not here: the whole state (state.py), its changes
-(core.py).
+Only the core and its functions change them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from llmzero_ray.records.metrics import Score
 from llmzero_ray.storage import SearchPaths
 
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
-"""`proposing` an agent is called · `planned` it has a spec, and trains or waits for its slot · `done` it has
-an outcome · `cancelled` the search ended before it trained; it goes on if the search is extended."""
+"""`proposing`: an agent is called · `planned`: it has a spec, and trains or waits for its slot · `done`: it
+has an outcome · `cancelled`: the search ended before it trained; it continues if the search is extended."""
 
 
 @dataclass(kw_only=True)
@@ -32,15 +31,15 @@ class PhaseRun:
     slot: int
     stage: Stage = "proposing"
     tries: int = 0
-    """Rejected proposals."""
+    """Number of rejected proposals."""
     rejected: str | None = None
     """Reason of the last rejection."""
     refused: Proposal | None = None
     """The proposal that was rejected last."""
     answer: Proposal | None = None
-    """A proposal that is not yet planned or rejected."""
+    """Proposal that is neither planned nor rejected yet."""
     no_answer: str | None = None
-    """Why there is no proposal and will be none."""
+    """Why there will be no proposal."""
     spec: PhaseSpec | None = None
     proposal: Proposal | None = None
     note: str = ""
@@ -49,37 +48,38 @@ class PhaseRun:
     started: bool = False
     """Whether a runner was handed the current attempt."""
     started_at: float | None = None
-    """Unix seconds of that moment; for displays and budgets."""
+    """Unix time when the current attempt started, for displays and budgets."""
     losses: int = 0
-    """Attempts lost to hardware."""
+    """Number of attempts lost to hardware failures."""
     restart_step: int | None = None
     """Step from which the current attempt continues after a loss; None before the first loss."""
     silent: RunnerSilent | None = None
-    """The current attempt hangs and is to be killed."""
+    """Set if the current attempt hangs and must be killed."""
     first_attempt: int = 0
-    """The first attempt from its present start; later ones go on from full checkpoints of it and after it."""
+    """First attempt from the current start. Later attempts continue from full checkpoints of it or of later
+    ones."""
     replanned: int = 0
     """How often its checkpoint source was replaced because the adapter was corrupt."""
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """What a search method that plans its runs wants of it (`search.RunPlan`); empty: an agent decides."""
+    """Plan of a search method that plans its runs (`search.RunPlan`). Empty if an agent decides."""
     clone: CloneAsked | None = None
     """The user's clone request; None for runs that the rules chose."""
     revived: int = 0
-    """How often it was cancelled by an end of the search that was revoked."""
+    """How often it was cancelled by an end of the search that was later revoked."""
     lost_steps: frozenset[int] = frozenset()
     """Adapters that were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
-    """Outcome of the last lost attempt as far as it was saved."""
+    """Outcome of the last lost attempt, as far as it was saved."""
     given_up: bool = False
     """Whether the loss is final: the run fails, or ends as requested."""
     stop_reason: str | None = None
-    """Reason of a requested stop; None: none was requested."""
+    """Reason of a requested stop, or None if none was requested."""
     outcome: PhaseResult | PhaseFailure | None = None
     verdicts: list[VerdictPosted] = field(default_factory=list)
 
     @property
     def active(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether it has begun but not ended."""
         return self.stage in ("proposing", "planned")
 
     @property
@@ -100,12 +100,12 @@ class PhaseRun:
 
     @property
     def doubts(self) -> tuple[str, ...] | None:
-        """Reasons not to believe its score; None where none were looked for."""
+        """Reasons not to believe its score. None if none were looked for."""
         return self.outcome.doubts if isinstance(self.outcome, PhaseResult) else None
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """Adapters that are on the disk, once the phase has ended."""
+        """Adapters on disk, once the phase has ended."""
         if self.outcome is None:
             return ()
         return tuple(kept for kept in self.outcome.checkpoints if kept.step not in self.lost_steps)
@@ -150,7 +150,7 @@ class PhaseRun:
 
 @dataclass(kw_only=True)
 class SlotState:
-    """One slot: whether its runner is up, and the work that it is doing."""
+    """One slot: whether its runner is up, and its current work."""
 
     index: int
     ready: bool = False
@@ -167,7 +167,7 @@ class SlotState:
 
 @dataclass(kw_only=True)
 class FinalJob:
-    """One policy to be scored after the search."""
+    """A policy to score after the search."""
 
     what: FinalWhat
     split: str = "test"
@@ -175,7 +175,7 @@ class FinalJob:
     node: int | None = None
     step: int | None = None
     attempt: int = 0
-    """Of the reference: its run, when a search that was extended trains a longer one."""
+    """Number of the reference run. A search that is extended may train a longer one."""
     ready: bool = True
     """Whether its checkpoint exists; False while the reference still trains."""
     slot: int | None = None
@@ -187,7 +187,7 @@ class FinalJob:
 
     @property
     def measured(self) -> Score | None:
-        """The mean over all items with its error; None while it is not scored."""
+        """Mean over all items with its standard error, or None if not scored yet."""
         scored = self.score
         if scored is None:
             return None
@@ -195,12 +195,12 @@ class FinalJob:
 
 
 def without_infinities(score: float | None) -> float | None:
-    """The score, or None when it is no finite number."""
+    """The score, or None if it is not finite."""
     return score if score is not None and abs(score) < float("inf") else None
 
 
 def finite(outcome: PhaseResult | PhaseFailure) -> PhaseResult | PhaseFailure:
-    """The outcome with a best score that can be compared, or none."""
+    """The outcome with a finite best score, or with none."""
     score = without_infinities(outcome.best_score)
     if score == outcome.best_score:
         return outcome

@@ -1,7 +1,6 @@
 """The state of one search, and the properties derived from it.
 
-Only `CoordinatorCore` and the functions of this package that it calls change a state; everyone else reads it.
-Not here: state changes (core.py), commands (next_commands.py).
+Only `CoordinatorCore` and its functions in this package change a state; all other code only reads it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from llmzero_ray.storage import SearchPaths
 
 
 class SearchState:
-    """The state of one search. `paths` are the present locations of its files, which may differ from those at
-    the time the journal was written.
+    """The state of one search. `paths` are the current locations of its files, which may differ from those
+    when the journal was written.
 
-    `config`, `search`, `planner` and `final` are there once the search has started.
+    `config`, `search`, `planner` and `final` are set once the search has started.
     """
 
     config: SearchConfig
     search: SearchMethod
-    """Decides which run begins next, and knows all nodes."""
+    """Search method: decides which run begins next, and holds all nodes."""
     planner: Planner
     final: FinalEvaluation
 
@@ -41,63 +40,61 @@ class SearchState:
         self.ending: str | None = None
         """Reason to end the search as soon as no phase trains."""
         self.end_reason: str | None = None
-        """Why the search has ended; set once no phase trains."""
+        """Why the search has ended. Set once no phase trains."""
         self.interrupted: tuple[str, int] | None = None
         """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
         self.finished: ev.SearchFinished | None = None
         self.n_extensions = 0
-        """How often the search went on after it had ended."""
+        """How often the search was extended after it had ended."""
         self.extension_wanted = False
-        """Whether a limit was raised while the final evaluation was under way: the search goes on after
-        it."""
+        """Whether a limit was raised during the final evaluation, so that the search continues after it."""
         self.problem: str | None = None
-        """Error of writing the outcome; empty: none."""
+        """Error of writing the outcome, or None."""
         self.gpu_hours = 0.0
-        """Of all phases of the search that have ended, lost attempts included; the reference is not
+        """GPU hours of all ended phases of the search, lost attempts included. The reference is not
         counted."""
         self.reference_gpu_hours = 0.0
-        """Of the reference runs that have ended: a search that is extended may train a longer one."""
+        """GPU hours of all ended reference runs. A search that is extended may train a longer one."""
         self.meter = Meter(0)
-        """GPU hours for which slots were reserved, whatever they did."""
+        """GPU hours for which slots were reserved, busy or idle."""
         self.memory: SearchMemory | None = None
-        """Judges whether phases fit into GPU memory; None: they are not judged."""
+        """Judges whether phases fit into GPU memory. If None, they are not judged."""
         self.active_time = ActiveTime()
         """Seconds with a live coordinator."""
         self.hints: list[str] = []
         """The user's hints to the proposer, oldest first."""
         self.clones: list[ev.CloneAsked] = []
-        """Clones that the user requested and no slot has started yet."""
+        """Clones that the user requested and that no slot has started yet."""
         self.stop_deadline_s: float | None = None
         """Seconds that running phases may take to end after a user's stop."""
         self.now = 0.0
         """Unix seconds of the newest event."""
         self.slots_needed = False
-        """Whether all slots are to be reserved: from the start, or since a phase could begin and none was
-        idle."""
+        """Whether to reserve all slots: from the start, or since a phase could begin and no slot was idle."""
         self.n_settings = 0
         """How often settings were changed."""
         self.deletions: list[ev.CheckpointsDeleted] = []
         self.avoided_nodes: frozenset[str] = frozenset()
-        """Ray's ids (hex) of the machines on which a card failed."""
+        """Ray node ids (hex) of the machines whose GPU failed."""
         self.dollars = 0.0
         """Cost of all agent calls, in dollars."""
         self.n_calls = 0
         """Number of agent calls."""
         self.initialization: ev.InitializationStarted | None = None
-        """What the task is drafted from; None: the search did not begin with a folder."""
+        """Source that the task is drafted from, or None if the search did not begin with a folder."""
         self.n_initializations = 0
-        """How often the user's decisions on it changed, the first time included."""
+        """Number of times that the user decided on it, the first time included."""
         self.drafted: ev.TaskDrafted | None = None
-        """The draft of these decisions; None: there is none yet."""
+        """Current draft, or None if there is none yet."""
         self.confirmed: ev.InitializationConfirmed | None = None
-        """The user's consent to that draft."""
+        """The user's confirmation of that draft."""
         self.started: ev.SearchStarted | None = None
         self.n_ended = 0
         """Nodes of the tree that have an outcome."""
         self.n_interruptions = 0
-        """How often a coordinator left an unfinished search."""
+        """How often a coordinator ended while the search was unfinished."""
         self.written = False
-        """Whether the outcome is on the disk."""
+        """Whether the outcome is on disk."""
 
     @property
     def stage(self) -> str:
@@ -114,7 +111,7 @@ class SearchState:
 
     @property
     def best(self) -> PhaseRun | None:
-        """The best-scored node so far; once the search has ended, the winner."""
+        """Best-scored node so far; the winner once the search has ended."""
         if self.started is None:
             return None
         if self.end_reason is not None and self.final.winner is not None:
@@ -124,19 +121,19 @@ class SearchState:
 
     @property
     def reference(self) -> PhaseRun | None:
-        """The reference run; None before it is scheduled."""
+        """The reference run, or None before it is scheduled."""
         return self.runs.get(REFERENCE)
 
     @property
     def compute(self) -> float:
-        """What all phases of the search that have ended computed, in the unit of `budget.compute`; the
-        reference is not counted."""
+        """Compute of all ended phases of the search, in the unit of `budget.compute`. The reference is not
+        counted."""
         outcomes = (run.outcome for run in self.runs.values() if run.node != REFERENCE)
         return spent(outcomes, token_cost(self.config))
 
     @property
     def rolling_freq(self) -> int:
-        """Steps between two full checkpoints of a running phase; 0: none."""
+        """Steps between two full checkpoints of a running phase, or 0 if none are saved."""
         wanted = self.config.checkpoints.rolling_freq
         return self.config.phase.save_freq if wanted is None else wanted
 
@@ -146,15 +143,15 @@ class SearchState:
 
     @property
     def open_slots(self) -> list[SlotState]:
-        """Slots that can be given work."""
+        """Slots that accept work."""
         return self.slots[: self.config.slots.count]
 
     @property
     def wanted_slots(self) -> list[int]:
-        """Indices of the slots that are to have a runner: as many as are set, and those beyond that still
-        work. With `slots.reserve: when_needed` no more than had one and the first, until more are needed.
-        Once only the winner's final evaluation is left, no more than have work; slots that searches share are
-        kept for the next one."""
+        """Indices of the slots that should have a runner: the configured number, and any other slot that is
+        still busy. With `slots.reserve: when_needed`, only the first slot and those that had a runner, until
+        more are needed. During the winner's final evaluation, only as many as have work. Slots that searches
+        share are kept for the next search."""
         working = [slot.index for slot in self.slots if not slot.idle]
         reserved = [
             slot for slot in self.open_slots if self.slots_needed or slot.generation or not slot.index
@@ -165,9 +162,9 @@ class SearchState:
         return sorted([*working, *(slot.index for slot in idle[: self.final.n_waiting])])
 
     def ending_key(self, key: str) -> str:
-        """A key of a command or a conclusion that occurs once per end of the search."""
+        """Key of a command or conclusion that occurs once per end of the search."""
         return numbered(key, self.n_extensions)
 
     def fit_slots(self) -> None:
-        """Adjust the slots to `slots.count`; surplus ones are closed when idle."""
+        """Adjust the slots to `slots.count`. Surplus slots close when idle."""
         self.slots += [SlotState(index=i) for i in range(len(self.slots), self.config.slots.count)]

@@ -1,7 +1,6 @@
-"""Steering requests of the user to a running search: their validation, and their effect on the state.
+"""The user's steering requests to a running search: their validation, and their effect on the state.
 
-`refusal` validates a request before it becomes an event; the other functions apply the events to the state.
-Not here: delivery of requests (presence.py, actors/control_requests.py).
+`refusal` validates a request before it becomes an event. The other functions apply the events to the state.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
 from llmzero_ray.records import events as ev
 
 MAX_HINT = 2000
-"""Most characters of one hint; it is part of every later request to the proposer."""
+"""Maximum characters of one hint, which is part of every later request to the proposer."""
 MAX_HINTS = 20
-"""Most hints of one search; the newest ones are shown to the proposer."""
+"""Maximum hints of one search. The newest ones are shown to the proposer."""
 _MORE_RUNS = 4
 """Runs by which a suggestion raises `budget.runs`."""
 _LIFTED = {
@@ -36,7 +35,7 @@ _LIFTED = {
 
 
 def refusal(state: SearchState, event: Event) -> str | None:
-    """Why a user's request cannot be carried out in this state; None when it can."""
+    """Why a user's request cannot be carried out in this state, or None if it can."""
     if isinstance(event, ev.SearchExtended):
         return extension_problem(state, event.changes)
     if state.finished is not None:
@@ -57,7 +56,7 @@ def refusal(state: SearchState, event: Event) -> str | None:
 
 
 def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
-    """Why a node cannot be cloned as requested; None when it can."""
+    """Why a node cannot be cloned as requested, or None if it can."""
     run = state.runs.get(clone.of)
     if run is None or clone.of not in state.search.nodes:
         return f"node {clone.of} is unknown; the search has nodes {_listed(state.search.nodes)}."
@@ -124,8 +123,8 @@ def veto(state: SearchState, event: ev.NodeVetoed) -> None:
 def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
     """Apply changed limits and slots.
 
-    An end of the search that only an old limit caused is revoked; during the final evaluation the search goes
-    on after it.
+    If only an old limit ended the search, the end is revoked. During the final evaluation, the search
+    continues after it.
     """
     _use(state, event.changes)
     if state.end_reason is not None:
@@ -137,8 +136,8 @@ def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
 
 
 def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | None:
-    """Why a search that has ended, or is being evaluated, does not go on with these settings; None if it
-    does."""
+    """Why a search that has ended, or is in its final evaluation, cannot continue with these settings. None
+    if it can."""
     if state.end_reason is None:
         return "the search has not ended; its settings are changed with `llmzero set`."
     try:
@@ -162,7 +161,7 @@ def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | N
 
 
 def _extending(state: SearchState, config: SearchConfig) -> dict[str, Any]:
-    """Settings with which a search that has ended goes on, on top of `config`; empty: there are none."""
+    """Settings, on top of `config`, with which an ended search continues. Empty if there are none."""
     budget = config.budget
     wanted = {key: value for _, key, value in _causes_to_end(state, config) if key is not None}
     if not wanted and (own := _LIFTED.get(state.end_reason or "")) is not None:
@@ -176,8 +175,8 @@ def _extending(state: SearchState, config: SearchConfig) -> dict[str, Any]:
 
 
 def extend(state: SearchState, event: ev.SearchExtended) -> None:
-    """Go on with a search that has ended: its runs and scores stay, its outcome is made anew at the end. That
-    is at once where only what is measured has changed."""
+    """Continue a search that has ended. Its runs and scores stay, and its outcome is written again at the
+    end: immediately if only measurements after the search have changed."""
     if event.changes:
         _use(state, event.changes)
     state.n_extensions += 1
@@ -192,7 +191,7 @@ def extend(state: SearchState, event: ev.SearchExtended) -> None:
 
 
 def measures_alone(changes: Mapping[str, Any]) -> bool:
-    """Whether the changes touch only what is measured once a search has ended."""
+    """Whether the changes affect only measurements after the search."""
     return bool(changes) and all(key.startswith("final.") for key in changes)
 
 
@@ -211,7 +210,7 @@ def _use(state: SearchState, changes: Mapping[str, Any]) -> None:
 
 
 def _revive(state: SearchState) -> None:
-    """Queue the runs again that were cancelled because the search was about to end."""
+    """Queue again the runs that were cancelled because the search was about to end."""
     for run in state.runs.values():
         if run.stage != "cancelled" or run.node == ev.REFERENCE or not state.search.node(run.node).is_running:
             continue  # a vetoed run has ended in the tree
@@ -220,8 +219,8 @@ def _revive(state: SearchState) -> None:
 
 
 def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[tuple[str, str | None, Any]]:
-    """Why a search with this configuration would end as it is now: (sentence, setting, value of it with which
-    it would not); no setting where none helps."""
+    """Causes for which a search with this configuration would end now: (sentence, setting to change, value of
+    it). The setting is None if none helps."""
     begun, best = len(state.search.nodes), state.search.best
     before, state.search.budget = state.search.budget, config.budget.runs
     try:

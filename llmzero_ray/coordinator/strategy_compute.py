@@ -1,6 +1,6 @@
-"""What a strategy computed, and what a token counts where policies are compared at equal compute.
+"""Compute of a strategy, and the cost of a token for comparisons at equal compute.
 
-Pure. Not here: what a search may compute (`budget.compute`, state.py), the comparison itself (report/).
+Pure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from llmzero_ray.records import ComputeLimit, TokenCost
 
 
 def compared_cost(config: SearchConfig, runs: Mapping[int, PhaseRun], node: int) -> TokenCost:
-    """What a token counts in a comparison with the strategy that ends at `node`: as in the search's budget
-    where that was given, else the seconds that were measured in the strategy's phases. Where an engine times
-    nothing, every token counts 1."""
+    """Cost of a token in a comparison with the strategy that ends at `node`: the cost in the search's budget
+    if given, otherwise the seconds measured in the strategy's phases. If the engine measures no times, every
+    token costs 1."""
     budget = config.budget
     if budget.compute is not None or budget.token_cost != TokenCostConfig():
         return token_cost(config)
@@ -26,8 +26,8 @@ def compared_cost(config: SearchConfig, runs: Mapping[int, PhaseRun], node: int)
 
 
 def compute_of(runs: Mapping[int, PhaseRun], node: int, step: int | None, cost: TokenCost) -> float | None:
-    """What the phases of a strategy computed, each up to its cut, the last one at `step` of `node`; None: not
-    all were counted."""
+    """Compute of a strategy's phases, each up to its cut, the last one up to `step` of `node`. None if some
+    phase was not counted."""
     total = 0.0
     for run in _phases(runs, node):
         kept = () if run.outcome is None else run.outcome.checkpoints
@@ -41,8 +41,8 @@ def compute_of(runs: Mapping[int, PhaseRun], node: int, step: int | None, cost: 
 
 
 def steps_within(limit: ComputeLimit, root: PhaseRun | None) -> int | None:
-    """Steps of the default recipe that are expected within `limit`, as its learning rate depends on how many
-    there will be; None where it does not, or where the root's run does not tell."""
+    """Expected steps of the default recipe within `limit`, needed if its learning rate depends on the number
+    of steps. None if it does not, or if the root's run gives no estimate."""
     if root is None or root.spec is None or root.outcome is None or not root.outcome.steps_done:
         return None
     recipe = root.spec.hyperparameters
@@ -53,7 +53,7 @@ def steps_within(limit: ComputeLimit, root: PhaseRun | None) -> int | None:
 
 
 def _phases(runs: Mapping[int, PhaseRun], node: int) -> Iterator[PhaseRun]:
-    """The phases that lead to a node, the last one first."""
+    """Phases that lead to a node, last one first."""
     at: int | None = node
     while at is not None:
         run = runs[at]

@@ -1,9 +1,8 @@
-"""Whether a phase's score can be believed: what its answers look like beside it.
+"""Checks whether a phase's score can be believed, from its answers.
 
-A reward can be had without solving the task. Where it is, answers that were cut off still count, one text is
-right for rows whose gold answers differ, or right answers hold no answer. Each of these is counted here and
-named with its numbers, beside how alike the answers have become since the phase's start. Not here: what
-follows from it (expert/), signs that need no answers (observations.py).
+A policy can earn reward without solving the task. Then cut-off answers still count, one text is right for
+rows with different gold answers, or right answers contain no answer. Each of these is counted and reported
+with its numbers, together with how similar the answers have become since the phase's start.
 """
 
 from __future__ import annotations
@@ -25,21 +24,22 @@ from llmzero_ray.storage.metric_files import load_curves, load_items
 from llmzero_ray.utils.text import one_line
 
 FEW = 10
-"""Right answers below which nothing is said of them."""
+"""Minimum number of right answers for any statement about them."""
 MOST = 0.5
-"""Share of the right answers from which a defect is named."""
+"""Share of the right answers from which a defect is reported."""
 CLOSE = 0.05
 """Relative difference up to which a number counts as the gold answer."""
 CONSTANT = 0.8
-"""Share of the right answers from which a single text stands for all of them."""
+"""Share of the right answers from which one text counts as the answer to all of them."""
 DIFFERENT = 4
-"""Gold answers that such a text must have been right for."""
+"""Minimum number of different gold answers for which that text was right."""
 HELD = 0.8
-"""Share of the right answers with their gold answer from which a low cap does no harm."""
+"""Share of the right answers that contain their gold answer, from which a low cap does no harm."""
 BY_CHANCE = 0.5
-"""Share of the right answers that also hold another row's gold answer from which holding it says nothing."""
+"""Share of the right answers that also contain another row's gold answer, from which containing it is no
+evidence."""
 ALIKE = 0.25
-"""Answers that differ, as a share of all, from which on downwards they are alike."""
+"""Share of distinct answers up to which the answers count as similar."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _IN_NUMBERS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d)")
@@ -47,7 +47,7 @@ _IN_NUMBERS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d)")
 
 @dataclass(frozen=True, kw_only=True)
 class Gold:
-    """What a validation row asks, and the wordings of its answer."""
+    """Question of a validation row, and the wordings of its answer."""
 
     prompt: str
     wordings: tuple[str, ...]
@@ -60,7 +60,8 @@ def phase_doubts(
     best_step: int | None,
     golds: Mapping[int, Gold],
 ) -> tuple[str, ...]:
-    """Reasons not to believe the score of a node's best step, from what is on the disk; empty without any."""
+    """Reasons not to believe the score of a node's best step, from the files on disk. Empty if there are
+    none."""
     items = load_items(storage, node)
     now = items.get(best_step, ()) if best_step is not None else ()
     dynamics = observe(load_curves(storage, node), hyperparameters, n_val=len(now) or 500)
@@ -73,7 +74,7 @@ def doubts(
     """Reasons not to believe the score of the answers `now`, each a sentence with its numbers.
 
     `start` are the answers of the policy that the phase started from; `golds` maps a row's index to its gold
-    answer. Either may be empty: then less can be said.
+    answer. Either may be empty, which leaves fewer checks.
     """
     if len(golds) != len(now):
         golds = {}  # prompts that are too long were left out: the rows that follow have other numbers
@@ -105,10 +106,8 @@ def _empty(now: Sequence[ItemOutcome]) -> list[str]:
 
 
 def _without_number(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list[str]:
-    """Right answers in which the gold answer, a whole number, does not occur.
-
-    A row whose question holds that number counts not: it may ask for a way to get there.
-    """
+    """Defect: right answers that do not contain the gold answer, a whole number. Rows whose question contains
+    that number do not count, because they may ask for a way to reach it."""
     pairs = ((item, _whole_number(golds.get(item.index))) for item in _right(now))
     asked = [(item, gold) for item, gold in pairs if gold is not None]
     lacking = [(item, gold) for item, gold in asked if not _holds_number(item.response, gold)]
@@ -136,13 +135,13 @@ def _whole_number(gold: Gold | None) -> float | None:
 
 
 def _holds_number(text: str, value: float) -> bool:
-    """Whether a number in the text is this one, or as near to it as a reward may allow."""
+    """Whether the text contains this number, up to the tolerance of a typical reward."""
     numbers = map(float, _NUMBER.findall(_IN_NUMBERS.sub("", text)))
     return any(math.isclose(number, abs(value), rel_tol=CLOSE) for number in numbers)
 
 
 def _same_for_all(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list[str]:
-    """One text that was scored as right for rows whose gold answers differ."""
+    """Defect: one text was scored as right for rows with different gold answers."""
     known = [(item.response.strip(), gold) for item in _right(now) if (gold := _plain(golds.get(item.index)))]
     if len(known) < FEW:
         return []
@@ -157,7 +156,7 @@ def _same_for_all(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list
 
 
 def _plain(gold: Gold | None) -> str:
-    """The gold answer in one wording; empty where it is none, or data in JSON, which may hold more than the
+    """Gold answer in one wording. Empty if there is none, or if it is JSON, which may contain more than the
     answer."""
     wordings = sorted({" ".join(wording.casefold().split()) for wording in gold.wordings}) if gold else []
     return "" if not wordings or wordings[0][:1] in "{[" else wordings[0]
@@ -167,7 +166,7 @@ def _plain(gold: Gold | None) -> str:
 
 
 def _hold_gold(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> bool:
-    """Whether right answers hold their gold answer, and not that of other rows just as often."""
+    """Whether right answers contain their own gold answer, and contain other rows' less often."""
     right = [(item, gold) for item in _right(now) if (gold := _plain(golds.get(item.index)))]
     other = [
         (item, next_gold)
@@ -188,10 +187,8 @@ def _share_held(pairs: Sequence[tuple[ItemOutcome, str]]) -> float:
 
 
 def _alike(start: Sequence[ItemOutcome], now: Sequence[ItemOutcome]) -> list[str]:
-    """How few answers differ apart from their numbers; nothing where many do.
-
-    No sign by itself: answers in one form, and those to a question of yes or no, are as much alike.
-    """
+    """Statement about how few answers differ apart from their numbers. Empty if many do. Not evidence by
+    itself: answers in a fixed form, or to yes/no questions, are just as similar."""
     share = _differing(now) if len(now) >= FEW else 1.0
     if share > ALIKE:
         return []

@@ -1,8 +1,7 @@
 """Numbers that describe the dynamics of one phase: trends with their noise, spikes, levels, plateaus.
 
-`observe` turns recorded curves into a `Dynamics`, without judging them. Thresholds that make a number a
-"spike" or a "trend" are stated where they are used. Not here: diagnoses (expert/diagnosis.py), changes of
-hyper-parameters (expert/moves.py).
+`observe` turns recorded curves into a `Dynamics`, without judging them. The thresholds of a "spike" or a
+"trend" are defined where they are used.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from llmzero_ray.records.metrics import (
 )
 
 SPIKE = 5.0
-"""How many times its settled level a series jumps to in a spike."""
+"""Factor over its settled level that makes a jump a spike."""
 _SETTLING = 5
 
 
 def significance(n: int) -> float:
-    """|slope| / its standard error from which a trend of n points is believed: about 1 chance in 50.
+    """Threshold of |slope| / standard error for a trend of n points, with about a 2 % chance of error.
 
     Near Student's quantiles for n - 2 degrees of freedom: 5 at 3 points, 3.1 at 10, 2.5 at 40.
     """
@@ -57,34 +56,34 @@ class Trend:
 
     n: int
     slope: float
-    """Per step."""
+    """Slope per step."""
     slope_se: float
-    """Standard error of the slope; infinite below 3 points."""
+    """Standard error of the slope, infinite below 3 points."""
     noise: float
-    """Standard deviation of what the line leaves over."""
+    """Standard deviation of the residuals."""
     change: float
     """Fitted end minus fitted start."""
 
     @property
     def t(self) -> float:
-        """Slope in standard errors; ±inf for a perfect line, 0 for a constant."""
+        """Slope in standard errors: ±inf for a perfect line, 0 for a constant."""
         if self.slope == 0 or math.isinf(self.slope_se):
             return 0.0
         return self.slope / self.slope_se if self.slope_se > 0 else math.copysign(math.inf, self.slope)
 
     @property
     def rising(self) -> bool:
-        """Whether the rise stands out of the noise."""
+        """Whether the rise exceeds the noise."""
         return self.t >= significance(self.n)
 
     @property
     def falling(self) -> bool:
-        """Whether the fall stands out of the noise."""
+        """Whether the fall exceeds the noise."""
         return self.t <= -significance(self.n)
 
 
 def fit(series: Series) -> Trend:
-    """The line through a series; flat and unsure below 2 points."""
+    """Line through a series. Flat with infinite error below 2 points."""
     n = len(series)
     if n < 2 or series.steps[0] == series.steps[-1]:
         return Trend(n=n, slope=0.0, slope_se=math.inf, noise=0.0, change=0.0)
@@ -107,7 +106,7 @@ class Spike:
     """A rise of a metric far above its own past."""
 
     onset: int
-    """First step above `threshold` times the level before it."""
+    """First step above `threshold` times the previous level."""
     peak_step: int
     peak: float
     before: float
@@ -117,11 +116,11 @@ class Spike:
 
 
 def find_spike(series: Series, *, floor: float) -> Spike | None:
-    """The first jump to `SPIKE` times a settled level that lasts two points or more, or None.
+    """First jump to `SPIKE` times a settled level that lasts two points or more, or None.
 
-    The level is the median of five points, the latest point before the jump left out (it may belong to it),
-    at least `floor`. Where the past itself multiplies, nothing has settled yet: a policy that leaves its
-    reference starts from a KL of almost 0, which is how training begins.
+    The level is the median of five points, at least `floor`; the last point before the jump is left out,
+    because it may belong to it. If the past itself multiplies, nothing has settled yet: normal training
+    leaves its reference from a KL of almost 0.
     """
     for i in range(_SETTLING + 1, len(series) - 1):
         window = series.values[i - 1 - _SETTLING : i - 1]
@@ -141,8 +140,8 @@ def find_spike(series: Series, *, floor: float) -> Spike | None:
 
 
 def change_point(series: Series) -> int | None:
-    """The step from which the level is another one: the best split in two levels, if it explains most of the
-    spread."""
+    """Step at which the level changes: the best split into two levels, if it explains most of the
+    variance."""
     n = len(series)
     if n < 6:
         return None
@@ -159,26 +158,26 @@ def _squares(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """The validation curve, the check at step 0 included where there is one."""
+    """Validation curve, including step 0 if it was validated."""
 
     steps: tuple[int, ...]
     scores: tuple[float, ...]
     start: float | None
-    """Score at step 0: of the policy the phase started from."""
+    """Score at step 0, that is, of the policy that the phase started from."""
     best: float
     best_step: int
     last: float
     se: float
     """Standard error of one score over the items, at the best score's level."""
     one_item: float
-    """Difference in score of one more correct answer."""
+    """Change in score per additional correct answer."""
     gains: tuple[ScoreGain, ...] = ()
-    """Change of each score against the start, paired where outcomes were stored; empty without a start."""
+    """Change of each score against the start, paired if outcomes were stored. Empty without a start."""
 
     @property
     def margin(self) -> float:
-        """Smallest difference of two scores that counts: items are shared, so 1.5 standard errors of one
-        score."""
+        """Smallest difference of two scores that counts: 1.5 standard errors of one score, because both share
+        their items."""
         return 1.5 * self.se
 
     @property
@@ -188,7 +187,7 @@ class Validation:
 
     @property
     def recent_gain(self) -> float:
-        """Mean of the later half of the points minus mean of the earlier half, start included; 0 with one
+        """Mean of the later half of the points minus mean of the earlier half, start included. 0 with one
         point."""
         points = ((self.start,) if self.start is not None else ()) + self.scores
         half = len(points) // 2
@@ -196,7 +195,7 @@ class Validation:
 
     @property
     def last_gain(self) -> float:
-        """Last score minus the best one before it (the start included); 0 with one point."""
+        """Last score minus the best earlier one (start included). 0 with one point."""
         earlier = ((self.start,) if self.start is not None else ()) + self.scores[:-1]
         return self.last - max(earlier) if earlier else 0.0
 
@@ -210,7 +209,7 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamics:
-    """Numbers that describe a phase. Series are empty where a metric was not logged."""
+    """Numbers that describe a phase. A series is empty if its metric was not logged."""
 
     n_steps: int
     last_step: int
@@ -223,38 +222,40 @@ class Dynamics:
     length: Series
     learning_rate: Series
     truncated: Series
-    """Share of responses at the cap; 0 where the batch's longest response is below it."""
+    """Share of responses at the cap, or 0 if the batch's longest response is below it."""
     unanswered: Series
-    """Least share of validation rows of a source that are right although no answer was found in its place:
-    accuracy minus `fmt_ok`; empty where `fmt_ok` is not logged, or always 0."""
+    """Smallest possible share of a source's validation rows that are right although no answer was found:
+    accuracy minus `fmt_ok`. Empty if `fmt_ok` is not logged, or always 0."""
     group_spread: Series
-    """Largest minus smallest advantage: 0 when no group has both good and bad answers."""
+    """Largest minus smallest advantage. 0 if no group has both good and bad answers."""
     cap: int
     clip_inert: bool
-    """One update per step on its own rollouts: clip ranges and ppo_kl cannot act."""
+    """Whether each step makes one update on its own rollouts, so that clip ranges and ppo_kl have no
+    effect."""
     batch: int
     validation: Validation | None
     temperature: float = 1.0
     """Sampling temperature of the rollouts."""
     chance: float = 0.0
-    """Score of the most frequent gold answer given always; 0 where it is not known."""
+    """Score of always answering with the most frequent gold answer, or 0 if not known."""
 
     @property
     def sampled(self) -> float | None:
-        """Accuracy of sampled answers late in the phase; None where rewards are not between 0 and 1."""
+        """Accuracy of sampled answers late in the phase. None if rewards are not between 0 and 1."""
         rewards = self.reward.values
         return self.reward.last if rewards and min(rewards) >= 0 and max(rewards) <= 1 else None
 
     @property
     def gap(self) -> float | None:
-        """Greedy accuracy of the last validation minus that of sampled answers; None where one is missing."""
+        """Greedy accuracy of the last validation minus accuracy of sampled answers. None if either is
+        missing."""
         if self.sampled is None or self.validation is None:
             return None
         return self.validation.last - self.sampled
 
     @property
     def half(self) -> int:
-        """Step that begins the later half."""
+        """First step of the later half."""
         steps = self.reward.steps or self.kl.steps
         return steps[len(steps) // 2] if steps else 0
 
@@ -262,7 +263,7 @@ class Dynamics:
 def observe(
     curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500, chance: float = 0.0
 ) -> Dynamics:
-    """The dynamics of a phase. `n_val` (validation items) gives the noise of a validation score."""
+    """Dynamics of a phase. `n_val` (validation items) determines the noise of a validation score."""
     reward = series(curves, REWARDS[0])
     cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
     return Dynamics(

@@ -1,8 +1,8 @@
-"""What phases did to the score: gains with the error of rows and of runs, and the attempts from a checkpoint.
+"""Effects of phases on the score: gains with the errors of rows and of runs, and the attempts from a
+checkpoint.
 
-Every validation of a search asks the same rows, so that a phase is compared with its own start row by row.
-Two errors remain: other rows would give another difference, and another run of the same phase would too.
-Not here: what follows from it (expert/, local/).
+All validations of a search use the same rows, so a phase is compared with its own start row by row. Two
+sources of error remain: other rows, or another run of the same phase, would give another difference.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from llmzero_ray.records.metrics import Curves, accuracy_error
 
 RUN_ERROR = 0.03
 """Standard deviation of a score between runs of one configuration, at a score of one half. Small real runs
-differed by .03 to .05; towards 0 and 1 less is left to differ in."""
+differed by .03 to .05. Towards 0 and 1 the deviation shrinks."""
 CLEAR = 2.0
-"""Errors from which a change counts as one."""
+"""Number of standard errors from which a change counts."""
 
 DESTROYED = 0.5
-"""Share of the base model's accuracy from which its loss in one phase is a destruction."""
+"""Share of the base model's accuracy whose loss in one phase counts as destruction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,29 +33,29 @@ class ScoreGain:
 
     value: float
     rows_error: float
-    """Standard error over the rows, paired where outcomes were stored."""
+    """Standard error over the rows, paired if outcomes were stored."""
     runs_error: float
     """Standard deviation between runs of the same phase."""
 
     @property
     def error(self) -> float:
-        """Both errors together: what a statement on settings has to exceed."""
+        """Combined error, which a statement on settings has to exceed."""
         return math.hypot(self.rows_error, self.runs_error)
 
     @property
     def z(self) -> float:
-        """The change in errors, of rows and runs."""
+        """Change in units of the combined error."""
         return self.value / self.error if self.error > 0 else 0.0
 
     @property
     def fell(self) -> bool:
-        """Whether this policy is worse than its start beyond the rows' error, by no less than another run
-        could differ."""
+        """Whether this policy is worse than its start beyond the rows' error, and by at least the combined
+        error."""
         return self.value <= -max(CLEAR * self.rows_error, self.error)
 
     @property
     def rose(self) -> bool:
-        """The same for a better policy."""
+        """Whether this policy is better than its start, by the same criterion."""
         return self.value >= max(CLEAR * self.rows_error, self.error)
 
     def __str__(self) -> str:
@@ -69,10 +69,10 @@ def runs_error(score: float) -> float:
 
 
 def gains(curves: Curves, n_val: int) -> tuple[ScoreGain, ...]:
-    """The gain of each validation over the phase's start; empty without a score of the start.
+    """Gain of each validation over the phase's start. Empty without a score of the start.
 
-    Where outcomes were not stored row by row, the standard error of one score stands for the rows' error:
-    the rows are the same, and about half of their spread cancels.
+    If outcomes were not stored row by row, the standard error of one score is used as the rows' error: the
+    rows are the same, so about half of their variance cancels.
     """
     start = curves.start_score
     if start is None or not math.isfinite(start):
@@ -89,9 +89,10 @@ def gains(curves: Curves, n_val: int) -> tuple[ScoreGain, ...]:
 
 
 def outcome(curves: Curves, n_val: int) -> ScoreGain | None:
-    """What a phase gained: the mean of the later half of its validations over its start; None without any.
+    """Gain of a phase: the mean of the later half of its validations over its start. None without
+    validations.
 
-    The best validation would favour phases that swing, the last one alone is noisier.
+    The best validation would favour phases that fluctuate, and the last one alone is noisier.
     """
     found = gains(curves, n_val)
     late = found[len(found) // 2 :]
@@ -106,24 +107,25 @@ def outcome(curves: Curves, n_val: int) -> ScoreGain | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What one node tried."""
+    """Attempt of one node."""
 
     node: int
     source: ResumeFrom | None
-    """Checkpoint it started from; None: the base model."""
+    """Checkpoint it started from, or None for the base model."""
     base: Hyperparameters
-    """Configuration that trained that checkpoint; the root's for the base model."""
+    """Configuration that trained that checkpoint, or the root's for the base model."""
     full: Hyperparameters
     gain: ScoreGain | None
-    """None while it runs, or without a validation."""
+    """Gain of the phase. None while it runs, or without a validation."""
     failed: bool
-    """Whether training itself broke: a loss that is not finite."""
+    """Whether training itself failed: a loss that is not finite."""
     doubted: bool = False
-    """Whether its gain may be none (`NodeView.doubts`)."""
+    """Whether its gain is doubtful (`NodeView.doubts`)."""
 
 
 def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
-    """All phases of the search that have a configuration, by number; the root is one from the base model."""
+    """All phases of the search that have a configuration, by number. The root is an attempt from the base
+    model."""
     known = known_nodes(request)
     found = []
     for view in known.values():
@@ -148,7 +150,7 @@ def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
 
 
 def known_nodes(request: ProposalRequest) -> dict[int, NodeView]:
-    """Number -> node, of all nodes that the request shows."""
+    """Number -> node, for all nodes in the request."""
     best = () if request.best is None else (request.best,)
     shown: Iterable[NodeView] = (*request.tree, *best, *request.siblings, *request.path, request.on)
     return {view.node: view for view in sorted(shown, key=lambda view: view.node)}
@@ -169,8 +171,7 @@ def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
 
 
 def lowest_losing_raise(known: Iterable[Attempt]) -> float | None:
-    """The lowest learning rate at which a phase lost accuracy after it had raised the rate; None: no phase
-    did."""
+    """Lowest learning rate at which a phase lost accuracy after raising it, or None if no phase did."""
     lost = []
     for attempt in known:
         old, new = attempt.base.get(LR), attempt.full.get(LR)
@@ -182,7 +183,7 @@ def lowest_losing_raise(known: Iterable[Attempt]) -> float | None:
 
 
 def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:
-    """What a phase itself gained after its step `step`: the attempt "unchanged" from that checkpoint.
+    """Gain of a phase itself after `step`: the attempt "unchanged" from that checkpoint.
 
     None without a validation at the step and one after it.
     """

@@ -1,8 +1,7 @@
-"""A running phase against the incumbent: differences at equal global step and to the incumbent's best score.
+"""Comparison of a running phase with the incumbent: differences at equal global step and to its best score.
 
-Both answer the same validation items, so that a difference is taken item by item where the outcomes of both
-are known: what an item is worth cancels out, and half of the noise with it. Not here: what follows from a
-difference (expert/early_stopper.py), the arithmetic (significance.py).
+Both answer the same validation items, so a difference is taken item by item if the outcomes of both are
+known. The difficulty of an item then cancels out, and half of the noise with it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from llmzero_ray.records.metrics import score_without_items
 from llmzero_ray.records.significance import Difference, independent, paired
 
 LoadItems: TypeAlias = Callable[[int], Mapping[int, Sequence[ItemOutcome]]]
-"""Node -> outcomes of each of its validations, by step inside the phase; empty where none were kept."""
+"""Node -> outcomes of each of its validations, by step inside the phase. Empty if none were stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Validated:
-    """One validation; `node` and `step` are None where only its score is known."""
+    """One validation. `node` and `step` are None if only its score is known."""
 
     global_step: int
     score: float
@@ -32,19 +31,19 @@ class _Validated:
 
 
 def scores_along(chain: Sequence[NodeView]) -> tuple[tuple[int, float], ...]:
-    """(global step, validation score) along a resume chain, base first; the start of the first phase, where
-    it was measured, is the first point. Each phase's curves end where the path leaves it."""
+    """(global step, validation score) along a resume chain, base first. The first point is the start of the
+    first phase, if it was measured. Each phase's curves end where the path leaves it."""
     return tuple((one.global_step, one.score) for one in _along(chain))
 
 
 def standings(
     running: NodeView, chain: Sequence[NodeView], load_items: LoadItems, *, n_val: int
 ) -> tuple[Standing, ...]:
-    """The running phase at its start and at each of its validations against the incumbent, the last node of
-    `chain` (its resume chain, base first).
+    """Comparisons of the running phase, at its start and at each validation, with the incumbent, the last
+    node of `chain` (its resume chain, base first).
 
-    Without the outcomes of one of the two, both count as independent samples of `n_val` right or wrong
-    answers: an error too large rather than too small.
+    If the outcomes of either are missing, both count as independent samples of `n_val` right or wrong
+    answers, which overestimates the error.
     """
     items: dict[int, Mapping[int, Sequence[ItemOutcome]]] = {}
 
@@ -70,8 +69,7 @@ def standings(
 def standings_by_score(
     running: NodeView, path: Sequence[tuple[int, float]], best: float | None, *, n_val: int
 ) -> tuple[Standing, ...]:
-    """The same where only scores are known: the incumbent's `path` of (global step, score) and its best
-    score."""
+    """Comparisons from scores only: the incumbent's `path` of (global step, score) and its best score."""
     points = [_Validated(global_step=step, score=score) for step, score in path]
     target = _best(points, best)
     return tuple(
@@ -96,7 +94,7 @@ def _along(chain: Sequence[NodeView]) -> list[_Validated]:
 
 
 def _best(path: Sequence[_Validated], score: float | None) -> _Validated | None:
-    """The validation with the incumbent's score; where none has it, the score alone."""
+    """Validation with the incumbent's score, or the score alone if none has it."""
     scored = [one for one in path if one.step != 0] or list(path)
     if score is None:
         return max(scored, key=lambda one: one.score, default=None)

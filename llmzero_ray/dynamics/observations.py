@@ -1,8 +1,5 @@
-"""Predicates on dynamics that several patterns and the early stopper share, and facts as text with their
-numbers.
-
-Not here: patterns (diagnosis.py) and features (dynamics.py).
-"""
+"""Predicates on dynamics that several patterns and the early stopper share, and facts as text with
+numbers."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from llmzero_ray.utils.text import number
 LOW_ENTROPY = 0.35
 """Share of its first level at which entropy counts as low (the paper's collapse: 0.2 of 0.7-0.8)."""
 NO_KL = 1e-3
-"""KL to the base model up to which a policy may be the base model itself, read in low precision."""
+"""KL to the base model up to which a policy may still equal it, read in low precision."""
 QUIET_UPDATE = 2e-3
-"""KL of an update that is common; a spike counts from this level."""
+"""Usual KL of an update. A spike counts from this level."""
 NEAR_BASE = 0.05
-"""KL to the base model up to which a rising KL reads as a run that has only begun."""
+"""KL to the base model up to which a rising KL means that the run has only begun."""
 LOST = 0.5
 """Share of its best level that the reward loses in a collapse."""
 CLIMB = 0.5
-"""Rise of the entropy over its lowest level that counts as a climb: this share of the level, at least
-`LEAST_CLIMB`, and never more than this many nats."""
+"""Rise of the entropy over its lowest level that counts as a climb: this share of the level, but at least
+`LEAST_CLIMB` and at most this many nats."""
 LEAST_CLIMB = 0.2
 NEVER = 0.9
 """Share of responses cut off, or mean length / cap, from which answers do not end by themselves."""
 REWARDED = 0.25
-"""Share of all sampled answers that are cut off and rewarded all the same from which a rise is doubted."""
+"""Share of all sampled answers that are cut off and still rewarded, from which a rise is doubted."""
 GREW = 0.2
 """Growth of that share within the phase that makes a rise doubtful."""
 
@@ -60,7 +57,7 @@ def validated(v: Validation | None) -> tuple[str, ...]:
 
 
 def spiked(spike: Spike | None, name: str) -> tuple[str, ...]:
-    """How far and when a metric left its past."""
+    """Size and step of a spike."""
     if spike is None:
         return ()
     rise = f"{name} {number(spike.before)} -> {number(spike.peak)} (x{number(spike.factor)})"
@@ -72,14 +69,14 @@ def spiked(spike: Spike | None, name: str) -> tuple[str, ...]:
 
 
 def reward_rising(d: Dynamics) -> bool:
-    """Whether the train reward still rises beyond its noise: late in the phase, or steadily all along."""
+    """Whether the train reward still rises beyond its noise: late in the phase, or steadily throughout."""
     whole, late = fit(d.reward), fit(d.reward.since(d.half))
     steadily = whole.rising and late.change >= 0.3 * whole.change
     return steadily or (late.rising and len(d.reward) >= 8)
 
 
 def reward_lost(d: Dynamics) -> tuple[float, int] | None:
-    """(share lost, step of the best level) when the reward has fallen from its best level for good, else
+    """(share lost, step of the best level) if the reward has fallen from its best level for good, otherwise
     None."""
     smooth = d.reward.smooth()
     if len(smooth) < 4:
@@ -92,31 +89,32 @@ def reward_lost(d: Dynamics) -> tuple[float, int] | None:
 
 
 def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
-    """The first spike of the KL to the base model, else of the KL of an update."""
+    """First spike of the KL to the base model, otherwise of an update's KL."""
     spike = find_spike(d.kl, floor=NEAR_BASE / 5)
     return (spike, d.kl.name) if spike else (find_spike(d.ppo_kl, floor=QUIET_UPDATE), d.ppo_kl.name)
 
 
 def entropy_is_low(d: Dynamics) -> bool:
-    """Whether entropy has fallen to a fraction of its first level; meaningless without the reward."""
+    """Whether entropy has fallen to a fraction of its first level. Only meaningful together with the
+    reward."""
     return len(d.entropy) >= 6 and d.entropy.last <= LOW_ENTROPY * d.entropy.first
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyClimb:
-    """A rise of the entropy that brought nothing."""
+    """A rise of the entropy without any gain."""
 
     low: float
-    """Level that it left, a mean over three steps."""
+    """Level before the rise, a mean over three steps."""
     since: int
-    """The last of these steps."""
+    """Last of these three steps."""
     last: float
-    """The same mean at the end."""
+    """Mean over three steps at the end."""
 
 
 def entropy_climb(d: Dynamics) -> EntropyClimb | None:
-    """The rise of the entropy to a multiple, up to the end, that neither reward nor validation gained from;
-    None without one."""
+    """Rise of the entropy to a multiple, up to the end, with no gain in reward or validation. None without
+    one."""
     smooth = d.entropy.smooth()
     if len(d.entropy) < 6:
         return None
@@ -136,8 +134,8 @@ def entropy_climb(d: Dynamics) -> EntropyClimb | None:
 
 
 def improved_after(v: Validation, step: int) -> bool:
-    """Whether a validation after the step beats all up to it, the start included, by more than noise; where
-    there is none up to it, whether one beats the first."""
+    """Whether a validation after the step beats all earlier ones, start included, by more than noise. If
+    there is no earlier one, whether one beats the first."""
     points = list(zip(v.steps, v.scores, strict=True))
     earlier = [score for at, score in points if at <= step] + ([v.start] if v.start is not None else [])
     later = [score for at, score in points if at > step]
@@ -145,10 +143,10 @@ def improved_after(v: Validation, step: int) -> bool:
 
 
 def rewarded_when_cut_off(d: Dynamics) -> str | None:
-    """The share of all sampled answers that must have been cut off and rewarded, when it has grown, in words.
+    """Statement on the share of sampled answers that must have been cut off and rewarded, if it has grown.
 
-    With rewards up to 1, a mean of R needs R of the answers; where only 1 - T end by themselves, R + T - 1 of
-    them were cut off. None where that is little, where it has not grown, or where rewards exceed 1.
+    With rewards up to 1, a mean of R needs a share R of the answers. If only 1 - T end by themselves, R + T -
+    1 of them were cut off. None if the share is small, has not grown, or if rewards exceed 1.
     """
     if d.sampled is None or not len(d.truncated):
         return None
@@ -163,7 +161,7 @@ def rewarded_when_cut_off(d: Dynamics) -> str | None:
 
 
 def right_without_answer(d: Dynamics) -> str | None:
-    """The share of validation rows that are right without an answer, when it has grown, in words."""
+    """Statement on the share of validation rows that are right without an answer, if it has grown."""
     values = d.unanswered.values
     if not values or values[-1] < REWARDED or values[-1] - min(values) < GREW:
         return None
@@ -174,20 +172,21 @@ def right_without_answer(d: Dynamics) -> str | None:
 
 
 def doubts_of_curves(d: Dynamics) -> tuple[str, ...]:
-    """Reasons not to believe a rise of the score that need no answers; empty without any."""
+    """Reasons not to believe a rise of the score that need no answers. Empty if there are none."""
     return tuple(fact for fact in (rewarded_when_cut_off(d), right_without_answer(d)) if fact is not None)
 
 
 def cap_is_harmless(d: Dynamics) -> bool:
-    """Whether most answers are cut off, and most of these rewarded: the cap then does not limit the score."""
+    """Whether most answers are cut off and most of these are rewarded, so that the cap does not limit the
+    score."""
     if d.sampled is None or not len(d.truncated) or d.truncated.last < 0.5:
         return False
     return d.reward.last + d.truncated.last - 1.0 >= 0.5 * d.truncated.last
 
 
 def ends_never(d: Dynamics) -> bool:
-    """Whether answers run to the cap from the first step to the last one; without the share of answers at the
-    cap, whether their mean length does."""
+    """Whether answers reach the cap from the first step to the last. Without the share at the cap, whether
+    their mean length does."""
     found, most = (d.truncated, 1.0) if len(d.truncated) else (d.length, float(d.cap))
     if not d.cap or not len(found):
         return False
@@ -200,10 +199,11 @@ def rate_is_zero(d: Dynamics) -> bool:
 
 
 def stands_still(d: Dynamics) -> bool:
-    """Whether nothing is trained: rate 0, or no trend in any metric, a KL of 0 and unchanged answers.
+    """Whether nothing is trained: learning rate 0, or no trend in any metric, a KL of 0 and unchanged
+    answers.
 
-    A policy that is trained but stuck is another matter: it changes a few answers, or has long left the base
-    model. Small runs stood at the same score for ten steps and more before they took off.
+    A policy that trains but is stuck differs: it changes a few answers, or has long left the base model.
+    Small runs stayed at the same score for ten steps and more before they improved.
     """
     if rate_is_zero(d):
         return True
@@ -214,7 +214,7 @@ def stands_still(d: Dynamics) -> bool:
 
 
 def warms_up(d: Dynamics) -> bool:
-    """Whether the policy moves away from the base model without a gain or a loss in reward so far."""
+    """Whether the policy moves away from the base model without any change in reward so far."""
     near_base = len(d.kl) > 0 and d.kl.last < NEAR_BASE and fit(d.kl).rising
     return near_base and not fit(d.reward).falling
 

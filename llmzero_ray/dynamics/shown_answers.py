@@ -1,7 +1,4 @@
-"""A few answers of a phase's last validation with their prompts, for agents to read.
-
-Not here: how they are shortened and quoted (llm/context.py).
-"""
+"""A few answers of a phase's last validation, with their prompts, for agents."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tuple[Answer, ...]:
-    """Answers of a node's last validation, each to a prompt of its own, read from the disk; none where
-    outcomes, texts or the rows are missing. `val_file`: the parquet file of the validation rows."""
+    """Answers of a node's last validation, each to another prompt, read from disk. Empty if outcomes, texts
+    or rows are missing. `val_file` is the parquet file of the validation rows."""
     try:
         items = load_items(storage, node)
         chosen = choose(items[max(items)]) if items and max(items) > 0 else ()
@@ -35,8 +32,8 @@ def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tup
 
 
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
-    """A right, a wrong and a cut off answer, as far as there are; two of a kind where there is no other. Of
-    each kind the one of median length: neither the tersest nor the longest is typical."""
+    """A right, a wrong and a cut-off answer, as far as they exist, or two of a kind if there is no other. Of
+    each kind the answer of median length is taken, because extremes are not typical."""
     if not any(item.response for item in items):
         return ()  # texts were not kept
     right = [item for item in items if item.acc >= 0.5]
@@ -68,7 +65,7 @@ def _answer(item: ItemOutcome, prompt: Any) -> Answer:
 
 
 def _text(prompt: Any) -> str:
-    """The messages of a prompt one below the other, without their roles."""
+    """Messages of a prompt joined by newlines, without their roles."""
     messages = prompt if isinstance(prompt, list) else [{"content": prompt}]
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     return "\n".join(one if isinstance(one, str) else json.dumps(one, default=str) for one in contents if one)

@@ -1,1 +1,1 @@
-"""What trains a phase: the protocol in base.py, real VeRL in verl/."""
+"""Engines that train phases: the protocol in base.py, real VeRL in verl/."""

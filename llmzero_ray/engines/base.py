@@ -1,4 +1,4 @@
-"""The protocol every engine speaks: train one phase, stop it, score a policy.
+"""Protocol of every engine: train one phase, stop it, score a policy.
 
 An engine knows no actor, no journal and no tree. It is driven by one thread (`run`, `evaluate`, `close`);
 `stop` may come from any other thread at any time.
@@ -41,28 +41,27 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What an engine is doing and since when, by which a slow phase is told from a hung one."""
+    """Current stage of an engine and its duration, which distinguish a slow phase from a hanging one."""
 
     name: str
     """`start`, `rollout`, `update`, `validation` or `save`; other engines may have others."""
     since_s: float
     """Seconds it has been in this stage."""
     usual_s: float | None
-    """Median of the stage's earlier durations in the same phase; None while there are none."""
+    """Median of the stage's earlier durations in the same phase, or None without any."""
     quiet_s: float | None = None
-    """Seconds since the stage began or showed its last progress, such as an answer; None: as `since_s`."""
+    """Seconds since the stage began or last made progress, such as an answer. If None, same as `since_s`."""
 
 
 class Engine(Protocol):
-    """Trains phases one after the other."""
+    """An engine that trains phases one after the other."""
 
     def run(self, spec: PhaseSpec, on_metric: OnMetric) -> PhaseResult | PhaseFailure:
         """Train one phase to its end.
 
-        `on_metric` is called once per finished step, in order, on the engine's thread, and once for the
-        validation at step 0; a validation travels in the point of its step, with its per-item outcomes. A
-        phase that fails is a returned `PhaseFailure`, never an exception; the engine is usable again
-        afterwards.
+        The callback `on_metric` is called once per finished step, in order, on the engine's thread, and once
+        for the validation at step 0. A validation is part of the point of its step, with its per-item
+        outcomes. A failed phase is returned as `PhaseFailure`, never raised, and the engine stays usable.
 
         Raises:
             EngineError: the engine itself cannot start (wrong VeRL version, no capacity).
@@ -70,20 +69,20 @@ class Engine(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """Ask the running phase to end at the next step boundary, its last checkpoint written. Thread-safe,
-        repeatable.
+        """Request that the running phase ends at the next step boundary, with its last checkpoint written.
+        Thread-safe and idempotent.
 
-        `reason` becomes the result's `stop_reason`; one that starts with `verdict` makes it `early_stopped`.
-        Without a running phase nothing happens.
+        `reason` becomes the result's `stop_reason`; a reason that starts with `verdict` makes it
+        `early_stopped`. No-op without a running phase.
         """
         ...
 
     def stage(self) -> Stage | None:
-        """What the running phase or evaluation is doing; None when idle or unknown. Thread-safe."""
+        """Stage of the running phase or evaluation, or None if idle or unknown. Thread-safe."""
         ...
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes per row of `parquet`, in row order; `adapter` None scores the base model.
+        """Greedy outcomes per row of `parquet`, in row order. If `adapter` is None, the base model is scored.
 
         Raises:
             EngineError: the rows could not be scored.
@@ -91,5 +90,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """End every process of the engine; repeatable."""
+        """End every process of the engine. Idempotent."""
         ...

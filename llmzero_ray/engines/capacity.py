@@ -24,11 +24,10 @@ class Machine:
 
 
 def side_cpus(config: SearchConfig) -> int:
-    """CPUs that one slot needs on its machines outside its bundles; an engine of one's own is taken to need
-    none.
+    """CPUs that one slot needs on its machines outside its bundles. A user's engine is assumed to need none.
 
-    The controller of VeRL's queue and each of its units hold one. Ray holds none for VeRL's servers, agent
-    and reward workers and load balancer, but starts them only where one is.
+    The controller of VeRL's queue and each of its units hold one. Ray reserves none for VeRL's servers, agent
+    and reward workers and load balancer, but starts them only on a machine with CPUs.
     """
     engine = config.engine
     if engine.backend != "verl":
@@ -49,9 +48,9 @@ def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str,
 
 
 def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
-    """Why the slots do not fit on these machines even when nothing else runs there; None: they fit.
+    """Why the slots do not fit on these machines even if nothing else runs there, or None if they fit.
 
-    The CPUs beside the bundles of slots on several machines are counted over all machines together.
+    The CPUs outside the bundles of slots on several machines are counted over all machines together.
     """
     slots, side = config.slots, side_cpus(config)
     gpus, cpus = slots.gpus_per_node, slots.gpus_per_node * slots.cpus_per_gpu

@@ -1,6 +1,6 @@
 """What made a phase fail: an exception as a failed phase, and the fault of a GPU that a log tells of.
 
-Not here: what an engine itself turns into a failure, with better knowledge (engines/verl/failures.py).
+VeRL's engine converts the exceptions it knows itself (engines/verl/failures.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LIMIT = 300
 def failure_of(
     node: int, error: Exception, *, steps_done: int, checkpoints: Iterable[Checkpoint]
 ) -> PhaseFailure:
-    """The failed phase that an engine's uncaught exception means."""
+    """Failed phase for an uncaught exception of an engine."""
     classes: list[tuple[type[Exception], FailureClass]] = [(MemoryError, "oom"), (NonFiniteError, "nan")]
     trace = "".join(traceback.format_exception(error))
     return PhaseFailure(

@@ -1,4 +1,4 @@
-"""From the configuration to an engine, by name; heavy imports happen only when one is made."""
+"""Creates an engine by name from the configuration. Heavy imports happen only then."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> Engine:
-    """The engine that `engine.backend` names: `verl`, or one of a plug-in.
+    """Engine that `engine.backend` names: `verl`, or a plug-in's.
 
     `log_dir` receives the engine's own log.
 
     Raises:
-        ConfigError: the name leads nowhere.
+        ConfigError: there is no engine of that name.
     """
     backend = config.engine.backend
     if backend == "verl":
@@ -32,9 +32,9 @@ def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: s
 
 
 def engine_factory(backend: str) -> Callable[..., Any]:
-    """The factory of an engine that is not `verl`.
+    """Factory of an engine other than `verl`.
 
     Raises:
-        ConfigError: the name leads nowhere.
+        ConfigError: there is no engine of that name.
     """
     return load_factory(backend, field="engine.backend")

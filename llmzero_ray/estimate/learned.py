@@ -1,4 +1,4 @@
-"""The memory estimate of one search, corrected by what its phases have shown.
+"""Memory estimate of one search, corrected by its phases.
 
 A phase that trained had headroom at every stage, whatever the estimate says; one that ran out of memory
 needed more than there was at the stage where it did. Both move a margin by stage; the newest word counts. All
@@ -25,7 +25,7 @@ from llmzero_ray.utils.text import GIB
 _STEP = 0.04
 """Share of the card by which a stage that ran out of memory is taken to have exceeded it."""
 _SPARE = 0.12
-"""Share of the card that a repair leaves free for each earlier repair that was not enough."""
+"""Share of the GPU that a repair leaves free for each earlier repair that was not enough."""
 _FELT = 0.05 * GIB
 _SHOWN = 4
 _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -54,7 +54,7 @@ class SearchMemory:
     def assess(self, hyperparameters: Hyperparameters) -> Assessment | None:
         """Whether a phase with these hyper-parameters fits, as far as this search knows.
 
-        None where a value has no meaning for the estimate: VeRL will say what is wrong with it.
+        None if a value is invalid for the estimate: VeRL will report what is wrong with it.
         """
         setup = self._setup(hyperparameters)
         return None if setup is None else assess(self._shape, setup, self.learned)
@@ -66,10 +66,11 @@ class SearchMemory:
         before: Hyperparameters | None = None,
         repairs: Hyperparameters | None = None,
     ) -> str:
-        """Why a phase is not begun, with what would help, for its author; empty: it may be.
+        """Why a phase must not begin, with possible remedies, for its author. Empty if it may begin.
 
-        `before` is the configuration that its author changed. `repairs` is that of the phase that it repairs:
-        what needs less than that one is let through, as the estimate may be too high.
+        `before` is the configuration that its author changed. `repairs` is the configuration of the phase
+        that it repairs: a phase that needs less than that one is accepted, because the estimate may be too
+        high.
         """
         found = self.assess(hyperparameters)
         if found is None or found.status != "does not fit":
@@ -111,7 +112,8 @@ class SearchMemory:
                 self.learned[name] = headroom
 
     def ran_out(self, hyperparameters: Hyperparameters, failure: PhaseFailure) -> None:
-        """A phase with these hyper-parameters ran out of memory; the host's memory teaches nothing."""
+        """Record that a phase with these hyper-parameters ran out of GPU memory. Out-of-memory on the host is
+        ignored."""
         places = () if _ON_HOST.search(failure.cause) else _places(failure)
         for name, headroom in self._headroom(hyperparameters):
             if name in places:

@@ -1,4 +1,4 @@
-"""Memory of a machine's processes, estimated: while a slot's model is loaded, and while it trains.
+"""Estimate of a machine's host memory while a slot's model is loaded, and while it trains.
 
 Sources: VeRL 0.9.1 and vLLM 0.24 to 0.27, by reading; what a process takes beside its tensors is a range of
 sizes seen. Ray's object store and files that are being read are left out: the kernel takes their memory back.
@@ -71,8 +71,8 @@ def _servers(setup: Setup, gpus: int) -> Range:
 
 
 def _asleep(shape: ModelShape, setup: Setup, gpus: int) -> float:
-    """Sleep of level 1, which serving an adapter needs, copies all weights to pinned memory; merged weights
-    are all sent again."""
+    """Bytes of a sleeping server: sleep level 1, which an adapter needs, copies all weights to pinned memory.
+    Merged weights are all sent again."""
     return (
         (setup.sleeps and not setup.serves_merged) * _BF16 * shape.parameters * gpus / setup.tensor_parallel
     )

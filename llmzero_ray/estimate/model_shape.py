@@ -50,7 +50,7 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one decoder layer."""
+        """Parameters of one decoder layer."""
         attention = self.hidden * (2 * self.queries + 2 * self.keys)
         biases = (self.queries + 2 * self.keys) * self.qkv_bias
         norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
@@ -58,18 +58,18 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding, and of the output layer where that is another one."""
+        """Parameters of the embedding, and of the output layer if it is separate."""
         return self.vocab * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         ends = self.embedding_parameters * (1 if self.tied else 2)
         return ends + self.layers * self.layer_parameters + self.hidden
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of vLLM's cache at 2 bytes a value, all layers, before tensor parallelism."""
+        """Bytes per token of vLLM's KV cache at 2 bytes a value, all layers, before tensor parallelism."""
         return 2 * self.layers * self.keys * 2
 
     def lora_parameters(self, rank: int, targets: str = "all-linear") -> int:
@@ -122,7 +122,7 @@ def _adapted_widths(
 
 
 def model_shape(config: Mapping[str, Any], *, name: str) -> ModelShape:
-    """The shape that a `config.json` describes.
+    """Model shape in a `config.json`.
 
     Raises:
         ConfigError: an architecture for which there is no estimate, experts, or sizes that are missing.
@@ -170,7 +170,7 @@ def _sizes(config: Mapping[str, Any], name: str) -> dict[str, int]:
 
 
 def read_shape(path: str) -> ModelShape:
-    """The shape of the model at `path`; of one of `KNOWN` that is not here, by the last part of its name.
+    """Shape of the model at `path`, or of a model in `KNOWN` by the last part of its name.
 
     Raises:
         ConfigError: there is no readable `config.json` and the name is not known, or as `model_shape`.

@@ -21,11 +21,11 @@ Dollars: TypeAlias = Callable[[Course, Mapping[str, int]], float]
 _BEST_PATH = {"low": 0.2, "planned": 0.3, "high": 0.42}
 """Steps of the best strategy as a share of all steps of its search, as seen in published searches."""
 _VALIDATION = {"low": 0.5, "planned": 0.75, "high": 1.0}
-"""Seconds of a validated response as a share of a trained one's, where no validation was measured."""
+"""Seconds of a validated response as a share of a trained one's, if no validation was measured."""
 _COLD_START_S = {"low": 60.0, "planned": 220.0, "high": 600.0}
 _WARM_START_S = {"low": 0.0, "planned": 1.0, "high": 10.0}
 _PROPOSAL_S = {"low": 5.0, "planned": 20.0}
-"""Assumed where they were not measured; a proposal takes `agents.deadline_s` at most."""
+"""Assumed seconds of a proposal, if not measured. A proposal takes `agents.deadline_s` at most."""
 _TRIES = {"low": 1, "planned": 1, "high": 2}
 """Requests per proposal."""
 _ROLLING = 3
@@ -44,7 +44,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTimes:
-    """Measured times of one slot, in seconds; None: not measured."""
+    """Measured times of one slot in seconds. A field is None if not measured."""
 
     source: str
     """Origin of the measurements, as text."""
@@ -79,7 +79,7 @@ class EstimateCase:
     steps: int
     """Training steps of the tree."""
     reference_steps: int
-    """Of the default recipe, trained after the search for comparison; 0: it is not."""
+    """Steps of the default recipe, trained after the search for comparison. 0 if it is not trained."""
     validations: int
     """Passes over the validation split; test measurements are not among them."""
     hours: float
@@ -89,8 +89,8 @@ class EstimateCase:
     dollars: float | None
     """What the agents' requests cost; None where nobody said what they do."""
     disk_bytes: int | None
-    """Adapters that are saved when none is deleted, and the full checkpoints of running phases; None: the
-    size of an adapter is not known."""
+    """Adapters saved if none is deleted, and the full checkpoints of running phases. None if the size of an
+    adapter is not known."""
 
 
 Cases: TypeAlias = tuple[EstimateCase, EstimateCase, EstimateCase]
@@ -108,7 +108,7 @@ class Limit:
 
 
 def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
-    """The limit that ends this case first; None: `budget.runs` does."""
+    """The limit that ends this case first, or None if `budget.runs` does."""
     budget = config.budget
     reached = [
         Limit(key=key, limit=limit, share=limit / amount)

@@ -52,7 +52,8 @@ VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         BUCKET_MEGABYTES: 2048,
     }
 )
-"""What holds for keys that neither the configuration nor the hyper-parameters name; None: as the actor's."""
+"""Defaults of keys that neither the configuration nor the hyper-parameters name. None if it equals the
+actor's."""
 _DTYPES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 _SERVER_TOKENS = 8192
 
@@ -62,14 +63,14 @@ class Setup:
     """One phase on one slot, per GPU; names as in VeRL's configuration."""
 
     gpu_bytes: float
-    """What one GPU has for processes."""
+    """Bytes of one GPU that processes can use."""
     n_gpus: int
-    """Of the slot."""
+    """GPUs of the slot."""
     strategy: str = "fsdp2"
     layered_summon: bool = False
     fsdp_size: int = -1
     weight_bytes: int = 4
-    """Of one base or adapter parameter in its FSDP shard (`model_dtype`)."""
+    """Bytes of one base or adapter parameter in its FSDP shard (`model_dtype`)."""
     param_offload: bool = False
     optimizer_offload: bool = False
     offload_policy: bool = False
@@ -78,47 +79,47 @@ class Setup:
     fused_kernels: bool = False
     torch_compile: bool = True
     no_sync: bool = False
-    """Whether gradients stay whole until the last micro batch."""
+    """Whether gradients stay unsharded until the last micro batch."""
     entropy_chunk: int | None = None
-    """Tokens of one chunk of the entropy; None: all at once."""
+    """Tokens of one chunk of the entropy. If None, all at once."""
     entropy_coeff: float = 0.0
     temperature: float = 1.0
     dynamic_bsz: bool = False
     max_tokens: int = 16_384
-    """Of a packed micro batch on one GPU, update."""
+    """Maximum tokens of a packed micro batch of the update on one GPU."""
     log_prob_max_tokens: int = 16_384
     micro_batch: int = 1
-    """Sequences of a micro batch, update."""
+    """Sequences of a micro batch in the update."""
     log_prob_micro_batch: int = 1
-    """Sequences of a micro batch, policy's or reference's log-probs, whichever is more."""
+    """Sequences of a micro batch for log-probs of policy or reference, whichever is more."""
     prompt: int = 1024
     response: int = 1024
     ulysses: int = 1
     """GPUs that share one sequence."""
     lora_rank: int = 16
     serves_merged: bool = False
-    """Whether vLLM has weights with the adapter added in, and no adapter beside them."""
+    """Whether vLLM has merged weights and no separate adapter."""
     target_modules: str = "all-linear"
     tensor_parallel: int = 1
     utilization: float = 0.5
-    """Share of the card that vLLM may take."""
+    """Share of the GPU that vLLM may use."""
     max_model_len: int = 2048
     max_num_seqs: int = 256
     max_num_batched_tokens: int = _SERVER_TOKENS
     enforce_eager: bool = False
     sleeps: bool = True
-    """Whether vLLM gives its memory back while the policy is trained (`free_cache_engine`)."""
+    """Whether vLLM releases its memory while the policy trains (`free_cache_engine`)."""
     bucket_bytes: float = 2048 * 2.0**20
     """Buffer through which weights travel to vLLM."""
 
     @property
     def shards(self) -> int:
-        """GPUs over which one copy of the parameters is spread."""
+        """GPUs over which one copy of the parameters is sharded."""
         return self.n_gpus if self.fsdp_size < 1 else min(self.fsdp_size, self.n_gpus)
 
     @property
     def sequence(self) -> int:
-        """Longest prompt and response together, tokens."""
+        """Maximum tokens of prompt and response together."""
         return self.prompt + self.response
 
     def update_tokens(self) -> Range:
@@ -126,20 +127,20 @@ class Setup:
         return self._tokens(self.micro_batch, self.max_tokens)
 
     def log_prob_tokens(self) -> Range:
-        """The same where log-probs are taken."""
+        """Tokens of one micro batch on one GPU when computing log-probs."""
         return self._tokens(self.log_prob_micro_batch, self.log_prob_max_tokens)
 
     def _tokens(self, micro_batch: int, budget: int) -> Range:
-        """With a fixed micro batch every sequence may reach its cap, and over a phase some micro batch of
-        such sequences comes; low: half as long. A budget holds: `rearrange_micro_batches` splits until every
-        micro batch is within it."""
+        """Tokens of one micro batch. With a fixed micro batch every sequence may reach its cap, and over a
+        phase some micro batch of such sequences occurs; the low estimate is half as long. A token budget is
+        strict: `rearrange_micro_batches` splits until every micro batch is within it."""
         if self.dynamic_bsz:
             return Range(0.8, 1.0, 1.0) * budget
         return Range(0.5, 1.0, 1.0) * (micro_batch * self.sequence / self.ulysses)
 
 
 def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib: float) -> Setup:
-    """The set-up of a phase with these complete hyper-parameters on GPUs of `gpu_gib` GiB each.
+    """Set-up of a phase with these complete hyper-parameters on GPUs of `gpu_gib` GiB each.
 
     Raises:
         ConfigError: a value of `engine.overrides` is not of its key's type.

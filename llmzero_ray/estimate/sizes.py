@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Range:
-    """A figure that is known within bounds; 0 <= low <= likely <= high."""
+    """A figure known within bounds: 0 <= low <= likely <= high."""
 
     low: float
     likely: float
@@ -20,7 +20,7 @@ class Range:
 
     @staticmethod
     def exactly(value: float) -> Range:
-        """A figure without doubt."""
+        """Range of an exact figure."""
         return Range(value, value, value)
 
     def __add__(self, other: Range) -> Range:
@@ -31,7 +31,7 @@ class Range:
         return Range(self.low * other.low, self.likely * other.likely, self.high * other.high)
 
     def at_least(self, other: Range) -> Range:
-        """The larger of the two, bound by bound."""
+        """Larger of the two, bound by bound."""
         return Range(max(self.low, other.low), max(self.likely, other.likely), max(self.high, other.high))
 
 

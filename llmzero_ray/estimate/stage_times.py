@@ -35,7 +35,7 @@ _BUSY = 0.3
 _TAIL = 1.3
 """The wait for the longest answer, as a factor on decoding."""
 _DECODING = 1.6
-"""The same with the kernels of an adapter, which merged weights do not need."""
+"""Factor for decoding with an adapter's kernels, which merged weights do not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class StageTimes:
 
     @property
     def longest_s(self) -> float:
-        """Of the longest stage."""
+        """Seconds of the longest stage."""
         return max(self.rollout_s, self.update_s, self.validation_s)
 
 
@@ -58,7 +58,7 @@ class TimeLimits:
     """Limits of one phase, in seconds."""
 
     hang_s: float
-    """Of one stage without a sign of progress."""
+    """Seconds that one stage may last without a sign of progress."""
     stop_s: float
     """From a stop's request to the phase's end."""
 
@@ -74,7 +74,8 @@ def stage_times(
 ) -> StageTimes:
     """Seconds of a phase's stages when `rows` are validated with answers of `eval_response` tokens.
 
-    `hyperparameters` are complete. `response`: mean tokens of a rollout's answer; None: all reach their cap.
+    `hyperparameters` are complete. `response` is the mean number of tokens of a rollout's answer; if None,
+    all reach their cap.
     """
     length = setup.response if response is None else response
     n_rollouts = int(hyperparameters["data.train_batch_size"])
@@ -96,12 +97,14 @@ def _speed(setup: Setup) -> tuple[float, float]:
 
 
 def _forward_flops(shape: ModelShape, length: int) -> float:
-    """Of one token of a sequence of this length: the weights, and attention to half of the sequence."""
+    """FLOPs of the forward pass per token of a sequence of this length: the weights, and attention to half of
+    the sequence."""
     return 2 * shape.parameters + 4 * shape.layers * shape.queries * length / 2
 
 
 def _decoding_s(shape: ModelShape, setup: Setup, n_answers: int, length: int) -> float:
-    """Every step reads the weights and the cache of the sequences that run; the cache limits their number."""
+    """Seconds of decoding. Every step reads the weights and the KV cache of the running sequences, and the
+    cache limits their number."""
     _, read = _speed(setup)
     servers = max(1, setup.n_gpus // setup.tensor_parallel)
     on_one = math.ceil(n_answers / servers)

@@ -66,12 +66,13 @@ def cache_bytes(shape: ModelShape, setup: Setup) -> Range:
 
 
 def cache_per_token(shape: ModelShape, setup: Setup) -> float:
-    """Bytes of one token in the KV cache of one GPU: heads are spread, never split."""
+    """Bytes of one token in the KV cache of one GPU. Heads are distributed, never split."""
     return shape.kv_bytes_per_token / min(setup.tensor_parallel, shape.kv_heads)
 
 
 def _share(setup: Setup) -> float:
-    """`request_memory` in vllm/v1/worker/utils.py: a share of the card's total, whatever else is on it."""
+    """vLLM's share in bytes (`request_memory` in vllm/v1/worker/utils.py): a share of the GPU's total,
+    whatever else is on it."""
     return setup.utilization * setup.gpu_bytes
 
 
@@ -84,7 +85,7 @@ def _stage(name: str, setup: Setup, *items: Item) -> StageMemory:
 
 
 def _server_items(shape: ModelShape, setup: Setup) -> tuple[Item, ...]:
-    """What vLLM counts against its share before the cache (`determine_available_memory`)."""
+    """Items that vLLM counts against its share before the cache (`determine_available_memory`)."""
     weights, adapter = _server_weights(shape, setup)
     # Its profiling pass: one step of `max_num_batched_tokens`, and a sampler with float32 logits of
     # `max_num_seqs` sequences, their softmax and their log-probs.
@@ -96,7 +97,7 @@ def _server_items(shape: ModelShape, setup: Setup) -> tuple[Item, ...]:
 
 
 def _server_weights(shape: ModelShape, setup: Setup) -> tuple[Item, Item]:
-    """Base weights in bf16 and the one adapter slot that VeRL asks for (`max_loras` 1)."""
+    """Base weights in bf16, and the single adapter slot that VeRL requests (`max_loras` 1)."""
     base = _BF16 * shape.parameters / setup.tensor_parallel
     parameters = shape.lora_parameters(setup.lora_rank, setup.target_modules)
     slot = 0 if setup.serves_merged else _BF16 * parameters
@@ -153,8 +154,8 @@ def _trainer(
 
 
 def _gathered(shape: ModelShape) -> Item:
-    """Whole layers in bf16 during a pass, and the output layer, which stays until the pass ends: tied, it
-    belongs to FSDP2's root, which is not resharded after its forward."""
+    """Complete layers in bf16 during a pass, and the output layer, which stays until the pass ends: if tied,
+    it belongs to FSDP2's root, which is not resharded after its forward pass."""
     layers = _LAYERS_AT_ONCE * (_BF16 * shape.layer_parameters)
     return Item(name="gathered layers", size=layers + Range.exactly(_BF16 * shape.embedding_parameters))
 
@@ -164,7 +165,7 @@ def _slack(*items: Item) -> Item:
 
 
 def _worse(at_logits: Range, at_layer: Range) -> Item:
-    """The two are never in memory at the same time."""
+    """The larger of two items that are never in memory at the same time."""
     name = LOGITS if at_logits.likely >= at_layer.likely else "activations of a layer"
     return Item(name=name, size=at_logits.at_least(at_layer))
 
@@ -217,7 +218,7 @@ def _update(shape: ModelShape, setup: Setup) -> StageMemory:
 
 
 def _summoned(shape: ModelShape, setup: Setup) -> Item:
-    """What is gathered for vLLM. `collect_lora_params`: FSDP1 gathers the whole model to read the adapter, in
+    """Item gathered for vLLM. `collect_lora_params`: FSDP1 gathers the whole model to read the adapter, in
     the shards' own precision (`FlatParamHandle._force_full_precision`), on every GPU; layer by layer with
     `layered_summon`. FSDP2 gathers single tensors."""
     if setup.serves_merged:

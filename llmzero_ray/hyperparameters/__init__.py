@@ -2,7 +2,7 @@
 
 A configuration is a flat mapping from a trainer's keys to plain values, always complete. The functions here
 are the methods of `VERL_SPACE`; code that may meet another trainer takes a `Space`. Pure: reads no file,
-loads no VeRL. Not here: how a configuration becomes hydra overrides and is read back (engines/verl).
+loads no VeRL.
 """
 
 from llmzero_ray.hyperparameters.couplings import clip_is_inert, largest_divisor, resolve

@@ -1,8 +1,8 @@
-"""The compute of training, in one unit for every method: tokens sampled and trained on, each at its cost.
+"""Compute of training, in the same unit for all methods: tokens sampled and trained on, each at its cost.
 
 With the seconds that an engine takes per token as costs, amounts are seconds of that engine; with costs of 1
-they are tokens. Counted from what phases report, so that the same phases always give the same amount, however
-busy the machine was. Not here: who ends a phase or a search by it (the engines, coordinator/).
+they are tokens. It is counted from the phases' reports, so equal phases always give equal amounts, however
+busy the machine was.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def tokens_so_far(hyperparameters: Hyperparameters, curves: Curves) -> TokenCoun
 
 
 def step_tokens(hyperparameters: Hyperparameters, curves: Curves) -> TokenCounts | None:
-    """The mean tokens of one step of a phase, validations left out; None: lengths were not logged."""
+    """Mean tokens of one training step of a phase, validations excluded. None if lengths were not logged."""
     lengths, prompts = series(curves, LENGTH).values, series(curves, PROMPT_LENGTH).values
     if not lengths:
         return None
@@ -78,12 +78,12 @@ def amount(tokens: TokenCounts | None, cost: TokenCost) -> float:
 
 
 def spent(outcomes: Iterable[PhaseResult | PhaseFailure | None], cost: TokenCost) -> float:
-    """Of phases however they ended; those without an outcome count nothing yet."""
+    """Total cost of all finished phases, whatever their outcome."""
     return sum(amount(outcome.tokens, cost) for outcome in outcomes if outcome is not None)
 
 
 def mean_cost(outcomes: Iterable[PhaseResult | PhaseFailure | None]) -> TokenCost | None:
-    """Seconds per token over several phases, each weighted with its tokens; None: none of them was timed."""
+    """Seconds per token over several phases, weighted by their tokens. None if none of them was timed."""
     timed = [(one.cost, one.tokens) for one in outcomes if one is not None and one.cost and one.tokens]
     sampled, trained = (sum(getattr(tokens, kind) for _, tokens in timed) for kind in ("rollout", "trained"))
     if sampled <= 0 or trained <= 0:
@@ -95,10 +95,10 @@ def mean_cost(outcomes: Iterable[PhaseResult | PhaseFailure | None]) -> TokenCos
 
 
 class ComputeClock:
-    """Counts the compute of one phase, and says when its limit is reached, to the nearest step.
+    """Counts the compute of one phase, and reports when its limit is reached, to the nearest step.
 
-    `used` is what an earlier attempt counted whose full checkpoint this one goes on from. A validation is
-    taken to sample `validation_tokens` until one was reported.
+    `used` is the compute of the earlier attempt whose full checkpoint this one continues from. A validation
+    counts `validation_tokens` until one was reported.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class ComputeClock:
 
 def measured_cost(steps: Iterable[tuple[Hyperparameters, Mapping[str, float | None]]]) -> TokenCost | None:
     """Seconds per token from the timings of training steps: of generation for tokens sampled, of the rest of
-    the step for tokens trained on. None: no step was timed.
+    the step for tokens trained on. None if no step was timed.
 
-    Validations are left out: their answers cost what those of rollouts do.
+    Validations are left out, because their answers cost as much as rollouts.
     """
     sampled = trained = generating = updating = 0.0
     for hyperparameters, metrics in steps:
@@ -150,7 +150,7 @@ def measured_cost(steps: Iterable[tuple[Hyperparameters, Mapping[str, float | No
 
 
 def _number(value: object) -> float:
-    """A finite number, else 0."""
+    """The value if it is a finite number, otherwise 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return 0.0
     return float(value)

@@ -60,10 +60,10 @@ def follow_clip(
 def follow_kl(
     full: dict[str, HyperparameterValue], _: Hyperparameters, changes: Hyperparameters, __: int
 ) -> None:
-    """One KL at a time: a coefficient above 0, or a switch, turns its term on and the other one off.
+    """Use one KL term at a time: a coefficient above 0, or a switch, turns its term on and the other one off.
 
-    Where both coefficients are named, as in Tables 9 and 11 of the paper, the one in the loss acts. Both
-    terms are paid only where both switches are named.
+    If both coefficients are named, as in Tables 9 and 11 of the paper, the one in the loss takes effect. Both
+    terms apply only if both switches are named.
     """
     terms = ((KL_LOSS_COEF, USE_KL_LOSS), (ALGO_KL, USE_KL_IN_REWARD))
     if changes.get(ALGO_KL) == 0 and USE_KL_IN_REWARD not in changes:
@@ -87,7 +87,7 @@ def _number(value: object) -> float:
 def follow_mini_batch(
     full: dict[str, HyperparameterValue], base: Hyperparameters, changes: Hyperparameters, _: int
 ) -> None:
-    """The mini batch keeps the number of updates per step."""
+    """Change the mini batch so that the number of updates per step stays."""
     if TRAIN_BATCH not in changes or MINI_BATCH in changes:
         return
     train, old_mini = int(_number(changes[TRAIN_BATCH])), _number(base.get(MINI_BATCH))
@@ -98,7 +98,7 @@ def follow_mini_batch(
 def follow_micro_batches(
     full: dict[str, HyperparameterValue], _: Hyperparameters, changes: Hyperparameters, n_gpus: int
 ) -> None:
-    """Micro batches become a divisor no larger than before."""
+    """Reduce micro batches to a divisor that is no larger than before."""
     for micro in MICRO_BATCHES:
         rows, size = _rows_per_gpu(full, micro, n_gpus), full.get(micro)
         if micro not in changes and isinstance(size, int) and rows:
@@ -106,18 +106,18 @@ def follow_micro_batches(
 
 
 def _rows_per_gpu(full: Hyperparameters, micro: str, n_gpus: int) -> int:
-    """Sequences of one GPU in the batch that `micro` cuts up; 0 when the batch itself does not divide."""
+    """Sequences per GPU in the batch that `micro` divides, or 0 if the batch itself does not divide."""
     rows = int(_number(full.get(MICRO_BATCHES[micro])) * _number(full.get(ROLLOUT_N)))
     return rows // n_gpus if rows % n_gpus == 0 else 0
 
 
 def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of `number` (>= 1) that is <= `limit`; at least 1."""
+    """Largest divisor of `number` (>= 1) that is <= `limit`, at least 1."""
     return next(d for d in range(max(1, min(number, limit)), 0, -1) if number % d == 0)
 
 
 def nearest_divisor(number: int, target: float) -> int:
-    """The divisor of `number` (>= 1) whose ratio to `target` is nearest to 1; the smaller one of two."""
+    """Divisor of `number` (>= 1) whose ratio to `target` is nearest to 1 (the smaller one in a tie)."""
     divisors = (d for d in range(1, number + 1) if number % d == 0)
     return min(divisors, key=lambda d: max(d / target, target / d))
 
@@ -125,11 +125,10 @@ def nearest_divisor(number: int, target: float) -> int:
 def resolve(
     full: Hyperparameters, *, n_gpus: int = 1, micro_batch_limit: int = 16
 ) -> dict[str, HyperparameterValue]:
-    """The configuration with each "auto" micro batch replaced by the largest divisor of its batch <= the
-    limit.
+    """Configuration in which each "auto" micro batch is the largest divisor of its batch <= the limit.
 
-    `micro_batch_limit` counts sequences per GPU. Specs keep "auto", so that a batch may change between phases
-    without leaving behind a number that no longer divides it.
+    `micro_batch_limit` counts sequences per GPU. Specs keep "auto", so that a changed batch never leaves a
+    micro batch that no longer divides it.
     """
     found = dict(full)
     for micro in MICRO_BATCHES:

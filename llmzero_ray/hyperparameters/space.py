@@ -1,8 +1,7 @@
 """Spaces of hyper-parameters: names, types, bounds, couplings, and who may set what, as one object.
 
-Every value that comes from outside passes `Space.normalize` once; afterwards configurations hold the
-trainer's own keys and typed values. `VERL_SPACE` (verl_space.py) is the one that searches use; a space of
-one's own for another trainer is a `Space` with other rows. Not here: any hyper-parameter.
+Every external value passes `Space.normalize` once; afterwards configurations hold the trainer's own keys and
+typed values. Searches use `VERL_SPACE` (verl_space.py). For another trainer, build a `Space` with other rows.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from llmzero_ray.utils.text import clean, nearest, one_line
 
 AUTO = "auto"
 MAX_TEXT = 200
-"""Most characters of a text that a proposal sets."""
+"""Maximum characters of a text that a proposal sets."""
 MISSING = "???"
-"""OmegaConf's mark of a value that is not there."""
+"""OmegaConf's marker of a missing value."""
 _NOT_TRAINED = ("duration", "fixed")
 
 Kind: TypeAlias = Literal["float", "int", "bool", "choice", "betas", "text"]
@@ -77,19 +76,19 @@ class Parameter:
     """One hyper-parameter: all that belongs to it alone, and the couplings that it takes part in."""
 
     key: str
-    """The trainer's own name of it; dotted where it is nested."""
+    """Key of the trainer, dotted if nested."""
     alias: str
-    """Short name: accepted as input, shown in tables."""
+    """Short name, accepted as input and shown in tables."""
     kind: Kind
     default: HyperparameterValue
     doc: str
     group: Group = "fixed"
     low: float | None = None
-    """Smallest value allowed (of numbers, and of each of the betas)."""
+    """Minimum value (of numbers, and of each of the betas)."""
     high: float | None = None
-    """Largest value allowed."""
+    """Maximum value."""
     scale: Scale = "linear"
-    """Whether equal steps or equal factors of the value matter; 0 stands apart on a log scale."""
+    """Whether equal differences or equal factors of the value matter. 0 is a special case on a log scale."""
     choices: tuple[str, ...] = ()
     hot: bool = False
     """Whether a live engine can change the value between two phases, and reads it back from where it acts."""
@@ -98,7 +97,7 @@ class Parameter:
     also: tuple[str, ...] = ()
     """Further short names."""
     nullable: bool = False
-    """Whether null is allowed. A default of None leaves the key out: the engine or VeRL decides."""
+    """Whether null is allowed. With a default of None the key is left out, and the engine or VeRL decides."""
     auto: bool = False
     """Whether "auto" is allowed: `resolve` replaces it by a number that fits the batch."""
     by_permission: bool = False
@@ -123,15 +122,15 @@ def _no_other(_: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """All hyper-parameters of one trainer. A configuration is a flat mapping from keys to plain values."""
+    """The hyper-parameters of one trainer. A configuration is a flat mapping from keys to plain values."""
 
     trainer: str
     """Name of the trainer, for messages."""
     version: str = ""
     parameters: tuple[Parameter, ...]
-    """In the order in which they are shown."""
+    """Rows in display order."""
     is_other_key: Callable[[str], bool] = _no_other
-    """Whether the trainer has this key although no row describes it: any plain value may be given then."""
+    """Whether the trainer has this key although no row describes it. Any plain value is then allowed."""
     other_keys: frozenset[str] = frozenset()
     """Such keys as far as they can be listed, for "did you mean"."""
     proposable: tuple[Parameter, ...] = ()
@@ -148,7 +147,7 @@ class Space:
 
     @cached_property
     def _proposable(self) -> Mapping[str, Parameter]:
-        """Every key that has bounds."""
+        """All keys that have bounds."""
         return {row.key: row for row in (*self.proposable, *self.parameters)}
 
     @cached_property
@@ -163,14 +162,14 @@ class Space:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """Every short name -> key: aliases, synonyms, and ends of keys that belong to one key only."""
+        """Short name -> key: aliases, synonyms, and unambiguous ends of keys."""
         named = {name: p.key for p in self.parameters for name in (p.alias, *p.also)}
         return {**_unique_ends(self.proposable), **_unique_ends(self.parameters), **named}
 
     # --- names ----------------------------------------------------------------------------------------------
 
     def canonical(self, name: str) -> str:
-        """The key for an alias, an unambiguous end of a key (`optim.lr`), or a key.
+        """Key for an alias, an unambiguous end of a key (`optim.lr`), or a key.
 
         Raises:
             HyperparameterError: unknown; the message names the nearest match.
@@ -192,28 +191,28 @@ class Space:
         raise HyperparameterError(f"hyper-parameter {name!r} is not known to {known_to}: {hint}")
 
     def short(self, key: str) -> str:
-        """The alias of a key that has a row; other keys as they are."""
+        """Alias of a key that has a row. Other keys are returned unchanged."""
         return self.by_key[key].alias if key in self.by_key else key
 
     def is_hot(self, key: str) -> bool:
-        """Whether a live engine can take a new value between phases; unknown keys are cold."""
+        """Whether a live engine can accept a new value between phases. Unknown keys are cold."""
         return key in self.by_key and self.by_key[key].hot
 
     # --- who may set what -----------------------------------------------------------------------------------
 
     def owned(self, key: str) -> str | None:
-        """Why `root.overrides` may not set a key (and what to set instead); None: it may."""
+        """Why `root.overrides` may not set a key (and what to set instead), or None if it may."""
         for setting, given in self.from_config.items():
             if given == key:
                 return f"set {setting} in search.yaml"
         return next((reason for pattern, reason in self.owned_by if re.fullmatch(pattern, key)), None)
 
     def denied(self, key: str) -> str | None:
-        """Why nobody may change a key during a search; None: the user may.
+        """Why nobody may change a key during a search, or None if the user may.
 
-        Refused: what runs code or touches paths, rewards and logging, and what the engine or the measurement
-        owns. Keys whose root value a field of search.yaml gives may be changed (those of `kept_at_resume`
-        only without a resume: `check_transition`).
+        Rejected are keys that run code or touch paths, rewards and logging, and keys that the engine or the
+        measurement owns. Keys whose root value a field of search.yaml gives may be changed (those of
+        `kept_at_resume` only without a resume: `check_transition`).
         """
         if self.never and re.search(self.never, key):
             return "it runs code, or names a path, a reward or a log"
@@ -222,8 +221,8 @@ class Space:
         return None if key in self.from_config.values() else self.owned(key)
 
     def forbidden(self, key: str) -> str | None:
-        """Why a proposer may never change a key; None: it may, within its bounds. Keys without bounds are
-        refused."""
+        """Why a proposer may never change a key, or None if it may within the bounds. Keys without bounds are
+        rejected."""
         reason = self.denied(key)
         if reason is not None:
             return reason
@@ -234,14 +233,14 @@ class Space:
         return None
 
     def bounds(self, key: str) -> Parameter | None:
-        """The row with the bounds of a proposal's value; None: the key has none."""
+        """The row with the bounds of a proposal's value, or None if the key has none."""
         return self._proposable.get(key)
 
     def proposed(self, key: str, value: Any) -> HyperparameterValue:
         """A proposal's value of a key, typed and within the bounds that hold for proposals.
 
         Raises:
-            HyperparameterError: the key is not one that a proposal may set, or the value is none for it.
+            HyperparameterError: a proposal may not set the key, or the value is not allowed.
         """
         reason = self.forbidden(key)
         if reason is not None:
@@ -259,7 +258,7 @@ class Space:
     # --- values ---------------------------------------------------------------------------------------------
 
     def defaults(self) -> dict[str, HyperparameterValue]:
-        """The keys that every phase's configuration holds, with their defaults.
+        """Keys of every phase's configuration, with their defaults.
 
         Left out: durations and measurement, and keys that the engine or the trainer decides by default.
         """
@@ -299,8 +298,8 @@ class Space:
     ) -> dict[str, HyperparameterValue]:
         """A full configuration with changes applied and validated.
 
-        Names may be aliases. Values that hang on a changed one follow where that does no harm (`follow`). A
-        value named in `changes` is never touched.
+        Names may be aliases. Values that depend on a changed one follow if that is harmless (`follow`). A
+        value named in `changes` is never adjusted.
 
         Raises:
             HyperparameterError: unknown key, wrong value, or a broken coupling.
@@ -313,10 +312,10 @@ class Space:
         return full
 
     def validate(self, full: Hyperparameters, *, n_gpus: int = 1, limits: Limits | None = None) -> None:
-        """Refuse a configuration that is incomplete, out of bounds or inconsistent.
+        """Reject a configuration that is incomplete, out of bounds or inconsistent.
 
         Raises:
-            HyperparameterError: what is wrong, with the values at hand.
+            HyperparameterError: the configuration is invalid; the message has the values.
         """
         missing = [key for key in self.defaults() if key not in full]
         if missing:
@@ -333,7 +332,7 @@ class Space:
                 raise HyperparameterError(f"{given}: {why}.")
 
     def check_transition(self, parent: Hyperparameters, child: Hyperparameters, *, resumed: bool) -> None:
-        """Refuse a child that resumes from a parent's checkpoint with another adapter shape.
+        """Reject a child that resumes from a parent's checkpoint with another adapter shape.
 
         Raises:
             HyperparameterError: a key of `kept_at_resume` differs; a phase from the base model may change it.
@@ -364,7 +363,7 @@ class Space:
     def diff(
         self, old: Hyperparameters, new: Hyperparameters
     ) -> dict[str, tuple[HyperparameterValue, HyperparameterValue]]:
-        """Key -> (old, new) of the differing keys, in the order of the rows; a missing key counts as None."""
+        """Key -> (old, new) of the differing keys, in row order. A missing key counts as None."""
         order = {row.key: i for i, row in enumerate(self.parameters)}
         keys = sorted({*old, *new}, key=lambda key: (order.get(key, len(order)), key))
         pairs = {key: (old.get(key), new.get(key)) for key in keys}
@@ -372,7 +371,7 @@ class Space:
 
 
 def _unique_ends(rows: tuple[Parameter, ...]) -> dict[str, str]:
-    """End of a dotted key -> the key, where it is the end of one key only."""
+    """End of a dotted key -> the key, if it is the end of only one key."""
     ends: dict[str, set[str]] = {}
     for row in rows:
         parts = row.key.split(".")
@@ -385,7 +384,7 @@ def _unique_ends(rows: tuple[Parameter, ...]) -> dict[str, str]:
 
 
 def typed(row: Parameter, value: Any) -> HyperparameterValue:
-    """A value as its row has it.
+    """The value in the type of its row.
 
     Raises:
         HyperparameterError: it has the wrong type or is out of bounds.
@@ -481,14 +480,14 @@ def _wrong(row: Parameter, value: Any) -> HyperparameterError:
 
 
 def _shown(value: Any) -> str:
-    """A wrong value in a message, however long or large it is."""
+    """A wrong value for a message, shortened if necessary."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 512:
         return f"a whole number of {value.bit_length()} bits"
     return one_line(repr(value), MAX_TEXT)
 
 
 def allowed(row: Parameter) -> str:
-    """The values that a row accepts, in words."""
+    """Description of the values that a row accepts."""
     what = {
         "float": f"a number in [{row.low:g}, {row.high:g}]" if row.low is not None else "",
         "int": f"a whole number in [{row.low:.0f}, {row.high:.0f}]" if row.low is not None else "",
@@ -508,7 +507,7 @@ def _same(a: HyperparameterValue, b: HyperparameterValue) -> bool:
 
 
 def format_value(key: str, value: HyperparameterValue) -> str:
-    """A value as text: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`; at most 200 characters of a text."""
+    """Value as text: `5e-5`, `0.001`, `true`, `(0.9, 0.999)`, `null`. Texts are cut at 200 characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -155,7 +155,7 @@ OPEN_PREFIXES = (
     "actor_rollout_ref.actor.fsdp_config.mixed_precision.",
     "data.apply_chat_template_kwargs.",
 )
-"""Mappings that VeRL hands on as they are: any key below them may be written."""
+"""Mappings that VeRL passes on unchanged. Any key below them is allowed."""
 
 
 def _read(text: str) -> Iterator[str]:
@@ -171,7 +171,7 @@ VERL_KEYS: frozenset[str] = frozenset(_read(_TEXT))
 
 
 def is_verl_key(key: str) -> bool:
-    """Whether VeRL 0.9.1 has this key, or hands on a mapping that may hold it."""
+    """Whether VeRL 0.9.1 has this key, or passes on a mapping that may contain it."""
     return key in VERL_KEYS or f"{key}." in OPEN_PREFIXES or key.startswith(OPEN_PREFIXES)
 
 

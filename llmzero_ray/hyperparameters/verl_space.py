@@ -26,13 +26,13 @@ VERL_SPACE = Space(
 _TRAINS_ALONE = frozenset(
     row.key for row in (*PARAMETERS, *PROPOSABLE) if row.group != "fixed" and not row.why_fixed
 )
-"""Keys that validations of a given policy do not depend on: they have their own cap and sampling."""
+"""Keys that do not affect validations of a given policy, which have their own cap and sampling."""
 
 
 def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
-    """Whether validations under two configurations measure the same of one policy.
+    """Whether validations of a policy under two configurations are comparable.
 
-    A key that is not in the table may act on validations: it has to be equal.
+    A key outside the table may affect validations, so it must be equal.
     """
     missing = object()
     names = {*one, *other} - _TRAINS_ALONE
@@ -40,7 +40,7 @@ def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
 
 
 def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Space:
-    """The space with the keys of `agents.allow`, which proposals may set too; they need not be VeRL's.
+    """Space with the keys of `agents.allow`, which proposals may also set. They need not be VeRL's.
 
     Raises:
         ConfigError: a key that no proposal may ever set.
@@ -77,7 +77,7 @@ def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Sp
 
 
 def _permitted(row: Parameter, bounds: AllowedKey) -> Parameter:
-    """A row of the table that proposals may set from now on, within these choices.
+    """Row of the table that proposals may now set, within these choices.
 
     Raises:
         ConfigError: a choice that the row does not have.

@@ -1,10 +1,8 @@
 """The journal of a search: its events, durable before anything acts on them, in a directory or object store.
 
-    00000042.e002.json           one event: format, number, epoch, journal, writer, checksum, event
-    00000001-00000512.segment    old events in one object, a line each; their single files are deleted
-    epochs/002.json              who writes in epoch 2
-
-Not here: what events mean (coordinator/).
+00000042.e002.json           one event: format, number, epoch, journal, writer, checksum, event
+00000001-00000512.segment    old events in one object, a line each; their single files are deleted
+epochs/002.json              who writes in epoch 2
 """
 
 from llmzero_ray.journal.base import JournalStore

@@ -1,8 +1,4 @@
-"""The protocol of a journal's store: named objects, each created once.
-
-Not here: the stores (local.py, object_store.py), the store for an address (opening.py), the objects
-(names.py).
-"""
+"""The protocol of a journal's store: named objects, each created once."""
 
 from __future__ import annotations
 
@@ -13,18 +9,19 @@ from llmzero_ray.utils.text import collapse_whitespace
 
 
 class JournalStore(Protocol):
-    """Names with bytes. A name may have one folder: `epochs/002.json`. `str()` of it is its address.
+    """Store of named byte objects. A name may have one folder: `epochs/002.json`. `str()` of the store is its
+    address.
 
     Listing must show every object whose creation has returned (POSIX file systems, S3, GCS and Azure do).
     """
 
     @property
     def n_parallel(self) -> int:
-        """How many reads to send in parallel."""
+        """Number of parallel reads."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Names in a folder, without it, in no order; none when it does not exist.
+        """Names in a folder, without its prefix and in no order. Empty if it does not exist.
 
         Raises:
             StorageError: it cannot be listed.
@@ -32,7 +29,7 @@ class JournalStore(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """The content of an object.
+        """Content of an object.
 
         Raises:
             FileNotFoundError: no object has this name.
@@ -68,7 +65,7 @@ class JournalStore(Protocol):
 
 
 def unreadable(where: str, error: Exception) -> StorageError:
-    """The error for an object that exists and cannot be read, with the remedy."""
+    """Error for an object that exists but cannot be read, with the remedy."""
     what = getattr(error, "strerror", None) or collapse_whitespace(str(error))
     return StorageError(
         f"{where}: cannot be read ({what}). Make it readable, then run the same command again."

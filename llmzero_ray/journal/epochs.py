@@ -5,8 +5,6 @@ it; a new writer reads the journal after its claim. So either the new writer has
 one has seen the claim and does not act: no event that was acted on is ever replaced. Two writers that claim
 the same epoch create the same name, and the store refuses the second. This requires a store that lists every
 object whose creation has returned.
-
-Not here: when to claim (writer.py).
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ def take_epoch(store: JournalStore, epoch: int, writer: Writer) -> Claim:
 
 
 def withdraw(store: JournalStore, claim: Claim) -> None:
-    """Withdraw a claim under which nothing was written; one that remains costs only an epoch number."""
+    """Withdraw a claim under which nothing was written. A claim that remains only costs an epoch number."""
     with contextlib.suppress(StorageError):
         store.remove(claim.name)
 

@@ -33,14 +33,14 @@ class TornBodyError(BodyError):
 
 
 class OtherVersionError(BodyError):
-    """The body is intact, and this version cannot read it."""
+    """The body is intact, but this version cannot read it."""
 
     fix = "Another version of llmzero-ray wrote it: go on with that version. Nothing is lost."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """An event as it was found."""
+    """An event as stored."""
 
     name: EventName
     event: Event
@@ -51,7 +51,7 @@ class Body:
 
 
 def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes:
-    """The body of an event: one line of JSON."""
+    """Body of an event: one line of JSON."""
     data = to_json(event)
     body = {
         "format": FORMAT,
@@ -66,7 +66,7 @@ def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes
 
 
 def decode(content: bytes | str, name: EventName | None) -> Body:
-    """The event in a body that was read from `name`; `name` None: any position is accepted.
+    """The event in a body that was read from `name`. If `name` is None, any position is accepted.
 
     Raises:
         TornBodyError: the body is truncated or was changed.
@@ -81,10 +81,8 @@ def decode(content: bytes | str, name: EventName | None) -> Body:
 
 
 def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
-    """As `decode`, of JSON that is parsed already.
-
-    `trusted`: the content was verified already, so that its checksum is not computed.
-    """
+    """As `decode`, for JSON that is already parsed. If `trusted`, the content was verified before and its
+    checksum is not computed."""
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
         raise TornBodyError("is no event file")
     if (written := body["format"]) != FORMAT:

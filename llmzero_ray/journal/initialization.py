@@ -1,7 +1,4 @@
-"""What stays of a journal when a search that has trained nothing starts over: its initialization.
-
-Not here: what else starts over (storage.py).
-"""
+"""Keeps only the initialization of a journal, when a search that has trained nothing starts over."""
 
 from __future__ import annotations
 
@@ -11,10 +8,10 @@ from llmzero_ray.records.events import SearchStarted
 
 
 def keep_initialization(where: Where) -> bool:
-    """Remove the events from `SearchStarted` on, the newest first; False: nothing stands before it, and
-    nothing was removed.
+    """Remove the events from `SearchStarted` on, newest first. Returns False, without removing anything, if
+    there is nothing before it.
 
-    A kill in between leaves a shorter journal that is whole.
+    A kill in between leaves a shorter, consistent journal.
 
     Raises:
         JournalError: the journal is damaged.

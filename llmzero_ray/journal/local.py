@@ -1,7 +1,4 @@
-"""A journal's objects as files of a directory.
-
-Not here: creating a file in one step (llmzero_ray/utils/files.py).
-"""
+"""A journal's objects as files of a directory."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from llmzero_ray.utils.files import create_file, storage_error
 
 
 class LocalStore:
-    """A directory of this machine, or one that is mounted; made when the first object is."""
+    """A local or mounted directory, created with the first object."""
 
     n_parallel = 1
 
@@ -24,7 +21,7 @@ class LocalStore:
         return str(self.directory)
 
     def names(self, folder: str = "") -> list[str]:
-        """Names in a folder; none when it does not exist."""
+        """Names in a folder. Empty if it does not exist."""
         try:
             return os.listdir(self.directory / folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -33,7 +30,7 @@ class LocalStore:
             raise unreadable(str(self.directory / folder), error) from error
 
     def read(self, name: str) -> bytes:
-        """What is in a file."""
+        """Content of a file."""
         try:
             with open(f"{self.directory}/{name}", "rb") as file:
                 return file.read()
@@ -43,7 +40,7 @@ class LocalStore:
             raise unreadable(f"{self}/{name}", error) from error
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of this name."""
+        """Whether a file of this name exists."""
         try:
             os.stat(f"{self.directory}/{name}")
         except (FileNotFoundError, NotADirectoryError):
@@ -53,11 +50,11 @@ class LocalStore:
         return True
 
     def create(self, name: str, content: bytes) -> None:
-        """Make a file in one step; both it and its name are on the disk when this returns."""
+        """Create a file atomically. The file and its name are on disk when this returns."""
         create_file(self.directory / name, content)
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         try:
             os.unlink(self.directory / name)
         except (FileNotFoundError, NotADirectoryError):

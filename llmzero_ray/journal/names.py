@@ -1,7 +1,4 @@
-"""Names of the objects of a journal.
-
-Not here: what is in them (event_file.py, segments.py, epochs.py).
-"""
+"""Names of the objects of a journal."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _STRAY = re.compile(r"\d{6,}\b.*")
 
 
 class EventName(NamedTuple):
-    """Place of an event and the epoch it was written in; sorts by place."""
+    """Position of an event and the epoch it was written in. Sorts by position."""
 
     number: int
     epoch: int
@@ -28,7 +25,7 @@ class EventName(NamedTuple):
 
 
 class SegmentName(NamedTuple):
-    """First and last event of a segment; sorts by the first."""
+    """First and last event of a segment. Sorts by the first."""
 
     first: int
     last: int
@@ -39,20 +36,20 @@ class SegmentName(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """The names of a journal's objects, parsed and sorted."""
+    """Names of a journal's objects, parsed and sorted."""
 
     events: tuple[EventName, ...] = ()
     segments: tuple[SegmentName, ...] = ()
     strays: tuple[str, ...] = field(default=())
-    """Names that start like an event's and are not valid: copies, backups, truncated uploads."""
+    """Names that start like an event's but are not valid: copies, backups, truncated uploads."""
 
     @property
     def epoch(self) -> int:
-        """Highest epoch of a single event; 0 when there is none."""
+        """Highest epoch of a single event, or 0 if there is none."""
         return max((event.epoch for event in self.events), default=0)
 
     def segment_of(self, number: int) -> SegmentName | None:
-        """The segment that contains an event; the longest of several."""
+        """Segment that contains an event, or the longest of several."""
         held = [segment for segment in self.segments if segment.first <= number <= segment.last]
         return max(held, key=lambda segment: segment.last, default=None)
 
@@ -69,7 +66,7 @@ class Listing:
 
 
 def read_names(names: Iterable[str], *, place: str) -> Listing:
-    """The listing of a journal's objects; unrelated names are skipped.
+    """Listing of a journal's objects. Unrelated names are skipped.
 
     Raises:
         JournalError: one event exists under two names.

@@ -18,7 +18,7 @@ from llmzero_ray.utils.text import collapse_whitespace
 class ObjectStore:
     """Objects of one obstore store (`obstore.store.S3Store`, ...), which already has its bucket and prefix.
 
-    An object is durable, whole, once its creation has returned: S3, GCS and Azure promise that. A local
+    An object is durable and complete once its creation has returned, as S3, GCS and Azure guarantee. A local
     directory belongs in a `LocalStore`, which syncs.
     """
 
@@ -32,7 +32,7 @@ class ObjectStore:
         return self._address
 
     def names(self, folder: str = "") -> list[str]:
-        """Names in a folder; none when it does not exist."""
+        """Names in a folder. Empty if it does not exist."""
         import obstore
 
         try:
@@ -42,7 +42,7 @@ class ObjectStore:
         return [entry["path"].rpartition("/")[2] for entry in found["objects"]]
 
     def read(self, name: str) -> bytes:
-        """What is in an object."""
+        """Content of an object."""
         import obstore
 
         try:
@@ -53,7 +53,7 @@ class ObjectStore:
             raise unreadable(self._place(name), brief(error)) from error
 
     def exists(self, name: str) -> bool:
-        """Whether there is an object of this name."""
+        """Whether an object of this name exists."""
         import obstore
 
         try:
@@ -65,7 +65,7 @@ class ObjectStore:
         return True
 
     def create(self, name: str, content: bytes) -> None:
-        """Make an object in one request, which the store refuses when the name is taken."""
+        """Create an object in one request, which the store rejects if the name is taken."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -77,7 +77,7 @@ class ObjectStore:
             raise self._unwritable(name, error) from error
 
     def remove(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         import obstore
 
         try:
@@ -95,15 +95,15 @@ class ObjectStore:
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """What obstore raises."""
+    """Exceptions that obstore raises."""
     from obstore.exceptions import BaseError
 
     return BaseError, OSError
 
 
 def brief(error: BaseException) -> OSError:
-    """An obstore error on one line, without the library's dump of its own objects; a full disk below a local
-    store keeps its number."""
+    """An obstore error on one line, without the library's dump of its own objects. A full disk below a local
+    store keeps its error number."""
     text = str(error).partition("Debug source:")[0]
     number = re.search(r"\(os error (\d+)\)", str(error))
     line = collapse_whitespace(text)

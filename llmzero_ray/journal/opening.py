@@ -1,7 +1,4 @@
-"""Open the store for a directory or an address, and check that it can be used.
-
-Not here: what stores do (local.py, object_store.py).
-"""
+"""Open the store for a directory or an address, and check that it can be used."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ from llmzero_ray.journal.object_store import ObjectStore, brief, store_errors
 from llmzero_ray.utils.text import one_line
 
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
-"""Limits of a request: seconds to connect, seconds until its response, number of tries."""
+"""Limits of a request: seconds to connect, seconds until the response, number of tries."""
 OPEN_S = 60.0
-"""Seconds within which a store must have been listed."""
+"""Timeout for listing a store, in seconds."""
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
@@ -42,7 +39,7 @@ _trusted = set[str]()
 
 
 def trust(address: str | None) -> None:
-    """Let this process look into the journal of a search that it runs: its user gave the address."""
+    """Allow this process to read the journal of a search that it runs, since its user gave the address."""
     if address is not None:
         _trusted.add(address)
 
@@ -53,10 +50,10 @@ def is_trusted(address: str) -> bool:
 
 
 def check_server(address: str) -> None:
-    """Check that requests, which are signed, go to no server that only the author of an address named.
+    """Check that signed requests do not go to a server that only the author of an address named.
 
     Raises:
-        ConfigError: it names a server of its own, and the environment does not name the same.
+        ConfigError: it names a server that the environment does not name.
     """
     endpoint = _endpoint(_s3_options(urlsplit(address))) if address[:5].lower() == "s3://" else None
     known = [os.environ.get(name, "").rstrip("/") for name in _ENDPOINT_VARIABLES]
@@ -70,12 +67,12 @@ def check_server(address: str) -> None:
 
 
 def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
-    """The store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000; a store
-    is returned unchanged.
+    """Store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000. A store is
+    returned unchanged.
 
     S3 takes its keys from the address (s3://key:secret@bucket), else from AWS_ACCESS_KEY_ID and
     AWS_SECRET_ACCESS_KEY, the profile AWS_PROFILE of ~/.aws/credentials, or the machine's role. GCS and Azure
-    take theirs from the environment. A store that is no directory is listed once before this returns.
+    take theirs from the environment. A store that is not a directory is listed once before this returns.
 
     Raises:
         ConfigError: the address cannot be understood.
@@ -98,7 +95,7 @@ def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
 
 
 def _listed(store: Any, shown: str) -> JournalStore:
-    """The journal's store on an obstore store, once it has been listed."""
+    """Journal store on an obstore store, once it has been listed."""
     found = ObjectStore(store, address=shown.partition("?")[0])
     try:
         found.names()
@@ -108,7 +105,7 @@ def _listed(store: Any, shown: str) -> JournalStore:
 
 
 def _directory(text: str) -> LocalStore:
-    """The directory of a file:// address."""
+    """Directory of a file:// address."""
     parts = urlsplit(text)
     if parts.netloc or not parts.path.startswith("/"):
         raise ConfigError(f"{text}: cannot be used as a storage: it names a host. Give {_KNOWN}.")
@@ -116,7 +113,7 @@ def _directory(text: str) -> LocalStore:
 
 
 def _any(text: str, shown: str) -> Any:
-    """The obstore store of an address that obstore understands."""
+    """obstore store of an address that obstore understands."""
     from obstore.store import from_url
 
     address = re.sub(r"^gcs://", "gs://", text, flags=re.IGNORECASE)
@@ -127,7 +124,7 @@ def _any(text: str, shown: str) -> Any:
 
 
 def _s3(text: str, shown: str) -> Any:
-    """An S3 store; keys, endpoint and region may stand in the address."""
+    """S3 store. The address may contain keys, endpoint and region."""
     from obstore.store import S3Store
 
     parts = urlsplit(text)
@@ -170,13 +167,13 @@ def _s3_options(parts: SplitResult) -> dict[str, str]:
 
 
 def _endpoint(options: Mapping[str, str]) -> str | None:
-    """The server that an address in S3 names; None: it names none."""
+    """Server that an S3 address names, or None if it names none."""
     scheme, separator, host = options.get("endpoint_override", "").rpartition("://")
     return f"{scheme if separator else options.get('scheme', 'https')}://{host.rstrip('/')}" if host else None
 
 
 def _region(bucket: str, shown: str, *, has_host: bool) -> str:
-    """The region of a bucket; for a self-hosted server any value is accepted."""
+    """Region of a bucket. For a self-hosted server any value is accepted."""
     known = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if known or has_host:
         return known or "us-east-1"
@@ -190,7 +187,7 @@ def _region(bucket: str, shown: str, *, has_host: bool) -> str:
 
 
 def _profile_keys() -> dict[str, str]:
-    """Keys of the profile in use in ~/.aws/credentials, which obstore does not read; none without them."""
+    """Keys of the current profile in ~/.aws/credentials, which obstore does not read. Empty without them."""
     place = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(Path.home() / ".aws" / "credentials")
     profiles = configparser.ConfigParser(interpolation=None)
     try:
@@ -219,7 +216,7 @@ def _retry_config() -> dict[str, Any]:
 
 
 def _explained(error: BaseException, shown: str) -> StorageError:
-    """The error of a store as one line, with the remedy."""
+    """Error of a store on one line, with the remedy."""
     text = str(brief(error))
     code = _CODE.search(text)
     what = (code[1] or f"HTTP status {code[2]}") if code else text[:300]
@@ -242,7 +239,7 @@ def _explained(error: BaseException, shown: str) -> StorageError:
 
 
 def _within(limit_s: float, open_it: Callable[[], JournalStore], shown: str) -> JournalStore:
-    """Call `open_it` with a time limit, since the libraries below may wait for minutes."""
+    """Call `open_it` with a timeout, because the libraries may wait for minutes."""
     outcome: list[JournalStore | LlmzeroError] = []
 
     def work() -> None:

@@ -1,7 +1,7 @@
-"""Read a journal, whole or as it grows, and report damage with its exact place.
+"""Reads a journal, complete or while it grows, and reports damage with its exact position.
 
 Recent events are in single files and older ones in segments; a writer may be moving them from the former to
-the latter at the same time. Not here: appending (writer.py).
+the latter at the same time.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Damage:
     place: str
     """Address of the journal."""
     file: str | None
-    """Name of the damaged object; None when it is missing."""
+    """Name of the damaged object, or None if it is missing."""
     number: int
-    """Number of the first event that cannot be read; all before it can."""
+    """Number of the first unreadable event. All earlier ones are readable."""
     problem: str
     fix: str
 
@@ -68,13 +68,13 @@ class JournalReader:
     def __init__(self, where: Where) -> None:
         self.store = open_store(where)
         self.directory: Path | None = getattr(self.store, "directory", None)
-        """Where the journal is on this machine; None for other stores."""
+        """Local directory of the journal, or None for other stores."""
         self.torn: str | None = None
-        """Name of a last file that could not be read; None when there is none."""
+        """Name of an unreadable last file, or None."""
         self.strays: tuple[str, ...] = ()
-        """Names that look like an event's and are not valid; they are ignored."""
+        """Names that look like an event's but are not valid. They are ignored."""
         self.journal_id: str | None = None
-        """Id of the journal; None until an event with an id was read."""
+        """Id of the journal, or None until an event with an id was read."""
         self.in_segments = 0
         """Number of events, from the first on, that were read from intact segments."""
         self.last_name: str | None = None
@@ -86,12 +86,12 @@ class JournalReader:
 
     @property
     def epoch(self) -> int:
-        """Highest epoch read so far; 0 for an empty journal."""
+        """Highest epoch read so far, or 0 for an empty journal."""
         return self._epoch
 
     @property
     def length(self) -> int:
-        """Events read so far."""
+        """Number of events read so far."""
         return self._next - 1
 
     def poll(self) -> tuple[Event, ...]:
@@ -111,7 +111,7 @@ class JournalReader:
         return entries
 
     def poll_whole(self) -> tuple[tuple[Entry, ...], Damage | None]:
-        """(new events up to the first unreadable one, the defect; None: there is none).
+        """(new events up to the first unreadable one, the defect or None if there is none).
 
         Raises:
             JournalError: events that were read before have been replaced, or one exists twice.
@@ -168,7 +168,7 @@ class JournalReader:
             self._warn(name, "looks like an event of the journal and is none by its name; ignored")
 
     def _plan(self, listing: Listing) -> Iterator[EventName | SegmentName]:
-        """Objects to read, in order: segments where they exist, else single files."""
+        """Objects to read, in order: segments if they exist, otherwise single files."""
         number = self._next
         for event in listing.effective(from_number=number, epoch=self._epoch):
             while (segment := listing.segment_of(number)) is not None:
@@ -199,7 +199,7 @@ class JournalReader:
     def _take_singles(
         self, segment: SegmentName, listing: Listing, entries: list[Entry], error: BodyError
     ) -> Damage | None:
-        """The single files in place of a segment that was truncated during its write."""
+        """Read the single files instead of a segment that was truncated during its write."""
         self._warn(str(segment), f"{error}; its events are read from their single files")
         for event in listing.effective(from_number=self._next, epoch=self._epoch):
             if event.number != self._next or event.number > segment.last:
@@ -261,7 +261,7 @@ class JournalReader:
 
 
 def read_all(where: Where) -> tuple[Event, ...]:
-    """All events of a journal, oldest first; none when it does not exist.
+    """All events of a journal, oldest first. Empty if it does not exist.
 
     Raises:
         JournalError: an event is missing, damaged, or of a version that this one cannot read.
@@ -272,8 +272,8 @@ def read_all(where: Where) -> tuple[Event, ...]:
 
 @contextmanager
 def _collector_paused(is_long: bool) -> Iterator[None]:
-    """No garbage collection while a long history is built: records hold no cycles, and looking for some takes
-    a third of the time."""
+    """Context without garbage collection while a long history is built: records hold no cycles, and searching
+    for some takes a third of the time."""
     was_on = gc.isenabled()
     if is_long:
         gc.disable()

@@ -3,8 +3,6 @@ file.
 
 A segment is durable before the single files that it contains are deleted; a reader in between finds both. It
 is built from the files as they are stored, so that two writers would build the same one.
-
-Not here: when to make one (writer.py), reading a journal (reader.py).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from llmzero_ray.journal.event_file import (
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
 
 SEGMENT_EVENTS = 512
-"""Events of one segment, a compromise: every reader opens each segment and each single file."""
+"""Events per segment, a compromise: every reader opens each segment and each single file."""
 SEGMENT_FORMAT = 1
 
 
@@ -37,7 +35,7 @@ def read_many(store: JournalStore, names: Sequence[str]) -> Iterator[bytes]:
     """The contents of several objects in order, read ahead in parallel where the store supports it.
 
     Raises:
-        FileNotFoundError: one does not exist, or not any more.
+        FileNotFoundError: one does not exist, or no longer exists.
         StorageError: one cannot be read.
     """
     if store.n_parallel <= 1 or len(names) <= 1:
@@ -51,7 +49,7 @@ def read_many(store: JournalStore, names: Sequence[str]) -> Iterator[bytes]:
 
 
 def write_segment(store: JournalStore, segment: SegmentName) -> None:
-    """Write these events into one segment and delete their files; can be repeated after any crash.
+    """Write these events into one segment and delete their files. Idempotent after any crash.
 
     Raises:
         JournalError: an event is missing or damaged; nothing was deleted.
@@ -89,7 +87,7 @@ def remove_events(store: JournalStore, events: Sequence[EventName]) -> None:
 
 
 def read_segment(content: bytes, segment: SegmentName, *, from_number: int = 1) -> Iterator[Body]:
-    """The events of a segment from `from_number` on.
+    """Events of a segment from `from_number` on.
 
     Raises:
         TornBodyError: the segment is truncated or was changed; the first damaged event is named.
@@ -115,7 +113,7 @@ def read_segment(content: bytes, segment: SegmentName, *, from_number: int = 1) 
 
 
 def _check_header(header: bytes, segment: SegmentName, rest: bytes) -> bool:
-    """Whether the content is complete and unchanged; a header that contradicts it is an error."""
+    """Whether the content is complete and unchanged. A header that contradicts it is an error."""
     try:
         found = json.loads(header)
         written, first, last, checksum = (found[key] for key in ("segment", "first", "last", "checksum"))

@@ -6,8 +6,7 @@ raises. A torn last file (a crash during its write) is reported and ignored; a g
 the last one is lost history, and an error. Every `segment_events` events the oldest single files become one
 segment, so that a long journal is quick to open and to list.
 
-Not here: the objects' names and formats (names.py, event_file.py, segments.py), reading (reader.py), what
-events mean (coordinator/), series and checkpoints (storage.py): the journal holds references only.
+The journal only refers to series and checkpoints; storage.py holds them.
 """
 
 from __future__ import annotations
@@ -30,15 +29,16 @@ from llmzero_ray.records.events import ENDS, INITIALIZATION, CoordinatorStarted
 
 logger = logging.getLogger(__name__)
 _LOOSE = 64
-"""Newest events that stay single files: followers read those, and every append checks the last one."""
+"""Number of newest events that stay single files, since followers read those, and every append checks the
+last one."""
 
 
 class Journal:
-    """Appends events; the one writer of a search.
+    """The only writer of a search's journal: appends events.
 
     Opening reads everything there is (`history`) and claims a new epoch, which ends the work of every other
     writer. `where` is a directory, an address that `open_store` knows, or a store. A journal that cannot be
-    written opens nevertheless, and the first append raises.
+    written still opens, and the first append raises.
 
     Raises:
         JournalError: the journal is damaged, or another process opens it at the same moment.
@@ -50,14 +50,14 @@ class Journal:
         reader = JournalReader(where)
         self.store = reader.store
         self.directory: Path | None = reader.directory
-        """Where the journal is on this machine; None for other stores."""
+        """Local directory of the journal, or None for other stores."""
         entries = reader.poll_entries()
         self._reader, self._writer = reader, Writer.here()
         self._claim: Claim | None = None
         claimed = max((claim.epoch for claim in read_claims(self.store)), default=0)
         listing = read_names(self.store.names(), place=str(self.store))
         self.epoch = max(claimed, listing.epoch, reader.epoch) + 1
-        """This writer's epoch."""
+        """Epoch of this writer."""
         try:
             self._begin()
             entries += self._read_behind_the_claim()
@@ -76,8 +76,8 @@ class Journal:
         self._compact_at = reader.in_segments + segment_events + _LOOSE
 
     def append(self, event: Event, *, now: float | None = None) -> Event | None:
-        """Make the event durable and return it as written, or None when an event of its source is in the
-        journal already.
+        """Make the event durable and return it as written, or None if the journal already has an event of its
+        source.
 
         `now` (unix seconds) is written as its time. An event without a source of its own is numbered by the
         journal.
@@ -147,7 +147,7 @@ class Journal:
         )
 
     def _create(self, name: EventName, event: Event) -> Event:
-        """The event in the store under `name`."""
+        """Create the event in the store under `name`."""
         content = encode(event, name, journal=self._id, writer=self._writer.id)
         try:
             self.store.create(str(name), content)
@@ -156,8 +156,7 @@ class Journal:
         return event
 
     def _standing(self, name: EventName, event: Event, content: bytes) -> Event:
-        """The event under `name`, if this writer wrote it: now, or in an earlier try whose success was
-        lost."""
+        """Event under `name`, if this writer wrote it: now, or in an earlier try whose success was lost."""
         try:
             found = self.store.read(str(name))
             if found == content:
@@ -181,7 +180,7 @@ class Journal:
         return body.event
 
     def _compact(self) -> None:
-        """Move the oldest single files into a segment; a failure is retried later and loses nothing."""
+        """Move the oldest single files into a segment. A failure is retried later and loses nothing."""
         first, last = self._in_segments + 1, self._in_segments + self._segment_events
         try:
             write_segment(self.store, SegmentName(first, last))
@@ -203,7 +202,7 @@ class ActiveTime:
         self._ended = False
 
     def take(self, event: Event) -> None:
-        """Apply an event, in the order of the journal; those before the search has started do not count."""
+        """Apply an event, in the order of the journal. Events before the start of the search do not count."""
         if self._begun is None and isinstance(event, INITIALIZATION):
             return
         if self._begun is None:
@@ -217,7 +216,8 @@ class ActiveTime:
         self._last = event.time
 
     def seconds(self, now: float | None = None) -> float:
-        """Seconds so far, the newest coordinator's up to `now` (None: its last event)."""
+        """Seconds so far. The newest coordinator counts up to `now`, or up to its last event if it is
+        None."""
         if self._begun is None:
             return 0.0
         return self._earlier_s + max(0.0, (self._last if now is None else now) - self._begun)

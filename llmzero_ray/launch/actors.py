@@ -1,8 +1,8 @@
 """The actors of this library: the package `actors` in a checkout, `llmzero_ray.actors` in a wheel.
 
-Everything above the actors reaches them through this module: `_actors.app.start_on(...)` imports the module
-`app` of that package when the line runs. One of the two names is used in a process, never both, because the
-same class under two names would be two classes.
+All code above the actors uses them through this module: `_actors.app.start_on(...)` imports the module `app`
+of that package when the line runs. One of the two names is used in a process, never both, because the same
+class under two names would be two classes.
 
 Which one: the folder that lies with this `llmzero_ray` decides, and it must be what Python finds under the
 name. Another project's package `actors`, or the actors of another installation of this library, is never
@@ -67,7 +67,7 @@ def package_name() -> str:
 
 
 def _folder_of(name: str) -> Path | None:
-    """Folder of a package, as Python finds it; None: there is none, or it has no __init__.py."""
+    """Folder of a package, as Python finds it, or None if there is none or it has no __init__.py."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

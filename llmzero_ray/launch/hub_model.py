@@ -2,7 +2,7 @@
 
 The files come into `huggingface_hub`'s cache (HF_HOME), which every machine of a slot must see. Downloaded
 are weights in safetensors, configuration, tokenizer and chat template: nothing that Python would run or
-unpickle. Not here: what a model directory needs (tasks/model_dir.py), sending one (push.py).
+unpickle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Machines of the cluster, and Ray tasks pinned to each of them.
-
-Not here: what is asked of them (preflight.py, cli/doctor/).
-"""
+"""Machines of the cluster, and Ray tasks pinned to each of them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 from llmzero_ray.errors import LlmzeroError
 
 HERE = "this process"
-"""Label of this process, where it runs a probe as well."""
+"""Label of this process, which runs probes as well."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,4 @@
-"""Checks of a configuration before anything is started.
-
-Not here: the search's directory (llmzero_ray.storage), all that can be looked at (cli/doctor/).
-"""
+"""Checks of a configuration before anything is started."""
 
 from __future__ import annotations
 
@@ -31,10 +28,10 @@ _MACHINES_S = 180.0
 
 
 def check_memory(config: SearchConfig, task: PreparedTask) -> None:
-    """Check by estimate that the root fits on a GPU of `slots.gpu_memory_gib`; null there: it is not judged.
+    """Check by estimate that the root fits on a GPU of `slots.gpu_memory_gib`. No-op if that is null.
 
     Raises:
-        ConfigError: it does not, with what would help.
+        ConfigError: it does not fit; the message says what would help.
     """
     estimate = Estimate(config, task)
     facts = estimate.memory_facts()
@@ -63,7 +60,7 @@ def check_platform(config: SearchConfig) -> None:
 
 
 def check_engine_here(config: SearchConfig) -> None:
-    """Check, where no cluster is joined, that VeRL's engine can start on this machine.
+    """Check, without a cluster, that VeRL's engine can start on this machine.
 
     Raises:
         EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
@@ -100,7 +97,7 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
     before any of them is reserved: those that are up see its files and have what VeRL's engine needs.
 
     Raises:
-        CapacityError: one cannot; names all of them, each with what is wrong and what to do.
+        CapacityError: a machine cannot; the message names all such machines, each with problem and remedy.
     """
     with_gpus = [node for node in nodes_up() if node.gpus >= 1]
     if (config.engine.backend, config.engine.platform) != ("verl", "gpu") or not with_gpus:
@@ -122,7 +119,7 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
 
 
 def machine_problem(files: Sequence[str], platform: str) -> str | None:
-    """Why this machine cannot train with VeRL's engine; None: it can, as far as is seen at once."""
+    """Why this machine cannot train with VeRL's engine, or None if no reason is visible at once."""
     from llmzero_ray.engines.verl.internals import check_versions
 
     missing = [path for path in files if not Path(path).exists()]
@@ -152,7 +149,7 @@ def check_backends(
     """Check that search method, stop rules, engine, agents and model can be loaded; they are needed only much
     later.
 
-    `spent` and `book` are those of `check_agents`. Returns what is odd about the model, in sentences.
+    `spent` and `book` are those of `check_agents`. Returns sentences about oddities of the model.
     """
     check_names()
     make_search(config.search.method, config.search, config.budget.runs)
@@ -169,7 +166,8 @@ def check_backends(
 
 
 def strategy_note(config: SearchConfig) -> str | None:
-    """A sentence on a strategy that is repeated on another base model than it was found on; None: it is not.
+    """Sentence about a strategy that is repeated on another base model than it was found on. None if it is
+    not.
 
     Raises:
         ConfigError: the strategy cannot be read.
@@ -188,6 +186,5 @@ def refuse_job_directory(config: SearchConfig) -> None:
         if "working_dir_files" in Path(path).parts:
             raise ConfigError(
                 f"{field} is {path}, inside the job's temporary copy of the files; give an absolute path "
-                "that every "
-                f"machine sees, for example --set {field}=/shared/{Path(path).name}"
+                f"that every machine sees, for example --set {field}=/shared/{Path(path).name}"
             )

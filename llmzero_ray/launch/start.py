@@ -1,7 +1,6 @@
-"""Start a search, or find it at work or ended: what `llmzero search` and `llmzero_ray.run` have in common.
+"""Starts a search, or finds it running or ended: the shared part of `llmzero search` and `llmzero_ray.run`.
 
-Everything that can be checked is checked before anything starts. Not here: following a search
-(cli/terminal.py, api.py), making its task (tasks/), the coordinator's actor (actors/app.py).
+Everything that can be checked is checked before anything starts.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ Say: TypeAlias = Callable[[str], None]
 LOOK_S = 0.5
 """Seconds between two looks at a search."""
 SETTLE_S = 60.0
-"""How long another command may take to prepare the same directory."""
+"""Seconds that another command may take to prepare the same directory."""
 _ANSWER_S = 5.0
 """Seconds that Ray gets to answer before the search's directory is looked at instead: without its head Ray
 waits for a minute, and then ends the process."""
 _BACK_S = 60.0
-"""How long Ray may take to start a coordinator again on a cluster that outlives the commands."""
+"""Seconds that Ray may take to restart a coordinator on a cluster that outlives the commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class LaunchedSearch:
 
     follower: Follower
     running: _actors.app.Running | None = None
-    """The coordinator that was started; None: none was."""
+    """The coordinator that was started, or None."""
     private_head: bool = False
     """Whether the search ends with this process."""
     found: str = ""
@@ -112,13 +111,12 @@ def launch(
     *,
     from_folder: bool = False,
 ) -> LaunchedSearch:
-    """Start the coordinator of a search, unless the search has ended or someone is at work on it.
+    """Start the coordinator of a search, unless the search has ended or another process runs it.
 
-    `given` are the keys of `config` that were given beside its file: what they change must be possible.
-    Between the check for a coordinator and the start of one, another process may start one: that
-    one is then found.
+    `given` are the keys of `config` that override its file; their changes must be allowed. If another process
+    starts a coordinator meanwhile, that one is used.
 
-    `make_task` is called with the configuration and with what says what it does.
+    `make_task` is called with the configuration and a callback for progress lines.
 
     Raises:
         ConfigError: the configuration cannot be trained, or differs from the one the search began with.
@@ -211,8 +209,8 @@ def _find_or_start(
 
 
 def _over_check(follower: Follower) -> Callable[[], bool]:
-    """A check to poll: whether the coordinator that was started has said its last word in the journal, or has
-    gone, some seconds ago. Ray may not say so, for example where its head is dead."""
+    """Callback to poll: whether the started coordinator has written its final event to the journal, or has
+    died, some seconds ago. Ray may not report that, for example if its head is dead."""
     root = follower.storage.paths.root
     follower.poll()
     n_before, has_come, since = len(follower.events), False, 0.0
@@ -248,7 +246,7 @@ def _asked(ask: Callable[[], bool]) -> Future[bool]:
 
 
 def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:
-    """Whether a search that has finished goes on: settings that raise a limit were given, or wait for it.
+    """Whether a finished search continues, because settings that raise a limit were given or are pending.
 
     Raises:
         ConfigError: a `--set` changes something that does not extend it.
@@ -312,11 +310,11 @@ def end_check(follower: Follower) -> Callable[[], bool]:
 
 
 def raise_if_broken(follower: Follower) -> None:
-    """Raise why a search that nobody works on any more did not end in good order; a paused one did.
+    """Raise the reason why a search without a process did not end in good order. A paused one did.
 
     Raises:
-        CoordinatorGoneError: its coordinator has gone without a word.
-        LlmzeroError: it could not go on; the message says why.
+        CoordinatorGoneError: its coordinator died without a final event.
+        LlmzeroError: it could not continue; the message says why.
     """
     core = follower.core
     if core.finished is not None:

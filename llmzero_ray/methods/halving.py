@@ -1,9 +1,9 @@
-"""Asynchronous successive halving (ASHA, Li et al. 2020): the best of each rung train on.
+"""Asynchronous successive halving (ASHA, Li et al. 2020): the best of each rung continue training.
 
-Rung k has eta^k usual phases behind it. Whenever a run ends, the highest rung is looked at first: a recipe
-among the best 1/eta of those that have ended there, and not promoted yet, trains on from its last adapter;
-where there is none, a new recipe begins. A promoted run has a fresh
-optimizer, unless engine.carry_optimizer keeps more than adapters.
+A recipe in rung k has trained for eta^k usual phases. Whenever a run ends, the highest rung is examined
+first: a recipe among the best 1/eta of those that have ended there, and not promoted yet, continues from its
+last adapter. If there is none, a new recipe begins. A promoted run has a fresh optimizer, unless
+engine.carry_optimizer keeps more than adapters.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from llmzero_ray.methods.run_plan import RunPlan
 
 
 class AsynchronousHalving(PlannedSearch):
-    """ASHA on phases, drawn recipes at the bottom; `budget` in usual phases bounds the rungs."""
+    """ASHA on phases, with drawn recipes in the lowest rung. `budget` in usual phases bounds the rungs."""
 
     def next_run(self) -> RunPlan | None:
         """The longer run of a recipe that is promoted, else a new recipe."""
@@ -37,7 +37,7 @@ class AsynchronousHalving(PlannedSearch):
         return rung
 
     def _promotable(self, nodes: list[PlannedNode], rung: int) -> PlannedNode | None:
-        """The best recipe of a rung that may go to the next one; ties: the earliest."""
+        """Best recipe of a rung that may be promoted (the earliest one in a tie)."""
         if self.budget is not None and self.rules.eta ** (rung + 1) > self.budget:
             return None
         ended = [node for node in nodes if not node.is_running]

@@ -48,7 +48,7 @@ class PlanProposer:
         self._by_compute = by_compute
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The planned phase.
+        """Proposal of the planned phase.
 
         Raises:
             ValueError: the plan names a cell of the grid or a phase that there is not.
@@ -80,8 +80,8 @@ class PlanProposer:
 
 
 def _checkpoint(request: ProposalRequest, *, best: bool) -> OfferedCheckpoint | None:
-    """The last or the best adapter of the node below which the phase is planned; of an earlier one of its
-    path where it has none."""
+    """Last or best adapter of the node below which the phase is planned, or of an earlier node on its path if
+    it has none."""
     for view in reversed(request.path):
         offered = [one for one in request.checkpoints if one.node == view.node]
         scored = [one for one in offered if one.val_score is not None]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.backend import Agents
     from llmzero_ray.config import SearchConfig
 _LEAST = 1e-9
-"""Units that are no budget any more."""
+"""Remaining budget, in units, that counts as zero."""
 _BY_USER = RunPlan(recipe="unchanged", start="last", number=-1, why="asked for by a person")
 
 
@@ -51,36 +51,36 @@ class PlannedNode:
 
     @property
     def created_on(self) -> int | None:
-        """The node it was created from."""
+        """Node it was created from."""
         return self.parent
 
     @property
     def is_running(self) -> bool:
-        """Begun, and not finished."""
+        """Whether it has begun but not finished."""
         return self.status == "running"
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing will start from its last adapter."""
+        """Whether no run will start from its last adapter."""
         return self.pruned
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """What a decision rests on, and the run that it plans."""
+    """Facts that a decision was based on, and the run that it plans."""
 
     begun: int
-    """Runs begun."""
+    """Number of runs begun."""
     units: float
-    """Usual phases that they take together."""
+    """Budget they use, in usual phases."""
     budget: int | None
     running: int
     best: float | None
     plan: RunPlan | None
-    """None: no run begins."""
+    """The run that begins, or None if none does."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values only."""
+        """The fields as JSON values."""
         return {**vars(self), "plan": None if self.plan is None else self.plan.to_dict()}
 
 
@@ -165,19 +165,19 @@ class PlannedSearch(ABC):
         return random.Random(f"{self.seed}:{len(self._nodes)}")
 
     def _trained_from(self, node: PlannedNode) -> Iterable[PlannedNode]:
-        """Runs that are vetoed with this one."""
+        """Runs that a veto of this one includes."""
         return [self._nodes[child] for child in node.children]
 
     # --- reading --------------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> Mapping[int, PlannedNode]:
-        """All nodes by id in the order of creation; read only."""
+        """All nodes by id in order of creation, read-only."""
         return MappingProxyType(self._nodes)
 
     @property
     def best(self) -> PlannedNode | None:
-        """Best-scored node, the earliest of equals; None without scores."""
+        """Best-scored node (the earliest one in a tie), or None without scores."""
         scored = [node for node in self._nodes.values() if node.score is not None]
         return max(scored, key=lambda node: (node.score, -node.id), default=None)
 
@@ -253,7 +253,7 @@ class PlannedSearch(ABC):
         return Decision(action=action, on=on, stop_reason=stop, seen=seen)
 
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Why that was decided, in words."""
+        """Explanation of a decision."""
         seen = decision["seen"]
         limit = "no limit" if seen["budget"] is None else f"{seen['budget']} usual phases"
         spent = f"{seen['begun']} runs begun, {seen['units']:g} of {limit}"
@@ -266,8 +266,8 @@ class PlannedSearch(ABC):
     # --- begin and tell -------------------------------------------------------------------------------------
 
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
-        """Begin a run as recorded; the id of its node. Its plan is the method's where that agrees, else one
-        usual phase.
+        """Begin a run as recorded, and return its node id. Its plan is the method's if that agrees, otherwise
+        one usual phase.
 
         Raises:
             SearchError: the id is taken, the root does not come first and once, or `on` is unknown.
@@ -318,7 +318,7 @@ class PlannedSearch(ABC):
         node.score, node.status, node.best_step = check_score(score), status, best_step
 
     def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a node and what was trained from it; its running nodes.
+        """Prune a node and the runs trained from it. Returns its running nodes.
 
         Raises:
             SearchError: the node is unknown or the root.
@@ -337,14 +337,14 @@ class PlannedSearch(ABC):
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """The resume chain of the node that it was created on; none where it starts from the base model."""
+        """Resume chain of the node that it was created on. Empty if it starts from the base model."""
         node = self.node(node_id)
         if node.kind != "evolve" or node.parent is None:
             return ()
         return self.resume_chain(node.parent)
 
     def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        """Note the checkpoint that a running node starts from.
+        """Record the checkpoint that a running node starts from.
 
         Raises:
             SearchError: the node is not running, or the source is not among those offered to it.
@@ -357,9 +357,9 @@ class PlannedSearch(ABC):
         node.resume_from = None if source is None or step is None else (source, step)
 
     def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        """The nodes whose training is in this node's weights, itself last."""
+        """Nodes whose training this node's weights contain, itself last."""
         return recipe.resume_chain(self._nodes, self.node(node_id))
 
     def recipe(self, node_id: int) -> tuple[Cut, ...]:
-        """The resume chain, each phase cut where the next one resumed, the last at its best step."""
+        """Resume chain, each phase cut where the next one resumed, the last at its best step."""
         return recipe.recipe(self._nodes, self.node(node_id))

@@ -1,4 +1,4 @@
-"""Population based training (Jaderberg et al. 2017): members train in turn, the worst copy the best.
+"""Population-based training (Jaderberg et al. 2017): members train in turn, and the worst copy the best.
 
 A member's run is one usual phase. When its turn comes again and its last score is in the lower quantile of
 the population's last scores, it takes over the adapter and the settings of a random member of the upper
@@ -18,7 +18,7 @@ from llmzero_ray.records import HyperparameterValue
 
 
 class PopulationTraining(PlannedSearch):
-    """`rules.population` members; the first has the default recipe, the others drawn ones."""
+    """`rules.population` members. The first has the default recipe, the others drawn ones."""
 
     def next_run(self) -> RunPlan | None:
         """The next phase of the member that has trained least."""
@@ -61,7 +61,7 @@ class PopulationTraining(PlannedSearch):
 
 
 def quantiles(scores: Mapping[int, float], share: float) -> tuple[Sequence[int], Sequence[int]]:
-    """(members in the lower quantile, members in the upper one); none of a population of one.
+    """(members in the lower quantile, members in the upper one). Both are empty for a population of one.
 
     Source: `PopulationBasedTraining._quantiles` of Ray Tune 2.60.
     """

@@ -1,4 +1,4 @@
-"""Recipes suggested by Optuna's samplers, TPE and CMA-ES, from the scores of the search's earlier recipes.
+"""Recipes from Optuna's samplers TPE and CMA-ES, based on the scores of the search's earlier recipes.
 
 No study is kept: at each request one is made in memory and given the recipes that were trained, in their
 order, each with its score, so that a resumed search suggests what an uninterrupted one would. A recipe that
@@ -22,7 +22,7 @@ from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import NodeView
 
 STARTUP = 3
-"""Recipes of TPE that are drawn at random, of 8; Optuna's own 10 would be all of them."""
+"""Random start-up recipes of TPE, of 8. Optuna's default of 10 would be all of them."""
 POPULATION = 4
 """Recipes of one generation of CMA-ES: two generations of 8."""
 
@@ -104,7 +104,7 @@ class CmaEsSearch(TpeSearch):
 
 
 def _tell(study: Any, view: NodeView, distributions: dict[str, Any]) -> None:
-    """Give the study a recipe that was trained, with what came of it."""
+    """Add a trained recipe and its outcome to the study."""
     from optuna.trial import TrialState
 
     study.enqueue_trial(
@@ -119,7 +119,7 @@ def _tell(study: Any, view: NodeView, distributions: dict[str, Any]) -> None:
 
 
 def _inside(value: Any, distribution: Any) -> Any:
-    """The value within the range: rounding may have put it just outside, a rule of the space elsewhere."""
+    """The value clipped to the range. Rounding, or a rule of the space, may have moved it outside."""
     if hasattr(distribution, "choices"):
         return value if value in distribution.choices else distribution.choices[0]
     return min(max(value, distribution.low), distribution.high)

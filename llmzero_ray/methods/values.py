@@ -1,7 +1,7 @@
 """Values of hyper-parameters as ranges, grids and schedules give them, and as population training explores.
 
-Values that are factors of the default are factors of the root's. Whole numbers are rounded, real ones kept as
-they are. The random numbers are the caller's. Not here: whether a configuration is allowed (`Space`).
+Values that are factors of the default are factors of the root's. Integers are rounded, floats are not. The
+caller passes the random generator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import ProposalRequest
 
 FACTORS = (1.2, 0.8)
-"""Of an explored value (Jaderberg et al. 2017; Ray Tune's default, in its order)."""
+"""Factors by which an explored value changes (Jaderberg et al. 2017; the default of Ray Tune, in its
+order)."""
 Values = dict[str, HyperparameterValue]
 
 
@@ -40,7 +41,7 @@ class PlannedStart:
 
 
 def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValue:
-    """A factor of the root's value; a value that is no number stays."""
+    """Factor times the root's value. A value that is not a number is unchanged."""
     usual = root.get(key)
     if isinstance(usual, bool) or not isinstance(usual, int | float):
         return usual
@@ -48,12 +49,12 @@ def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValu
 
 
 def typed(key: str, value: float) -> HyperparameterValue:
-    """The number as the hyper-parameter's kind has it."""
+    """The number in the hyper-parameter's type."""
     return max(1, round(value)) if BY_KEY[key].kind == "int" else float(value)
 
 
 def drawn(ranges: Mapping[str, ParameterRange], root: Hyperparameters, rng: random.Random) -> Values:
-    """A value of every range, independent of each other."""
+    """One independent value of every range."""
     return {key: draw(key, found, root, rng) for key, found in _by_key(ranges)}
 
 
@@ -88,7 +89,7 @@ def choices(key: str, found: ParameterRange, root: Hyperparameters) -> Sequence[
 
 
 def grid_cell(grid: Mapping[str, Sequence[float]], root: Hyperparameters, number: int) -> Values:
-    """The values of one cell, the last key fastest.
+    """Values of one cell; the last key varies fastest.
 
     Raises:
         ValueError: the grid has fewer cells.
@@ -101,7 +102,7 @@ def grid_cell(grid: Mapping[str, Sequence[float]], root: Hyperparameters, number
 
 
 def scheduled(schedule: Schedule, root: Hyperparameters, number: int) -> Values:
-    """What the schedule sets in its phase `number` (from 0), the phases before it included."""
+    """Values that the schedule sets up to and including phase `number` (from 0)."""
     usual = {canonical(name): value for name, value in schedule.relative_to.items()}
     values: Values = {}
     for phase in schedule.phases[: number + 1]:
@@ -122,7 +123,7 @@ def explored(
     rng: random.Random,
     resample: float,
 ) -> Values:
-    """The settings of a better member, each drawn anew with probability `resample` or else moved.
+    """Settings of a better member, each drawn again with probability `resample` and otherwise moved.
 
     A number is multiplied by 1.2 or 0.8, a choice moves to its neighbour.
     Source: `_explore` of Ray Tune 2.60, with the same random numbers in the same order.

@@ -1,7 +1,5 @@
-"""The style of all figures: size, colours for colour-blind readers, fonts, and PNG bytes.
-
-Figures are made without pyplot: no state shared between threads, and no display. Not here: any data.
-"""
+"""Style of all figures: size, colours for colour-blind readers, fonts, and PNG bytes. Figures are made
+without pyplot, so threads share no state and no display is needed."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def png(figure: Any) -> bytes:
-    """The figure as a PNG; the same figure always gives the same bytes."""
+    """The figure as a PNG. Equal figures give equal bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
@@ -112,7 +110,8 @@ def finite(values: Sequence[float | None]) -> list[float]:
 
 
 def rolling_mean(values: Sequence[float], reach: int) -> list[float]:
-    """Mean over up to `reach` neighbours on each side; gaps are skipped, and stay gaps where all is one."""
+    """Mean over up to `reach` neighbours on each side. Gaps are skipped, and stay gaps if all values are
+    gaps."""
     means = []
     for i in range(len(values)):
         near = [v for v in values[max(0, i - reach) : i + reach + 1] if math.isfinite(v)]

@@ -3,8 +3,7 @@
 Validation is the mean over rows. Test is the mean over the task's parts: ChemCoTBench's understanding,
 editing and reaction categories (each the mean of its subtasks), SSMR-Bench's four subtasks, WildSci's nine
 disciplines; other tasks keep the mean over rows. A part without rows is reported as missing and left out of
-the mean. Standard errors cover the choice of rows and nothing else. Not here: scoring a row (rewards/),
-differences between policies (significance.py).
+the mean. Standard errors only cover the choice of rows.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ SSMR = "ssmr_"
 WILDSCI = "wildsci_"
 SSMR_PARTS = tuple(f"{SSMR}{part}" for part in ("scale", "beat", "chord", "interval"))
 N_DISCIPLINES = 9
-"""Of WildSci; their names are the data's own."""
+"""Number of disciplines of WildSci; their names are the data's own."""
 CHEMCOT_CATEGORIES = {
     "und": ("fg_count", "ring_count", "ring_system_scaffold", "equivalence", "Murcko_scaffold"),
     "edit": ("add", "delete", "sub"),
     "rxn": ("rcr", "fs_by_product", "retro", "nepp", "mechsel"),
 }
-"""Categories of the headline and their subtasks; optimisation and major products stand outside."""
+"""Categories of the headline and their subtasks, without optimisation and major products."""
 CHEMCOT_19 = tuple(subtask.name for subtask in SUBTASKS if subtask.name != "fs_major_product")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskScore:
-    """A task's score on its test split, and what it is made of."""
+    """Score of a task on its test split, with its parts."""
 
     headline: Score | None
     """The macro average that the paper's tables compare; None when none of its parts has a row."""
@@ -47,13 +46,13 @@ class TaskScore:
     sources: Mapping[str, Score]
     """By data_source, sorted."""
     parts: Mapping[str, Score]
-    """Further averages: `acc_und`, `acc_edit`, `acc_rxn`, `macro_19` of ChemCoTBench; else empty."""
+    """Further averages: `acc_und`, `acc_edit`, `acc_rxn`, `macro_19` of ChemCoTBench, otherwise empty."""
     missing: tuple[str, ...]
     """Parts of the task without a row; no average covers them."""
 
     @property
     def macro(self) -> Score | None:
-        """The headline where it is an average over parts, which other tasks than the paper's do not have."""
+        """The headline if it is an average over parts, which only the paper's tasks have."""
         return None if self.headline is self.micro else self.headline
 
 
@@ -72,14 +71,14 @@ def validation_score(accs: Sequence[float]) -> Score:
 
 
 def task_score(rows: Iterable[tuple[str, float]], *, missing_as_zero: bool = False) -> TaskScore:
-    """The test score of (data_source, acc) pairs of one task.
+    """Test score of (data_source, acc) pairs of one task.
 
     `missing_as_zero` counts ChemCoTBench subtasks without rows as 0 without error, for a comparison with
     published averages.
 
     Raises:
-        TaskError: no rows, a value that is no number, an unknown part of a task, or rows of the paper's tasks
-            beside others.
+        TaskError: no rows, a value that is not a number, an unknown part of a task, or rows of the paper's
+            tasks mixed with others.
     """
     by_source: dict[str, list[float]] = {}
     for source, acc in rows:

@@ -1,6 +1,6 @@
 """Names of ChemCoTBench's subtasks: their category, where their answer stands, what their reward needs.
 
-Standard library only. Not here: what an answer is worth (chemcot.py).
+Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Category: TypeAlias = Literal["und", "edit", "opt", "rxn"]
 Rule: TypeAlias = Literal["count", "yes_no", "letter", "scaffold", "edit", "property", "same_molecule"]
 
 PREFIX = "chemcot_"
-"""Of every `data_source`: `chemcot_<category>_<subtask>`."""
+"""Prefix of every `data_source`: `chemcot_<category>_<subtask>`."""
 ORACLES = ("drd", "gsk", "jnk")
 """Properties whose predictor is a trained model that does not ship."""
 
@@ -29,13 +29,13 @@ class Subtask:
     category: Category
     rule: Rule
     keys: tuple[str, ...]
-    """JSON keys of the answer, the first one that is there counts."""
+    """JSON keys of the answer. The first existing one counts."""
     prop: str = ""
     """Property to raise."""
 
     @property
     def data_source(self) -> str:
-        """As rows carry it."""
+        """`data_source` of the rows."""
         return f"{PREFIX}{self.category}_{self.name}"
 
     @property
@@ -91,10 +91,10 @@ def subtask_named(name: str) -> Subtask | None:
 
 
 def missing_requirements(subtasks: Iterable[str]) -> list[str]:
-    """What stands in the way of scoring these subtasks (names or data_sources) here; one sentence each.
+    """Obstacles to scoring these subtasks (names or data_sources) here, one sentence each.
 
-    An empty list means that all of them can be scored. A reward that lacks something pays nothing, so that a
-    task which needs it must be refused before training.
+    An empty list means that all of them can be scored. A reward without its requirements pays nothing, so
+    such a task must be rejected before training.
     """
     named = {name: subtask_named(name) for name in dict.fromkeys(subtasks)}
     found = []

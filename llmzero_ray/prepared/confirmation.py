@@ -2,7 +2,6 @@
 
 A procedural family gives as many as are wanted; its other splits keep every row. Of other tasks the manifest
 names them (`splits.confirm`): `prepare` sets them aside where a data set has rows left.
-Not here: what is done with them (coordinator/final_evaluation.py).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from llmzero_ray.utils.files import storage_error
 
 
 def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
-    """Write `n` rows that no split of the task has to `target`; how many there are.
+    """Write to `target` `n` rows that are in no split of the task, and return their number.
 
-    A file that is there already stays: it was written for the same search.
+    An existing file stays, because it was written for the same search.
 
     Raises:
         TaskError: the task has no spare rows, or rows that another split has.
@@ -57,10 +56,10 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
 
 
 def check_spare_rows(task: PreparedTask) -> None:
-    """Return quietly when the winners of a search on this task can be confirmed.
+    """Check that the winners of a search on this task can be confirmed.
 
     Raises:
-        TaskError: it has no spare rows: why, and what to do.
+        TaskError: it has no spare rows; the message says why and what to do.
     """
     manifest = read_manifest(Path(task.directory))
     recipe = manifest.recipe
@@ -84,7 +83,7 @@ def check_spare_rows(task: PreparedTask) -> None:
 
 
 def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
-    """Why a task has no rows to confirm with, and what helps beside naming some."""
+    """Why a task has no rows for confirmation, and remedies besides naming some."""
     if manifest.source is None or manifest.recipe is None:
         return "its three splits hold all that is known of it", ()
     name = f"n_{CONFIRM}"

@@ -1,8 +1,7 @@
-"""Create a task's directory once: it appears whole, or not at all.
+"""Creates a task's directory once and atomically.
 
-The content is written into a directory beside the place and renamed. A second call finds the task and returns
-at once; of two calls at the same time one writes it and the other waits. Not here: the content (prepare.py,
-sources/writer.py), checking a directory that is there (prepared.py).
+The content is written into a directory next to the target, which is then renamed. A second call finds the
+task and returns at once. Of two concurrent calls, one writes it and the other waits.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
 from llmzero_ray.utils.files import FileLock, sync_tree
 
 Progress: TypeAlias = Callable[[str, float], None]
-"""Receives what is being done, and the finished share of the whole in [0, 1]."""
+"""Callback with the current work and its finished share in [0, 1]."""
 
 
 def no_progress(_doing: str, _share: float) -> None:
@@ -27,11 +26,11 @@ def no_progress(_doing: str, _share: float) -> None:
 
 
 def create_once(target: Path, write: Callable[[Path], None], progress: Progress) -> None:
-    """Let `write` write the task into an empty directory, and put that in place of `target`, unless a task
-    is there already.
+    """Let `write` write the task into an empty directory, and rename that to `target`, unless a task exists
+    there.
 
     Raises:
-        TaskError: `target` holds something else, or `write` refuses.
+        TaskError: `target` holds something else, or `write` raises it.
         StorageError: it cannot be written; nothing is left there.
     """
     if (target / MANIFEST).exists():
@@ -83,10 +82,8 @@ def _put_in_place(part: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_target(target: Path, progress: Progress) -> Iterator[None]:
-    """Let one process at a time write `target`, and remove what a killed one left behind.
-
-    Where the file system has no locks, the rename alone decides who was first.
-    """
+    """Context in which one process at a time writes `target`, after removing files of killed ones. Without
+    file locks, the rename alone decides who was first."""
     lock = FileLock(target.parent / f".{target.name}.lock")
     if not lock.acquire():
         progress("waiting for another process that makes the same task", 0.0)
@@ -118,7 +115,7 @@ def check_same_recipe(target: Path, differences_from: Callable[[Mapping[str, Any
 
 
 def recipe_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What `wanted` says and `found` does not, in words."""
+    """Descriptions of the values in `wanted` that differ from `found`."""
     return [
         f"{key} is {found.get(key)!r} there, {value!r} wanted"
         for key, value in wanted.items()

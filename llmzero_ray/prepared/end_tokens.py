@@ -1,10 +1,8 @@
 """Check that the answers of a model can end: its files agree on end tokens, and its chat template writes one.
 
-The rule follows what stops an answer in VeRL 0.9.1 with vLLM 0.24 to 0.27: the tokenizer's end token, and the
-`eos_token_id` of generation_config.json; that of config.json where there is no such file. What certainly
-breaks is refused. Base models, whose end of a document is no end of a turn, are only noted.
-
-Not here: which files a model needs, and reading them (model_dir.py).
+The rule follows the stop tokens of VeRL 0.9.1 with vLLM 0.24 to 0.27: the tokenizer's end token, and the
+`eos_token_id` of generation_config.json, or of config.json without such a file. Certain failures are
+rejected. Base models, whose end of a document does not end a turn, only get a note.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _DOCUMENT_END = re.compile(
 _ASKED, _ANSWERED = "a question to the model", "an answer of the model"
 _USER, _ASSISTANT = ({"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED})
 _GENERATION_TAG = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
-"""Transformers' own tags around what an assistant says; they write nothing."""
+"""Transformers' tags around an assistant's text, which write nothing."""
 _NO_DEFAULT = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes of tokenizers that bring no end token of their own."""
 
@@ -37,16 +35,16 @@ class TokenFiles:
     tokenizer: Mapping[str, Any]
     """tokenizer.json; empty where the tokenizer is of another kind."""
     settings: Mapping[str, Any]
-    """tokenizer_config.json, and special_tokens_map.json for what it leaves out."""
+    """Content of tokenizer_config.json, with missing values from special_tokens_map.json."""
     config: Mapping[str, Any]
     generation: Mapping[str, Any] | None
-    """generation_config.json; None: there is none."""
+    """generation_config.json, or None if there is none."""
     template: str | None
-    """The chat template; None: it is not known."""
+    """Chat template, or None if it is not known."""
 
 
 def check_end_tokens(files: TokenFiles) -> tuple[str, ...]:
-    """Return one sentence for each oddity of the end tokens that may be meant; empty: there is none.
+    """Return one sentence for each oddity of the end tokens that may be intended. Empty if there is none.
 
     Raises:
         TaskError: the answers certainly never end, or the files contradict each other.
@@ -126,7 +124,7 @@ class _Tokens:
         return _DOCUMENT_END.fullmatch(self.texts.get(id_, "")) is not None
 
     def shown(self, ids: Iterable[int]) -> str:
-        """Tokens in words: `<|im_end|> (151645), 7`."""
+        """Description of tokens: `<|im_end|> (151645), 7`."""
         return ", ".join(f"{self.texts[i]} ({i})" if i in self.texts else str(i) for i in sorted(set(ids)))
 
 
@@ -136,7 +134,7 @@ def _disagreement(
     """A note on files that have no end token in common with the tokenizer and the template.
 
     Raises:
-        TaskError: what one of them names is no end of a document either.
+        TaskError: one of them names a token that does not end a document either.
     """
     right = {*tokens.named["tokenizer_config.json"], *(written or ())}
     other = {name: ids for name, ids in named.items() if not right.intersection(ids)}

@@ -67,12 +67,12 @@ class Family(Protocol):
         ...
 
     def problems(self, seed: int) -> Iterator[Problem]:
-        """Problems number seed, seed + 1, ...; may repeat a prompt, and may end.
+        """Problems number seed, seed + 1, ... The stream may repeat a prompt, and may end.
 
         Two streams overlap when their seeds are closer than their lengths.
 
         Raises:
-            TaskError: a library it needs is not installed, or gives something else than expected.
+            TaskError: a required library is not installed, or returns something unexpected.
         """
         ...
 

@@ -1,7 +1,4 @@
-"""Accepted answers of a ground truth, and how wordings are compared.
-
-Not here: where the answer stands in a response (extraction.py).
-"""
+"""Accepted answers of a ground truth, and how wordings are compared."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ _MAX_DEPTH = 8
 
 
 def accepted_answers(ground_truth: Any) -> tuple[str, ...]:
-    """The accepted wordings of `{"target": [...]}`, an object or its JSON text; of any other text, the text
-    itself; of a number or truth value, its JSON text; of all else none."""
+    """Accepted wordings: of `{"target": [...]}`, an object or its JSON text; of any other text, the text
+    itself; of a number or bool, its JSON text; otherwise none."""
     if isinstance(ground_truth, dict) and "target" not in ground_truth:
         return ()
     if not isinstance(ground_truth, str | int | float | dict):
@@ -29,7 +26,7 @@ def accepted_answers(ground_truth: Any) -> tuple[str, ...]:
 
 
 def as_text(ground_truth: Any) -> str:
-    """A ground truth as text: text as it is, all else as JSON."""
+    """A ground truth as text: text unchanged, anything else as JSON."""
     return ground_truth if isinstance(ground_truth, str) else json.dumps(ground_truth, ensure_ascii=False)
 
 

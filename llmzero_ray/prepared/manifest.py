@@ -1,7 +1,6 @@
 """The manifest of a prepared task: splits, reward, model and origin of the rows.
 
-People may write one by hand for data of their own; only `splits` and `reward` must be there. Not here:
-checking the files it names (prepared.py).
+People may write one by hand for data of their own; only `splits` and `reward` must be there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class SplitFile(_Strict):
     """Relative to the manifest, or absolute."""
     rows: int | None = Field(None, ge=1)
     sha256: str | None = None
-    """Of the file; checked when given."""
+    """SHA-256 of the file, checked if given."""
 
 
 class SplitFiles(_Strict):
@@ -40,7 +39,7 @@ class SplitFiles(_Strict):
     val: SplitFile
     test: SplitFile
     confirm: SplitFile | None = None
-    """Further rows, to confirm the winners of a search (`confirm.k`); None: a family makes its own, and a
+    """Further rows, to confirm the winners of a search (`confirm.k`). None if a family generates them, or a
     data set had none left."""
 
 
@@ -49,7 +48,7 @@ _RENAMED_MODULES = {"llmzero_ray.tasks.sources.gym_reward": "llmzero_ray.tasks.r
 
 
 class RewardEntry(_Strict):
-    """Where the reward function is: an importable module, or a file beside the manifest or elsewhere."""
+    """Location of the reward function: an importable module, or a file next to the manifest or elsewhere."""
 
     module: str | None = None
     path: str | None = None
@@ -60,8 +59,8 @@ class RewardEntry(_Strict):
     """Whether code that does not ship may run, when it is tried and in training, on machines that have no
     sandbox."""
     in_place: bool = False
-    """Import a `module` where it is used, outside of the sandbox: for one that must ask a service. It can do
-    whatever the user can."""
+    """Whether to import a `module` where it is used, outside of the sandbox, because it must call a service.
+    It can do whatever the user can."""
 
     @field_validator("module")
     @classmethod
@@ -106,7 +105,7 @@ class SourceFileEntry(_Strict):
 
 
 class SourceEntry(_Strict):
-    """Where the rows of a task come from, and what became of those that are not in it."""
+    """Origin of the rows of a task, and statistics of the rows that were dropped."""
 
     adapter: str
     files: tuple[SourceFileEntry, ...]
@@ -119,8 +118,8 @@ class SourceEntry(_Strict):
     max_prompt_chars: int = Field(ge=0)
     """Longest prompt over all splits, without chat template."""
     reward_sha256: str | None = None
-    """Of a reward file that was vetted and copied into the task; checked when the task is opened, and
-    whenever the reward is started."""
+    """SHA-256 of a reward file that was validated and copied into the task. It is checked when the task is
+    opened, and whenever the reward is started."""
 
 
 class GateCheckEntry(_Strict):
@@ -133,7 +132,7 @@ class GateCheckEntry(_Strict):
 
 
 class GateEntry(_Strict):
-    """How the reward was vetted."""
+    """Result of the reward's validation."""
 
     isolation: str
     """What it ran in: bubblewrap, or less where the user allowed that."""
@@ -149,7 +148,7 @@ class Manifest(_Strict):
     name: str | None = None
     """Default: the directory's name."""
     family: str | None = None
-    """Which shipped family made it; None = data of the user's own."""
+    """Shipped family that made it, or None for the user's own data."""
     data_sources: tuple[str, ...] | None = None
     """Checked against the rows when given."""
     splits: SplitFiles
@@ -164,21 +163,22 @@ class Manifest(_Strict):
     majority_baseline: float | None = Field(None, ge=0, le=1)
     """Test accuracy of always giving the most frequent answer, of the row's data_source if there are many."""
     source: SourceEntry | None = None
-    """How a data set became this task; None: generated, or assembled by hand."""
+    """How a data set became this task. None if it was generated, or assembled by hand."""
     gate: GateEntry | None = None
     """For a reward of the user's own that came through `prepare`."""
     recipe: dict[str, Any] | None = None
-    """Everything that decides the content, flat; two directories with the same recipe hold the same task."""
+    """All values that determine the content, flat. Two directories with the same recipe hold the same
+    task."""
     recipe_hash: str | None = None
     made_with: dict[str, str] | None = None
     """Versions of the libraries that made it; informational."""
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a task directory.
+    """Manifest of a task directory.
 
     Raises:
-        TaskError: the directory or the manifest is missing, unreadable, or says something unknown.
+        TaskError: the directory or the manifest is missing, unreadable, or has unknown content.
     """
     path = directory / MANIFEST
     try:

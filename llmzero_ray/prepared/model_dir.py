@@ -30,10 +30,10 @@ _AGAIN = "copy or download the model again"
 
 
 def check_model_dir(path: str | Path) -> tuple[str, ...]:
-    """Return a sentence on each oddity of a directory that can serve as a base model; empty: there is none.
+    """Return a sentence on each oddity of a directory that can serve as a base model. Empty if there is none.
 
     Raises:
-        TaskError: what is missing or damaged, what was found, what to do.
+        TaskError: something is missing or damaged; the message says what was found and what to do.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -103,7 +103,7 @@ def _check_shards(index: Path) -> None:
 
 
 def _check_weight_file(path: Path) -> None:
-    """Check that a file is as long as its own beginning says."""
+    """Check that a file has the length that its header states."""
     _check_content(path)
     if path.suffix == ".safetensors":
         size = path.stat().st_size
@@ -116,7 +116,7 @@ def _check_weight_file(path: Path) -> None:
 
 
 def _safetensors_size(path: Path, size: int) -> int | None:
-    """Bytes that a safetensors file must have by its header; None: it has no whole header."""
+    """Size in bytes that a safetensors file must have by its header. None if it has no complete header."""
     length = int.from_bytes(_head(path, 8), "little")
     if length > min(size - 8, _MOST_HEADER):
         return None
@@ -129,7 +129,7 @@ def _safetensors_size(path: Path, size: int) -> int | None:
 
 
 def _check_content(path: Path) -> None:
-    """Check that a file is neither empty nor a pointer that stands for it."""
+    """Check that a file is neither empty nor a Git LFS pointer."""
     if not _is_filled(path):
         raise TaskError(f"{path} is empty; {_AGAIN}")
     if _head(path, len(_LFS_POINTER)) == _LFS_POINTER:
@@ -140,7 +140,7 @@ def _check_content(path: Path) -> None:
 
 
 def _chat_template(directory: Path, settings: dict[str, Any]) -> str | None:
-    """The template that prompts are rendered with; None: there is one, in a form that is not known here."""
+    """Template that prompts are rendered with. None if there is one, but in an unsupported form."""
     if (file := directory / "chat_template.jinja").is_file():
         _check_content(file)
         return file.read_text(encoding="utf-8", errors="replace")

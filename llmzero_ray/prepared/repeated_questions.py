@@ -1,4 +1,5 @@
-"""Questions that stand in several rows, alike but for a number: copies that put test questions into training.
+"""Finds questions that occur in several rows and differ only in a number: copies that leak test questions
+into training.
 
 Two rows are the same question when they have one answer and either
 
@@ -6,8 +7,8 @@ Two rows are the same question when they have one answer and either
   or
 - they are two of ten or more rows whose texts differ in numbers alone, and all of these have that answer.
 
-Case, punctuation and spacing do not count. Numbers that change the answer are the question itself, so that
-`What is 29 + 51?` and `What is 3 + 4?` are two. Not here: equal prompts, which never stand in two splits.
+Case, punctuation and spacing do not count. Numbers that change the answer make different questions, so `What
+is 29 + 51?` and `What is 3 + 4?` are two. Equal prompts never occur in two splits.
 """
 
 from __future__ import annotations

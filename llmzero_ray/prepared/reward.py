@@ -1,8 +1,7 @@
-"""Load a reward function: of a module, of a file, or of a prepared task.
+"""Loads a reward function: from a module, from a file, or of a prepared task.
 
-Rewards that ship are imported; all others are untrusted code, and every call of their function runs in a
-sandbox, unless the manifest says `in_place` of a module. Not here: trying rewards on rows
-(../reward_validation), how VeRL calls them (engines/verl/confined_reward.py).
+Shipped rewards are imported. All others are untrusted code: every call of their function runs in a sandbox,
+unless the manifest sets `in_place` for a module.
 """
 
 from __future__ import annotations
@@ -159,10 +158,10 @@ def load_module(module: str, name: str = _DEFAULT_NAME) -> RewardFunction:
 def load_file(
     named: str, *, allow_unsandboxed: bool = False, how_to_allow: str = ALLOW_IN_MANIFEST
 ) -> RewardFunction:
-    """The reward function of `FILE.py` or `FILE.py:function`, to be called by keywords from this thread.
+    """Reward function of `FILE.py` or `FILE.py:function`, to be called with keywords from this thread.
 
-    A call raises TaskError when the function does, or takes too much time or memory; values that are neither
-    number, text nor None come back as `ForeignValue`. `how_to_allow` says what a user does who has no
+    A call raises TaskError if the function raises, or takes too much time or memory. Values that are neither
+    number, text nor None are returned as `ForeignValue`. `how_to_allow` is the advice for a user without a
     sandbox.
 
     Raises:
@@ -187,8 +186,7 @@ def _plain_function(sandbox: Sandbox, place: str, name: str) -> RewardFunction:
 
 
 def load_task_reward(directory: Path) -> RewardFunction:
-    """The reward function that the manifest of a prepared task names; `load_file` says how one of a file can
-    be called.
+    """Reward function in the manifest of a prepared task. See `load_file` for how to call one from a file.
 
     Raises:
         TaskError: there is no manifest, or its reward cannot be loaded.

@@ -1,7 +1,4 @@
-"""The rewards that ship, by data_source and by kind.
-
-Not here: the rewards; trying rewards on rows (../reward_validation).
-"""
+"""The rewards that ship, by data_source and by kind."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SPLITS = ("train", "val", "test")
 CONFIRM: Final = "confirm"
 """Fresh validation items: drawn after all others, so that these stay as they are."""
 MAX_PROBLEMS = 1_000_000
-"""Of one set: far below the distance of two sets' generator seeds."""
+"""Maximum problems of one set, far below the distance between two sets' generator seeds."""
 MAX_SEED = 1_000_000
 _FIRST_SEED = {
     "train": 10_000_000,
@@ -117,6 +117,6 @@ def distinct_problems(
 
 
 def majority_share(problems: tuple[Problem, ...]) -> float:
-    """Accuracy of always giving the most frequent answer: what a score must beat to mean anything."""
+    """Accuracy of always giving the most frequent answer, the baseline for a score."""
     answers = [problem.answer for problem in problems]
     return max(answers.count(answer) for answer in set(answers)) / len(answers)

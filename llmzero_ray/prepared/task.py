@@ -1,8 +1,7 @@
-"""Open a prepared task: every file checked, every path absolute.
+"""Opens a prepared task: checks every file and makes every path absolute.
 
-Accepts what `prepare` made and what users assembled by hand: three parquet files of VeRL rows and a
-manifest. A journal keeps `task_facts`, so that a resumed search can check that its data have not changed. Not
-here: making a task (prepare.py).
+It accepts tasks from `prepare` and those assembled by hand: three parquet files of VeRL rows and a manifest.
+A journal stores `task_facts`, so that a resumed search can check that its data have not changed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from llmzero_ray.utils.files import file_digest, text_digest
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = "description.md"
-"""In a task's directory: what the task asks for, for the agents of a search."""
+"""File in a task's directory that describes the task for the agents of a search."""
 MOST_DESCRIPTION = 4000
 """Characters of it that are kept."""
 
@@ -59,21 +58,21 @@ class PreparedTask:
     """The file it is in."""
     reward_name: str
     reward_sha256: str | None = None
-    """Of a reward that is a file of its own, as it was tried: nothing else is ever run."""
+    """SHA-256 of a reward file as it was validated; no other content is run."""
     reward_keys: tuple[str, ...] | None = None
-    """Of a vetted reward: the keys of extra_info that it was vetted with, all that it is shown."""
+    """Keys of extra_info that a reward file was validated with, and all that it is shown."""
     reward_top: str | None = None
-    """Of a module that runs in the sandbox: its package's directory, or its file; None: it runs in place."""
+    """Package directory or file of a reward module that runs in the sandbox. None if it runs in place."""
     reward_unsandboxed: bool = False
-    """Whether a reward that does not ship may run where there is no sandbox."""
+    """Whether a user's reward may run on a machine without a sandbox."""
     max_prompt_tokens: int | None
     max_answer_tokens: int | None
-    """In tokens of the task's own model; None when the manifest does not say."""
+    """Maximum answer length in tokens of the task's own model. None if the manifest does not say."""
     model_path: str | None
     """The tiny model made for the task, or None."""
     model_params: int | None
     greedy_val_accuracy: float | None
-    """Of that model before any reinforcement, measured when it was made."""
+    """Greedy accuracy of that model before any reinforcement, measured when it was made."""
     licence: str | None
     majority_baseline: float | None
     """Test accuracy of a constant answer."""
@@ -85,7 +84,7 @@ class PreparedTask:
 
 
 def load_task(directory: str | Path) -> PreparedTask:
-    """The task in `directory`, after checking data, reward and (if it has one) model.
+    """Task in `directory`, after checking data, reward and (if it has one) model.
 
     Raises:
         TaskError: the first thing that is missing or wrong, and what to do about it.
@@ -111,7 +110,7 @@ def load_task(directory: str | Path) -> PreparedTask:
 
 
 def validation_golds(directory: str | Path) -> dict[int, Gold]:
-    """Position of each validation row -> its question and gold answer; empty where they cannot be read."""
+    """Position of each validation row -> its question and gold answer. Empty if they cannot be read."""
     root = Path(directory)
     try:
         return read_golds(root / read_manifest(root.resolve()).splits.val.file)
@@ -121,7 +120,7 @@ def validation_golds(directory: str | Path) -> dict[int, Gold]:
 
 
 def repeated_questions(task: PreparedTask) -> list[str]:
-    """Warnings of questions that stand in train and, with another number, in another split."""
+    """Warnings about questions in train that also occur, with another number, in another split."""
     return shared_with_train(
         {
             split: [
@@ -134,8 +133,8 @@ def repeated_questions(task: PreparedTask) -> list[str]:
 
 
 def task_facts(task: PreparedTask) -> dict[str, Any]:
-    """All fields of the task with a sha256 of each split, as plain data for the journal; the text of its
-    description.md too, where it has one."""
+    """All fields of the task with a SHA-256 of each split, and the text of its description.md, as plain data
+    for the journal."""
     file = Path(task.directory) / DESCRIPTION
     description = file.read_text("utf-8", "replace") if file.is_file() else ""
     return {
@@ -147,8 +146,8 @@ def task_facts(task: PreparedTask) -> dict[str, Any]:
 
 
 def reward_words(task: PreparedTask) -> dict[str, str]:
-    """What agents are told of the reward: `reward_kind`, the module's name of one that ships, else empty; and
-    `reward_says`, the first sentence of its docstring. Its code is read, not run."""
+    """Facts about the reward for agents: `reward_kind`, the module's name of a shipped one, otherwise empty;
+    and `reward_says`, the first sentence of its docstring. Its code is read, not run."""
     kind = ""
     if task.reward_module is not None and is_shipped(task.reward_module):
         kind = task.reward_module.rpartition(".")[2]

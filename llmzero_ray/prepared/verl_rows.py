@@ -4,7 +4,7 @@ A row is `{data_source, prompt, ability, reward_model: {style, ground_truth}, ex
 ...}}`; `prompt` is a chat. Rows that are built here have text as `ground_truth` (JSON text when it is
 composite). Files of VeRL's own scripts are taken as they are: a truth may be anything that JSON has, a data
 source may hold a slash, `extra_info` may be anything or absent, and each split is a data set of its own with
-its own Arrow schema. Not here: checking reward (reward_validation) and model (model_dir.py).
+its own Arrow schema.
 
 Source: the data set and reward loop of VeRL 0.9.1 (`verl.utils.dataset.rl_dataset`).
 """
@@ -30,7 +30,7 @@ COLUMNS = {
     "prompt": "list of {role: string, content: string}",
     "reward_model": "{ground_truth: text, number, truth value, list or object}",
 }
-"""What every row must have, and its type in words; `extra_info` and more may stand beside them."""
+"""Required columns, with descriptions of their types. `extra_info` and further columns are allowed."""
 _EXTRA = "extra_info"
 _MEDIA = ("images", "videos", "audios")
 """Columns from which VeRL's data set puts pictures, videos and sounds into a prompt."""
@@ -65,8 +65,8 @@ def verl_row(
     split: str,
     extra: Mapping[str, str | bool] | None = None,
 ) -> dict[str, Any]:
-    """One row; `index` counts the rows of its split, `extra` is what `extra_info` holds beside index and
-    split."""
+    """One row. `index` counts the rows of its split, and `extra` holds the values of `extra_info` besides
+    index and split."""
     return {
         "data_source": data_source,
         "prompt": prompt,
@@ -79,8 +79,8 @@ def verl_row(
 def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, str] | None = None) -> None:
     """Write rows under one explicit schema.
 
-    `extra` maps each further key of `extra_info` to the name of its Arrow type. The same rows give the same
-    bytes with the same version of pyarrow.
+    `extra` maps each further key of `extra_info` to the name of its Arrow type. Equal rows give equal bytes
+    with the same version of pyarrow.
 
     Raises:
         OSError: the file cannot be written.
@@ -130,7 +130,7 @@ def write_split(
 
 
 def read_first_rows(path: str | Path, n_rows: int | None) -> list[dict[str, Any]]:
-    """The first `n_rows` rows (None: all) of a split that was checked or written here."""
+    """The first `n_rows` rows (all if None) of a split that was checked or written here."""
     import pyarrow.parquet as pq
 
     return _rows(pq.ParquetFile(path).read(columns=[*COLUMNS, _EXTRA]).slice(0, n_rows))
@@ -143,8 +143,8 @@ def _rows(table: Any) -> list[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """JSON values: arrays as lists, numpy's numbers as Python's, mappings and lists with what is plain in
-    them; what has no plain value is left out."""
+    """Value as JSON: arrays as lists, numpy numbers as Python's, mappings and lists with their plain values.
+    Values without a plain form are dropped."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -162,7 +162,7 @@ NOTHING = object()
 
 
 def read_golds(path: str | Path) -> dict[int, Gold]:
-    """Position of each row of a split -> what it asks and the wordings of its answer.
+    """Position of each row of a split -> its question and the wordings of its answer.
 
     Raises:
         OSError: the file cannot be read.

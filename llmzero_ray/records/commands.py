@@ -1,8 +1,7 @@
 """Commands of the core to its executor.
 
 Commands are not stored: the core can always compute the outstanding ones, and each has an `id`, so that a
-repetition after a restart is harmless. Not here: events (events.py), decisions (coordinator/), execution
-(actors/executor.py).
+repetition after a restart is harmless.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class StopPhase(Command):
     phase_attempt: int
     reason: str
     deadline_s: float | None = None
-    """Seconds after which it is killed; None: `engine.stop_deadline_s` decides."""
+    """Seconds after which it is killed. If None, `engine.stop_deadline_s` applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +125,7 @@ class Evaluate(Command):
     node: int | None
     step: int | None
     extension: int = 0
-    """How often the search was extended before."""
+    """Number of earlier extensions of the search."""
 
 
 @dataclass(frozen=True, kw_only=True)

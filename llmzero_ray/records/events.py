@@ -4,8 +4,7 @@ An event is durable in the journal before anything acts on it; the journal of a 
 events, and replaying them in a new core gives the same state.
 
 To add an event: subclass `Event` here, handle it in coordinator/core.py, and raise `journal.FORMAT` when an
-older version could misread the result. Not here: commands that follow (commands.py), decisions
-(coordinator/).
+older version could misread the result.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ node's best step) on fresh validation items."""
 
 @dataclass(frozen=True, kw_only=True)
 class InitializationStarted(Event):
-    """The first event of a search that begins with a folder of data: what its task is drafted from. Another
-    one follows when the user decides something else."""
+    """First event of a search that begins with a folder of data: the source of its task's draft. Another one
+    follows if the user changes the decisions."""
 
     folder: str
     sentence: str
@@ -49,7 +48,7 @@ class InitializationStarted(Event):
     backend: str
     """`agents.backend`."""
     prompts: str
-    """sha256 over the templates of the initialization agents; empty: rules answer."""
+    """SHA-256 over the templates of the initialization agents. Empty if rules answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class TaskDrafted(Event):
     found: tuple[str, ...]
     """What they found and decided, a line each."""
     problems: tuple[str, ...]
-    """What is open or does not work yet, a line each; empty: it can be trained."""
+    """Open questions and defects, one line each. Empty if it can be trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +134,7 @@ class Decided(Event):
     seen: Mapping[str, Any]
     """All numbers the decision was based on (`search.Seen.to_dict()`)."""
     clone: str = ""
-    """Source of the `CloneAsked` that this run carries out; empty: the rules chose."""
+    """Source of the `CloneAsked` that this run carries out. Empty if the rules chose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +176,7 @@ class PhasePlanned(Event):
     proposal: Proposal | None
     """The proposal behind it; None for the root, the reference, and without a usable proposal."""
     note: str = ""
-    """Corrections between proposal and spec, as a sentence; empty: none."""
+    """Corrections between proposal and spec, as a sentence. Empty if none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +218,7 @@ class RunnerLost(Event):
     salvaged: PhaseFailure | None = None
     """Saved part of the lost attempt, as the outcome of the phase if it is not repeated."""
     restart_step: int = 0
-    """Step of the full checkpoint from which a repeat would continue; 0: from the phase's start."""
+    """Step of the full checkpoint from which a retry would continue. 0 for the phase's start."""
     avoided: str | None = None
     """Ray's id (hex) of the slot's machine, when a card failed there: nothing is requested on it any more."""
 
@@ -246,10 +245,10 @@ class AgentCalled(Event):
     """proposer, error_analyzer or early_stopper; before the search task_descriptor, reward_writer or
     tool_selector."""
     call: str
-    """File of the record below the node's agents/, without its ending; empty: there is none, since the
+    """File of the record below the node's agents/, without its suffix. Empty if there is none, because the
     process died in the call, or it only checked the server."""
     outcome: str
-    """`ok`, or what went wrong (`deadline`, `refusal`, `schema`, `cap`, `lost`, ...)."""
+    """`ok`, or the kind of failure (`deadline`, `refusal`, `schema`, `cap`, `lost`, ...)."""
     model: str
     prompt: str
     """sha256 of everything that was sent, figures included."""
@@ -263,8 +262,8 @@ class AgentCalled(Event):
     n_attempts: int = 0
     """HTTP requests sent."""
     estimated: bool = False
-    """Whether tokens and dollars are a worst case, at least in part: the server did not report what it used,
-    or reported more than the call can have used."""
+    """Whether tokens and dollars are a worst case, at least in part: the server reported no usage, or more
+    than the call can have used."""
     reservations: tuple[str, ...] = ()
     """Ids of the `CallReserved` events that this call settles."""
 
@@ -276,8 +275,8 @@ coordinator."""
 
 @dataclass(frozen=True, kw_only=True)
 class CallReserved(Event):
-    """A request to a language model is about to be sent: this is what it can cost at most, which is held back
-    from `budget.dollars` until an `AgentCalled` settles it."""
+    """A request to a language model is about to be sent. Its maximum cost is reserved from `budget.dollars`
+    until an `AgentCalled` settles it."""
 
     node: int
     agent: str
@@ -298,7 +297,7 @@ INITIALIZATION: tuple[type[Event], ...] = (
     AgentCalled,
     CallReserved,
 )
-"""What may stand before `SearchStarted`."""
+"""Events that may precede `SearchStarted`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,7 +365,8 @@ class UserStop(Event):
 
     reason: str
     deadline_s: float | None = None
-    """Phases that have not ended by then are killed; None: `engine.stop_deadline_s` decides; 0: at once."""
+    """Seconds after which running phases are killed. If None, `engine.stop_deadline_s` applies; 0 kills at
+    once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,11 +390,11 @@ class CloneAsked(Event):
 
     of: int
     step: int | None
-    """Saved step of `of` to resume from; None: its best one."""
+    """Saved step of `of` to resume from. If None, its best one."""
     changes: Mapping[str, Any]
     """Hyper-parameter (VeRL key) -> value."""
     n_steps: int | None = None
-    """Training steps; None: `phase.n_steps`."""
+    """Training steps. If None, `phase.n_steps`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,17 +404,18 @@ class SettingsChanged(Event):
     changes: Mapping[str, Any]
     """Dotted key -> new value."""
     before: Mapping[str, Any]
-    """The same keys -> old values."""
+    """Same keys -> old values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchExtended(Event):
-    """A search that had ended goes on: the user raised a limit. Its outcome is made anew at the next end."""
+    """A search that had ended continues, because the user raised a limit. Its outcome is written again at the
+    next end."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted key -> new value; empty where they were journalled while the final evaluation was under way."""
+    """Dotted key -> new value. Empty if they were journalled during the final evaluation."""
     before: Mapping[str, Any] = field(default_factory=dict)
-    """The same keys -> old values."""
+    """Same keys -> old values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -465,7 +466,7 @@ class FinalFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeWritten(Event):
-    """strategy.yaml, best/ and the report are written; `problem` names what could not be written."""
+    """strategy.yaml, best/ and the report are written. `problem` names what could not be written."""
 
     problem: str = ""
 

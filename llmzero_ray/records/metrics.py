@@ -42,19 +42,19 @@ MEMORY_RESERVED = "actor/perf/max_memory_reserved_gb"
 MEMORY_ALLOCATED = "actor/perf/max_memory_allocated_gb"
 MEMORY_HOST = "actor/perf/cpu_memory_used_gb"
 VAL_CORE, VAL_AUX = "val-core/", "val-aux/"
-"""Prefixes of what validations report."""
+"""Prefixes of the metrics that validations report."""
 VAL_TOKENS = "val-aux/response_tokens"
 """Tokens of all answers of a validation together."""
 MERGE_ROUNDING = "merge/rounding"
-"""Of merged weights that were sent to vLLM: what rounding took of the adapter's change, as a share of it."""
+"""Share of the adapter's change lost to rounding in merged weights that were sent to vLLM."""
 
 # --- series over the steps of a phase -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None =
-    not logged there."""
+    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length. None
+    means not logged at that step."""
 
     steps: tuple[int, ...] = ()
     base_step: int = 0
@@ -65,14 +65,14 @@ class Curves:
     start_score: float | None = None
     val_gains: tuple[tuple[float, float] | None, ...] = ()
     """Per validation: (mean difference to step 0 over the same rows, its standard error over the rows). None
-    where outcomes were not stored row by row; empty where none were looked for."""
+    if outcomes were not stored row by row. Empty if not computed."""
 
     def outline(self) -> Curves:
         """The validations alone, without the series of the training steps."""
         return replace(self, steps=(), metrics={})
 
     def until(self, step: int) -> Curves:
-        """The first part, up to and with `step`: what was known at that time."""
+        """Curves up to and including `step`, as they were known at that time."""
         n, n_val = (bisect_right(steps, step) for steps in (self.steps, self.val_steps))
         return replace(
             self,
@@ -85,9 +85,9 @@ class Curves:
 
 
 class CurveBuilder:
-    """Curves of one attempt at a phase that grow point by point; steps must grow from point to point.
+    """Curves of one attempt at a phase, built point by point in increasing steps.
 
-    Every series has one value per step, None where a step did not log it; series stand in the order in which
+    Every series has one value per step, or None if the step did not log it. Series are in the order in which
     they were first logged. Validation at step 0 is the continuity check and becomes `start_score`, never a
     validation score.
     """
@@ -245,7 +245,7 @@ def mean_score(accs: Sequence[float]) -> Score:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of two values or more."""
+    """Standard error of the mean of two or more values."""
     return stdev(values) / math.sqrt(len(values))
 
 

@@ -1,7 +1,7 @@
 """Scores and their differences with standard errors, 95 % intervals and p-values.
 
 An error or interval here covers the sampling of items only, not the variance between training runs with other
-seeds. Not here: which scores are compared and how it is said (report/), what agents conclude (agents/).
+seeds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ CLEAR = 3.0
 NOISE = 2.0
 """Standard errors below which a difference is called noise."""
 CONFIDENCE = 0.95
-"""Of every interval."""
+"""Confidence level of every interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much better one policy is than another on the same split."""
+    """Difference between two policies on the same split."""
 
     gain: float
     standard_error: float
     paired: bool
-    """Whether it was taken item by item; else the two scores count as independent."""
+    """Whether it was computed item by item. Otherwise the two scores count as independent."""
     n: int
     only_new: int | None = None
     """Items that only the new policy solves; None when answers are not simply right or wrong."""
@@ -51,7 +51,7 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the gain: Student's t for pairs of items, else normal."""
+        """95 % interval of the gain: Student's t for pairs of items, otherwise normal."""
         from scipy import stats
 
         z = stats.t.ppf if self.paired else stats.norm.ppf
@@ -76,9 +76,9 @@ class Difference:
 
 
 def score_interval(score: Score) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over items; None without a standard error.
+    """95 % interval of a mean over items, or None without a standard error.
 
-    Wilson's, where the mean is that of right-or-wrong answers; else a normal one within 0 and 1.
+    Wilson's interval for right-or-wrong answers, otherwise a normal one within 0 and 1.
     """
     if score.standard_error is None or score.n is None:
         return None

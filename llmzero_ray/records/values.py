@@ -1,11 +1,8 @@
-"""Frozen values that cross borders: between the pure core, the actors, the engine and the disk.
+"""Frozen values that are exchanged between the pure core, the actors, the engine and the disk.
 
 Every record is a keyword-only frozen dataclass of JSON values, tuples and other records. `to_json` gives
-plain JSON data with the class name under `"type"`; `from_json` gives the same record back and refuses
-unknown fields. Steps count inside the phase from 0 unless the name says `global`.
-
-Not here: the search tree (search/), the configuration (config.py), or how any of this is stored (journal/,
-storage.py).
+plain JSON data with the class name under `"type"`; `from_json` restores the record and rejects unknown
+fields. Steps count inside the phase from 0 unless the name says `global`.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from llmzero_ray.errors import JournalError
 
 HyperparameterValue: TypeAlias = bool | int | float | str | None | tuple[float, ...]
 Hyperparameters: TypeAlias = Mapping[str, HyperparameterValue]
-"""VeRL's own dotted config key -> value: what one phase trains with, complete, not a difference."""
+"""VeRL's dotted config key -> value: the complete configuration of one phase, not a difference."""
 
 NodeKind: TypeAlias = Literal["root", "evolve", "debug", "scratch"]
 PhaseStatus: TypeAlias = Literal["completed", "early_stopped", "failed"]
@@ -61,7 +58,7 @@ class KnownStart:
     on_cpu: bool = False
     """Whether it may be taken over on the CPU too, and not on GPUs alone."""
     val_tokens: float = 0.0
-    """Tokens that a validation of that phase sampled, on average; 0: not known."""
+    """Mean tokens that a validation of that phase sampled, or 0 if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +81,7 @@ class TokenCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeLimit:
-    """Most that a phase may compute."""
+    """Maximum compute of a phase."""
 
     amount: float
     cost: TokenCost = TokenCost()
@@ -121,18 +118,19 @@ class PhaseSpec:
     max_wall_s: float | None = None
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
     compute: ComputeLimit | None = None
-    """The phase ends (as completed) with the step that brings it nearest to this; None: no limit."""
+    """Compute at which the phase ends (as completed), with the step nearest to it. None if there is no
+    limit."""
     rolling_dir: str | None = None
     """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
-    this attempt, that a repeat after lost hardware goes on from; None: none is kept. The engine leaves it
-    there: it is deleted when the outcome is durable."""
+    this attempt, from which a retry after lost hardware continues. None if none is kept. The engine leaves it
+    there: it is deleted once the outcome is durable."""
     rolling_freq: int = 0
-    """Steps between two full checkpoints; 0: none is kept."""
+    """Steps between two full checkpoints, or 0 if none is kept."""
     restore: bool = False
-    """Whether to go on from the full checkpoint in `rolling_dir`; from the start when there is none."""
+    """Whether to continue from the full checkpoint in `rolling_dir`, or from the start if there is none."""
     known_start: KnownStart | None = None
-    """What may stand for the validation at step 0 once the engine has shown that it continues checkpoints;
-    None: it is measured."""
+    """Known scores that may replace the validation at step 0 once the engine has shown that it continues
+    checkpoints. None if it is measured."""
 
     def adapter_dir(self, step: int) -> str:
         """Directory for the adapter of this attempt after `step`."""
@@ -151,7 +149,7 @@ class ItemOutcome:
     pred: str | None = None
     """What the reward took as the answer; None if the reward does not say."""
     cut: bool | None = None
-    """Whether the response ended at the cap; None: not known."""
+    """Whether the response ended at the cap, or None if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +169,8 @@ class MetricPoint:
     items: tuple[ItemOutcome, ...] = ()
     """Per-item validation outcomes; stripped once they are on disk."""
     taken_from: ResumeFrom | None = None
-    """Of step 0: where its validation was measured, when it was taken over from there; None: here."""
+    """For step 0: where its validation was measured, if it was taken over from there. None if measured
+    here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +200,7 @@ def adapter_name(step: int, attempt: int = 0) -> str:
 
 
 def read_adapter_name(name: str) -> tuple[int, int] | None:
-    """(step, attempt) of a directory named by `adapter_name`; None: it is none."""
+    """(step, attempt) of a directory named by `adapter_name`, or None if it is not one."""
     match = re.fullmatch(r"step_(\d+)(?:\.(\d+))?", name)
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
@@ -225,7 +224,7 @@ class PhaseResult:
     wall_s: float
     """Seconds from the start of the phase's set-up to its end."""
     train_wall_s: float
-    """Of these, seconds from the first training step's begin to the end."""
+    """Seconds of `wall_s` from the beginning of the first training step to the end."""
     gpu_hours: float
     warm: bool
     """Whether the engine's processes were re-used."""
@@ -242,14 +241,14 @@ class PhaseResult:
     tokens: TokenCounts | None = None
     """Tokens of the steps that count; None if the engine did not count them."""
     val_tokens: float | None = None
-    """Tokens that one of its validations sampled, on average; None: there was none, or none was counted."""
+    """Mean tokens that one of its validations sampled. None if there was none, or none was counted."""
     cost: TokenCost | None = None
     """Seconds per token in its own steps; None if the engine did not time them."""
     start_from: ResumeFrom | None = None
-    """Where `start_score` was measured, when it was taken over from there; None: by this phase."""
+    """Where `start_score` was measured, if it was taken over from there. None if by this phase."""
     doubts: tuple[str, ...] | None = None
-    """Reasons not to believe its score, sentences about its answers (agents/answers.py); None: it was not
-    looked for any."""
+    """Reasons not to believe its score, sentences about its answers (agents/answers.py). None if the answers
+    were not examined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,13 +270,13 @@ class PhaseFailure:
     warm: bool = False
     cold_reason: str | None = None
     tokens: TokenCounts | None = None
-    """As of a result."""
+    """Same as `PhaseResult.tokens`."""
     val_tokens: float | None = None
-    """As of a result."""
+    """Same as `PhaseResult.val_tokens`."""
     cost: TokenCost | None = None
-    """As of a result."""
+    """Same as `PhaseResult.cost`."""
     start_from: ResumeFrom | None = None
-    """As of a result."""
+    """Same as `PhaseResult.start_from`."""
 
 
 # --- decisions of agents and rules ------------------------------------------------------------------------
@@ -285,13 +284,13 @@ class PhaseFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class StopDecision:
-    """STOP or CONTINUE with its reason; `rule` says whose it is (a rule's name or `early_stopper`)."""
+    """STOP or CONTINUE with its reason. `rule` names its author (a rule's name or `early_stopper`)."""
 
     stop: bool
     reason: str
     rule: str
     hard: bool = False
-    """True: carried out even while the coordinator is away (non-finite metrics)."""
+    """Whether it is carried out even while the coordinator cannot be reached (non-finite metrics)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,9 +300,9 @@ class Saving:
     steps: int
     """Training steps that are left of the phase."""
     seconds: float | None = None
-    """Time of the slot for them, at the phase's mean so far; None: no step was timed."""
+    """Slot time for these steps in seconds, at the phase's mean so far. None if no step was timed."""
     share: float | None = None
-    """Of the whole budget: of its GPU hours where they are limited and known, else of its runs."""
+    """Share of the whole budget: of its GPU hours if they are limited and known, otherwise of its runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +324,7 @@ DiagnosisState: TypeAlias = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What an agent says of a run's dynamics."""
+    """An agent's assessment of a run's dynamics."""
 
     state: DiagnosisState
     summary: str
@@ -341,15 +340,16 @@ class Proposal:
     diagnosis: Diagnosis
     changes: tuple[Change, ...]
     resume_from: ResumeFrom | None
-    """None = from the base model."""
+    """Checkpoint to resume, or None for the base model."""
     n_steps: int
     total_epochs: int | None
-    """Cumulative over global steps, as the paper counts; for reports only, `n_steps` is what trains."""
+    """Epochs, cumulative over global steps as in the paper. For reports only; `n_steps` determines the
+    training."""
     rationale: str
     """Why these changes go together, and the epoch arithmetic."""
     agent: str = "expert"
     predicted: float | None = None
-    """Best validation score that its author expects of the phase; None: nothing was said."""
+    """Best validation score that its author expects of the phase, or None if not stated."""
 
 
 # --- events: what happened. Durable before acted on -------------------------------------------------------
@@ -419,10 +419,10 @@ def to_json(record: Any) -> Any:
 
 
 def as_number(value: Any) -> bool | int | float | None:
-    """The value as Python's own number or switch; None where it is neither, such as a text.
+    """The value as a Python number or bool, or None if it is neither, such as a text.
 
-    Taken are numbers of numpy, torch and their like, arrays of one element, Decimal and Fraction. NaN stays
-    NaN; what is too large for a float is infinite.
+    Accepted are numbers of numpy, torch and the like, arrays of one element, Decimal and Fraction. NaN stays
+    NaN, and values too large for a float become infinite.
     """
     if not isinstance(value, Real | Decimal):
         try:

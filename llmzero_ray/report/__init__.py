@@ -1,7 +1,4 @@
-"""The outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, report, plots.
-
-Not here: calls of actors; `status` shows a running search.
-"""
+"""Outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, report, plots."""
 
 from llmzero_ray.config.strategy_file import Strategy
 from llmzero_ray.report.outcome import Outcome, write_outcome

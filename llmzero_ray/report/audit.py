@@ -1,9 +1,8 @@
-"""Audit of stated diagnoses: are the numbers those of the series, and the words those of the changes?
+"""Audit of diagnoses: checks their numbers against the series, and their words against the changes.
 
-Checked are `metric a -> b` and `v@step` in the evidence of proposals, against the run that was diagnosed, and
-`more conservative` and `more aggressive settings`, against what that run had changed. A number agrees when it
-is, to the digits that were stated, a value of the series, a mean over its first or last steps, or an end of
-its straight fit. Not here: how agents come to their statements.
+It checks `metric a -> b` and `v@step` in the evidence of proposals against the diagnosed run, and `more
+conservative` and `more aggressive settings` against that run's changes. A number agrees if, to the stated
+digits, it is a value of the series, a mean over its first or last steps, or an end of its fitted line.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ class Audited:
 
     search: str
     node: int
-    """That was proposed."""
+    """Proposed node."""
     on: int
-    """That was diagnosed."""
+    """Diagnosed node."""
     stated: str
     found: str
-    """What the series or the changes say."""
+    """Value according to the series or the changes."""
     agrees: bool
 
 
@@ -106,7 +105,7 @@ def _values(curves: Curves, name: str) -> list[float]:
 
 
 def _accepted(values: list[float]) -> list[float]:
-    """What may stand for a series of which one number is given."""
+    """Values that may be stated for a series with a single number."""
     array, n = np.asarray(values), len(values)
     ends = [float(array[:k].mean()) for k in range(1, n + 1)]
     ends += [float(array[-k:].mean()) for k in range(1, n + 1)]
@@ -117,7 +116,7 @@ def _accepted(values: list[float]) -> list[float]:
 
 
 def _same(value: float, stated: str) -> bool:
-    """Whether a value has the stated number to its digits, one in the last place aside."""
+    """Whether a value equals the stated number to its digits, up to one in the last place."""
     mantissa, _, exponent = stated.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
     last = 10.0 ** (int(exponent or 0) - decimals)

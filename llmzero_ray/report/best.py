@@ -1,7 +1,6 @@
-"""best/: the winning adapter, copied whole and checked, with its card.
+"""best/: the winning adapter, copied completely and checked, with its card.
 
-The folder is replaced in one step: readers find the old adapter or the new one, never half of one. Not here:
-the card's text (card.md.j2).
+The folder is replaced as a whole: readers find the old adapter or the new one, never a mixture.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def adapter_checksums(adapter: Path) -> dict[str, str]:
     """File -> SHA-256 of a saved PEFT adapter.
 
     Raises:
-        StorageError: a file is missing, cannot be read, or is not the one that was saved.
+        StorageError: a file is missing, cannot be read, or differs from the saved one.
     """
     found = {name: _digest(adapter / name) for name in ADAPTER_FILES}
     recorded = _recorded(adapter / "manifest.json")
@@ -37,10 +36,10 @@ def adapter_checksums(adapter: Path) -> dict[str, str]:
 
 
 def check_inside(adapter: Path, root: Path) -> None:
-    """Check that an adapter's files are files of the search in `root`: best/ is there to be given away.
+    """Check that an adapter's files belong to the search in `root`, because users share best/ with others.
 
     Raises:
-        StorageError: a link leads elsewhere, or one of them is no file.
+        StorageError: a link leads elsewhere, or one of them is not a file.
     """
     for path in (adapter / name for name in ADAPTER_FILES):
         there = path.resolve()
@@ -111,7 +110,7 @@ def _digest(path: Path) -> str:
 
 
 def _recorded(manifest: Path) -> dict[str, str]:
-    """Checksums from the time of saving; none when the engine wrote no manifest."""
+    """Checksums from the time of saving. Empty if the engine wrote no manifest."""
     try:
         digests = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
         return {str(name): str(digest) for name, digest in digests.items()}

@@ -1,7 +1,4 @@
-"""The best strategy of a search, from its facts.
-
-Not here: the format of strategy.yaml (strategy.py), the choice of the best node (search/).
-"""
+"""The best strategy of a search, from its facts."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ from llmzero_ray.storage.strategy import plain
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:
-    """The strategy of the best node so far; None while there is none. `adapter`: files of best/ ->
-    SHA-256."""
+    """Strategy of the best node so far, or None. `adapter` maps files of best/ to their SHA-256."""
     if not facts.path:
         return None
     config, core = facts.config, facts.core
@@ -101,7 +97,7 @@ def _phase(facts: SearchFacts, phase: PathPhase) -> StrategyPhase:
 
 
 def score_at(facts: SearchFacts, phase: PathPhase) -> float | None:
-    """Validation score at the step where the strategy leaves a phase; None if that step was not validated."""
+    """Validation score at the step where the strategy leaves a phase. None if that step was not validated."""
     outcome = phase.run.outcome
     if outcome is not None and outcome.best_step == phase.cut:
         return outcome.best_score

@@ -1,7 +1,4 @@
-"""Comparison of three policies: base model, default recipe, best strategy.
-
-Not here: the arithmetic of noise (llmzero_ray/records/significance.py), the sentences (summary.py).
-"""
+"""Comparison of three policies: base model, default recipe, best strategy."""
 
 from __future__ import annotations
 
@@ -29,48 +26,50 @@ class Policy:
     what: FinalWhat
     name: str
     steps: int | None
-    """Training steps behind it; None while they are not known."""
+    """Training steps of the policy, or None while not known."""
     trained: int | None = None
-    """All steps of the run that it is the best checkpoint of; None where its own are all that count."""
+    """All steps of the run whose best checkpoint it is. None if only its own steps count."""
     rollouts: int | None = None
-    """Answers that were sampled for them: what steps of different batches have in common."""
+    """Answers sampled in these steps, which makes steps of different batches comparable."""
     compute: float | None = None
-    """What they computed, in the unit of the search's costs; None where phases did not count their tokens."""
+    """Compute of these steps, in the unit of the search's costs. None if phases did not count their
+    tokens."""
     validation: Score | None = None
     validation_items: tuple[ItemOutcome, ...] = ()
     test: Score | None = None
     test_items: tuple[ItemOutcome, ...] = ()
     macro: Score | None = None
-    """Its test score as the mean over the parts of one of the paper's tasks; None for other tasks."""
+    """Test score as the mean over the parts of one of the paper's tasks, or None for other tasks."""
     problem: str = ""
-    """Why it has no test score; empty when it has one or none was planned."""
+    """Why it has no test score. Empty if it has one or none was planned."""
 
     def score(self, split: Split) -> Score | None:
-        """Its score on a split."""
+        """Score of the policy on a split."""
         return self.validation if split == "validation" else self.test
 
     def items(self, split: Split) -> tuple[ItemOutcome, ...]:
-        """Its per-item outcomes on a split; empty when they were not kept."""
+        """Per-item outcomes of the policy on a split. Empty if they were not stored."""
         return self.validation_items if split == "validation" else self.test_items
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One policy beside another on one split."""
+    """Comparison of two policies on one split."""
 
     new: Policy
     old: Policy
     split: Split
     independent: Difference
-    """The two scores as if they had items of their own."""
+    """Difference of the scores as if their items were independent."""
     paired: Difference | None
-    """Item by item; None when the outcomes were not kept."""
+    """Difference item by item, or None if the outcomes were not stored."""
     macro: Difference | None = None
-    """On the test split, of the means over the task's parts; None where the task has none."""
+    """Difference of the means over the task's parts on the test split. None if the task has no parts."""
 
     @property
     def sharpest(self) -> Difference:
-        """The paired difference where there is one: shared items cancel their own difficulty."""
+        """The paired difference if there is one, since shared items cancel their own difficulty. Otherwise
+        the independent one."""
         return self.paired or self.independent
 
 
@@ -82,14 +81,14 @@ def policies(facts: SearchFacts) -> tuple[Policy, ...]:
 
 
 def cost_of(facts: SearchFacts) -> TokenCost:
-    """What a token counts in the policies' compute."""
+    """Cost of a token in the policies' compute."""
     if not facts.path:
         return TokenCost()
     return compared_cost(facts.config, facts.core.runs, facts.path[-1].node)
 
 
 def searched(facts: SearchFacts) -> float:
-    """What all phases of the search computed, in the unit of the policies' compute."""
+    """Compute of all phases of the search, in the unit of the policies' compute."""
     outcomes = (run.outcome for run in facts.core.runs.values() if run.node != REFERENCE)
     return spent(outcomes, cost_of(facts))
 
@@ -125,7 +124,8 @@ def _compare(new: Policy, old: Policy, split: Split) -> Comparison | None:
 
 
 def _base(facts: SearchFacts) -> Policy | None:
-    """The base model. A fresh adapter changes nothing: the check before a first phase is its validation."""
+    """The base model. A fresh adapter changes nothing, so the validation before a first phase is its
+    validation."""
     fresh = [run for run in facts.core.runs.values() if run.spec is not None and run.spec.resume_from is None]
     for run in fresh:
         start = facts.start_score(run)
@@ -148,7 +148,7 @@ def _reference(facts: SearchFacts) -> Policy | None:
 
 
 def _whole(facts: SearchFacts) -> Policy | None:
-    """What the compute of the whole search would have bought the default recipe."""
+    """The default recipe with the compute of the whole search."""
     run = facts.reference
     if run is None or facts.final(WHOLE) is None:
         return None

@@ -1,7 +1,4 @@
-"""Costs of a search as tables.
-
-Not here: the sums (costs.py).
-"""
+"""Costs of a search as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from llmzero_ray.utils import text
 
 
 def account_table(account: Costs) -> str:
-    """Wall clock and hours of hardware."""
+    """Table of wall-clock time and hardware hours."""
     return fmt.table(("what", "how much"), _rows(account))
 
 
@@ -54,7 +51,7 @@ def _rows(account: Costs) -> list[tuple[str, str]]:
 
 
 def call_table(calls: Sequence[ev.AgentCalled]) -> str:
-    """Calls of a language model by agent."""
+    """Table of language-model calls by agent."""
     header = ("agent", "calls", "without an answer", "input", "of it cached", "output", "dollars")
     names = [*dict.fromkeys(call.agent for call in calls)]
     rows = [_calls_row(name, [call for call in calls if call.agent == name]) for name in names]

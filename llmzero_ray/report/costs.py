@@ -1,6 +1,6 @@
-"""What a search cost: wall clock, and how much of it was spent in phases; GPU hours; warm and cold starts.
+"""Costs of a search: wall-clock time and its share in phases, GPU hours, warm and cold starts.
 
-All from event times and from what the phases reported. Not here: prices, and the table (cost_tables.py).
+All are computed from event times and the phases' reports.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from llmzero_ray.report.facts import SearchFacts
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """A phase in its slot, from the moment a runner was handed it; unix seconds."""
+    """Stay of a phase in its slot, from the moment its runner received it, in Unix seconds."""
 
     node: int
     begin: float
     end: float
     lost: bool = False
-    """Whether hardware went away under it, so that it was repeated or given up."""
+    """Whether its hardware was lost, so that it was retried or given up."""
 
 
 @dataclass(kw_only=True)
@@ -63,33 +63,33 @@ class _Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Where the time of one search went; seconds unless the name says otherwise."""
+    """Time account of one search, in seconds unless the name says otherwise."""
 
     wall_s: float
-    """With a coordinator at work, over all its lives."""
+    """Wall-clock time with a live coordinator, over all its processes."""
     until_ready_s: float
-    """From the first event until the first slot could train."""
+    """Time from the first event until the first slot could train."""
     search_s: float
-    """From then until the decision to end (or the last event so far)."""
+    """Time from then until the decision to end (or the last event so far)."""
     busy_s: float
-    """Of these, with at least one phase in its slot."""
+    """Seconds with at least one phase in its slot."""
     after_s: float
-    """Test scores and the default recipe in one phase."""
+    """Time for test scores and the default recipe in one phase."""
     lost_s: float
-    """In phases that hardware was lost under."""
+    """Time in phases whose hardware was lost."""
     gpu_hours: float
-    """Of the tree's phases."""
+    """GPU hours of the tree's phases."""
     reference_gpu_hours: float
     reserved_gpu_hours: float
-    """GPU hours for which slots were reserved, whatever they did."""
+    """GPU hours for which slots were reserved, busy or idle."""
     cpu_hours: float
-    """CPUs reserved beside these GPUs, for as long."""
+    """Hours of the CPUs reserved together with these GPUs."""
     on_cpu: bool
     """Whether the GPUs were logical ones on a machine without any."""
     train_s: float
-    """Training steps and validations of the phases that did not fail."""
+    """Time of training steps and validations in phases that did not fail."""
     setup_s: float
-    """Set-up of these, until they could have taken their first step."""
+    """Set-up time of these phases, until they could take their first step."""
     phases: int
     warm: int
     cold: int
@@ -98,7 +98,8 @@ class Costs:
 
     @property
     def between_s(self) -> float:
-        """Of the search, without any phase: decisions, agents, the journal, start and end of runners."""
+        """Seconds of the search without any phase: decisions, agents, the journal, starting and stopping
+        runners."""
         return max(0.0, self.search_s - self.busy_s)
 
 
@@ -110,7 +111,7 @@ def _reserved(events: Sequence[Event], n_gpus: int) -> float:
 
 
 def costs(facts: SearchFacts) -> Costs:
-    """The account of a search, as far as it has come."""
+    """Time account of a search so far."""
     events = _until_written(facts.events)
     stays = stays_of(events)
     begun = next(e.time for e in events if isinstance(e, ev.SearchStarted))
@@ -144,7 +145,7 @@ def costs(facts: SearchFacts) -> Costs:
 
 
 def stays_of(events: Iterable[Event]) -> tuple[Stay, ...]:
-    """Every stay of a phase in its slot; one that has not ended yet lasts until the last event."""
+    """All stays of phases in slots. A stay that has not ended lasts until the last event."""
     clock, last = _Clock(), 0.0
     for event in events:
         clock.add_event(event)
@@ -161,8 +162,7 @@ def cold_reason(outcome: PhaseResult | PhaseFailure) -> str:
 
 
 def _until_written(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """The events up to the newest outcome: those after it are not in it, however often it is written
-    again."""
+    """Events up to the newest outcome, so that writing it again does not change it."""
     begin = max((n for n, event in enumerate(events) if isinstance(event, ev.SearchExtended)), default=0)
     rest = takewhile(lambda event: not isinstance(event, ev.OutcomeWritten), events[begin:])
     return (*events[:begin], *rest)

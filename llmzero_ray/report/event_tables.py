@@ -1,7 +1,4 @@
-"""Early stops, failures and decisions as tables.
-
-Not here: taking decisions again (coordinator/replay.py), the sentences around the tables (report.md.j2).
-"""
+"""Early stops, failures and decisions as tables."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.utils.text import collapse_whitespace
 
 _CUT = 300
-"""Characters after which a runner's reason was cut off, in the middle of a word."""
+"""Number of characters at which a runner's reason was cut off, in the middle of a word."""
 
 
 def stop_table(stopped: Sequence[PhaseRun]) -> str:
-    """Early-stopped phases with step, reason and what the stop saved; empty without any."""
+    """Early-stopped phases with step, reason and savings of the stop. Empty without any."""
     header = ("node", "at step", "rule", "reason", "best validation before", "saved")
     return fmt.table(header, map(_stop_row, stopped), right=(0, 1)) if stopped else ""
 
@@ -45,7 +42,7 @@ def _stop_row(run: PhaseRun) -> tuple[str, ...]:
 
 
 def verdict_table(judged: Sequence[PhaseRun]) -> str:
-    """Every verdict with its step, its reason and what a stop saves; empty without any."""
+    """All verdicts with step, reason and savings of a stop. Empty without any."""
     header = ("node", "at step", "verdict", "rule", "reason", "a stop saves")
     rows = [
         (

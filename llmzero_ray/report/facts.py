@@ -1,7 +1,6 @@
-"""The facts of a report, read once from a search's directory: the replayed journal and the metric series.
+"""Facts of a report, read once from a search's directory: the replayed journal and the metric series.
 
 No actor is called, so that a report can be written while a search runs, after it, or years later elsewhere.
-Not here: derived values (comparison.py, costs.py), presentation (render.py).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class PathPhase:
     """One phase of the best strategy."""
 
     number: int
-    """From 1."""
+    """Number of the phase, from 1."""
     run: PhaseRun
     cut: int
     """Step of the phase at which the strategy leaves it: the next phase's resume point, or its best step."""
@@ -62,19 +61,19 @@ class PathPhase:
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """A hyper-parameter that a phase has another value of than the phase it continues."""
+    """A hyper-parameter whose value differs from the phase that this one continues."""
 
     key: str
     old: HyperparameterValue
     new: HyperparameterValue
     reason: str
-    """Why, in the words of the agent that changed it; else where it comes from."""
+    """Reason in the words of the agent that changed it, otherwise the origin of the value."""
 
 
 class SearchFacts:
     """One search, read from its directory.
 
-    `base_model_id`: the base model's id on the Hugging Face Hub, where the configuration does not say it.
+    `base_model_id` is the base model's id on the Hugging Face Hub, if the configuration does not have it.
 
     Raises:
         ConfigError: the directory holds no search.
@@ -137,7 +136,7 @@ class SearchFacts:
 
     @property
     def base_model_name(self) -> str:
-        """What the base model is called elsewhere: its id on the Hub, or the name of its directory."""
+        """Public name of the base model: its id on the Hub, or the name of its directory."""
         return self.base_model_id or PurePath(self.base_model).name
 
     # --- the tree -------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class SearchFacts:
         )
 
     def _reason(self, run: PhaseRun, key: str, new: HyperparameterValue) -> str:
-        """The agent's reason, here or where an ancestor brought the value in."""
+        """The agent's reason, in this phase or in the ancestor that introduced the value."""
         at: PhaseRun | None = run
         while at is not None and at.spec is not None and at.spec.hyperparameters.get(key) == new:
             for change in at.proposal.changes if at.proposal else ():
@@ -208,7 +207,7 @@ class SearchFacts:
 
     @staticmethod
     def rollouts(run: PhaseRun, steps: int | None) -> int | None:
-        """Answers that a run samples in so many steps; None when its batch is not a plain number."""
+        """Answers that a run samples in `steps` steps. None if its batch is not a plain number."""
         used = run.spec.hyperparameters if run.spec else {}
         batch, n = used.get(TRAIN_BATCH), used.get(ROLLOUT_N)
         if steps is None or not isinstance(batch, int) or not isinstance(n, int):
@@ -218,7 +217,7 @@ class SearchFacts:
     # --- series ---------------------------------------------------------------------------------------------
 
     def curves(self, node: int) -> Curves:
-        """A node's metrics, as far as they are on the disk."""
+        """Metrics of a node, as far as they are on disk."""
         if node not in self._curves:
             self._curves[node] = load_curves(self.storage, node)
         return self._curves[node]
@@ -265,15 +264,15 @@ class SearchFacts:
         return finite(self.curves(run.node).start_score if recorded is None else recorded)
 
     def start_from(self, run: PhaseRun) -> ResumeFrom | None:
-        """Where that validation was measured, when it was taken over; None: before the run's own first
-        step."""
+        """Where that validation was measured, if it was taken over. None if measured before the run's own
+        first step."""
         return run.outcome.start_from if run.outcome else None
 
     # --- after the search -----------------------------------------------------------------------------------
 
     @property
     def reference(self) -> PhaseRun | None:
-        """The default recipe in one phase; None while the search goes on, extended or not."""
+        """The default recipe in one phase, or None while the search continues, extended or not."""
         return None if self.core.end_reason is None else self.core.reference
 
     def final(self, what: FinalWhat) -> FinalJob | None:
@@ -289,7 +288,7 @@ class SearchFacts:
 
 
 def finite(score: float | None) -> float | None:
-    """The score, or None when it is no finite number and thus can neither be compared nor written."""
+    """The score, or None if it is not finite and so can neither be compared nor written."""
     return score if score is not None and math.isfinite(score) else None
 
 

@@ -1,7 +1,7 @@
-"""Finalize an interrupted search from its journal alone, without Ray.
+"""Finalizes an interrupted search from its journal, without Ray.
 
-Phases that were running when their processes died end with what they saved, and the outcome is written. Not
-here: ending actors that may still run (actors/app.py).
+Phases that were running when their processes died end with their saved results, and the outcome is written.
+Not here: ending actors that may still run (actors/app.py).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def finalize(storage: SearchStorage, reason: str) -> None:
 
 
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
-    """The end of a phase whose runner is gone: its result if it was written, else the loss with what it
-    saved."""
+    """End of a phase whose runner has died: its result if it was written, otherwise the loss with the saved
+    part."""
     outcome = storage.result(run.node, run.attempt)
     if outcome is not None:
         return ev.phase_ended(run.node, run.attempt, outcome)

@@ -1,7 +1,4 @@
-"""Formatting of numbers and tables as Markdown.
-
-Not here: sentences (report.md.j2), formats of other outputs (llmzero_ray/utils/text.py).
-"""
+"""Formatting of numbers and tables as Markdown."""
 
 from __future__ import annotations
 

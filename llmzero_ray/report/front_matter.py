@@ -1,7 +1,4 @@
-"""The YAML at the head of the adapter's card, which the Hugging Face Hub reads, through `huggingface_hub`.
-
-Not here: the card's text (card.md.j2).
-"""
+"""The YAML at the head of the adapter's card, which the Hugging Face Hub reads, through `huggingface_hub`."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ TAGS = ("lora", "grpo", "reinforcement-learning", "llmzero", "verl")
 
 
 def front_matter(facts: SearchFacts) -> str:
-    """The block between two lines of `---`, with base model, library, tags and scores as far as they are
+    """Front matter between two lines of `---`, with base model, library, tags and scores as far as they are
     known.
 
     Raises:
@@ -42,7 +39,7 @@ def front_matter(facts: SearchFacts) -> str:
 
 
 def missing() -> str:
-    """Why a card has no new front matter; empty when it can have one."""
+    """Why a card has no new front matter. Empty if it can have one."""
     problem = import_problem("huggingface_hub")
     return problem and (
         f"best/README.md: its front matter was not written anew, as huggingface_hub {problem}; `pip install "
@@ -51,8 +48,8 @@ def missing() -> str:
 
 
 def kept_front_matter(card: Path, *, with_scores: bool) -> str:
-    """The front matter of a card that was written before; empty where it has none. Its scores are those of
-    its adapter and are left out beside another one."""
+    """Front matter of an existing card. Empty if it has none. Its scores belong to its adapter and are left
+    out for another one."""
     try:
         text = card.read_text(encoding="utf-8")
         found = re.match(r"---\n(.*?\n)---\n", text, re.DOTALL)

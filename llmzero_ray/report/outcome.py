@@ -1,7 +1,6 @@
 """Write the outcome of a search: strategy.yaml, best/, report.md and plots/.
 
-It depends on the journal and the search's directory alone and can be repeated at any time: the same journal
-gives the same files. Not here: the content of the files (strategy.py, best.py, render.py, pictures.py).
+It depends only on the journal and the search's directory. It is idempotent: equal journals give equal files.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ class Outcome:
 
 
 def write_outcome(search: SearchStorage | str | Path) -> Outcome:
-    """Write or renew the outcome of a search, finished or not, given its storage or its directory.
+    """Write or update the outcome of a search, finished or not, given its storage or its directory.
 
-    What cannot be written anew stays as an earlier call wrote it, and `problems` says so.
+    A file that cannot be written again stays as an earlier call wrote it, and `problems` says so.
 
     Raises:
         ConfigError: there is no search in this directory.

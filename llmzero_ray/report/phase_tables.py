@@ -1,8 +1,4 @@
-"""Tables and phrases about phases: the best strategy phase by phase, and every other node.
-
-Not here: the sentences around them (report.md.j2), the recipe for machines (strategy.py), the pictures
-(plot_*.py).
-"""
+"""Tables and phrases about phases: the best strategy phase by phase, and every other node."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ SHOWN = (REWARDS[0], KL, ENTROPY, LENGTH, LENGTH_AT_MAX, GRAD_NORM)
 
 
 def path_table(facts: SearchFacts) -> str:
-    """The best strategy in short: a row for each phase."""
+    """Short table of the best strategy, with a row for each phase."""
     rows = [
         (
             str(phase.number),
@@ -54,7 +50,7 @@ def change_table(facts: SearchFacts, run: PhaseRun) -> str:
 
 
 def root_values(facts: SearchFacts) -> str:
-    """What search.yaml sets for the root, under the short names used everywhere."""
+    """Values that search.yaml sets for the root, by short name."""
     overrides = [(short(key), key) for key in map(canonical, facts.config.root.overrides)]
     named = [f"{name} {fmt.value(key, facts.default.get(key))}" for name, key in sorted(overrides)]
     return ", ".join(named)
@@ -109,7 +105,7 @@ def metric_table(facts: SearchFacts, phase: PathPhase) -> str:
 
 
 def has_new_evidence(facts: SearchFacts, run: PhaseRun) -> bool:
-    """Whether the evidence of this run's proposal is not in the report above already."""
+    """Whether the evidence of this run's proposal is not yet in the report."""
     if run.proposal is None:
         return False
     above = [*(phase.run for phase in facts.path), *(r for r in facts.runs.values() if r.node < run.node)]
@@ -119,7 +115,7 @@ def has_new_evidence(facts: SearchFacts, run: PhaseRun) -> bool:
 
 
 def shown_notes(facts: SearchFacts) -> list[MetricNote]:
-    """What the metrics of the report mean, those of them that were logged."""
+    """Notes on the report's metrics, as far as they were logged."""
     logged = {name for node in facts.runs for name in facts.curves(node).metrics}
     return [metric_notes()[name] for name in SHOWN if name in logged and name in metric_notes()]
 

@@ -1,7 +1,4 @@
-"""The figures of a report: names, captions, and drawing those for which the search has data.
-
-Not here: the plots (plot_*.py), style and PNG bytes (plots/style.py).
-"""
+"""The figures of a report: names, captions, and drawing those for which the search has data."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class Picture:
 
     @property
     def file(self) -> str:
-        """Where it is, below the search's directory."""
+        """Path below the search's directory."""
         return f"{FOLDER}/{self.name}.png"
 
 
@@ -59,8 +56,8 @@ PICTURES = (SCORES, CURVES, TREE, RECIPE)
 
 
 def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
-    """Write plots/; the pictures to show (those without data are left out), and what was not renewed: a
-    picture that cannot be drawn stays as it is.
+    """Write plots/. Returns the pictures to show (those without data are left out), and a note on those that
+    were not updated, since a picture that cannot be drawn stays as it is.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -94,7 +91,7 @@ def draw_pictures(facts: SearchFacts) -> tuple[tuple[Picture, ...], str]:
 
 
 def _there(facts: SearchFacts, pictures: tuple[Picture, ...]) -> tuple[Picture, ...]:
-    """Those of the pictures that an earlier report drew."""
+    """Pictures that an earlier report drew."""
     return tuple(picture for picture in pictures if (facts.paths.root / picture.file).is_file())
 
 

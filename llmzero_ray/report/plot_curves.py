@@ -1,7 +1,4 @@
-"""Picture: the dynamics along the best strategy, phase after phase over global steps.
-
-Not here: colours and files (plots/style.py, pictures.py).
-"""
+"""Picture: the dynamics along the best strategy, phase after phase over global steps."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ from llmzero_ray.report.plot_scores import line_of
 VALIDATION = "validation"
 PANELS = (REWARDS[0], VALIDATION, KL, ENTROPY, LENGTH, GRAD_NORM)
 PER_ROW = 4
-"""Phases beside each other in the strip."""
+"""Phases per row of the strip."""
 MOST_LINES = 5
-"""Lines of changes per phase in the strip; further ones are counted."""
+"""Maximum lines of changes per phase in the strip. Further ones are counted."""
 
 
 def draw_curves(facts: SearchFacts) -> bytes | None:
@@ -52,7 +49,7 @@ def draw_curves(facts: SearchFacts) -> bytes | None:
 
 
 def _strip(axes: Any, facts: SearchFacts) -> None:
-    """One box per phase, all of equal width: a short phase has as many changes to list as a long one."""
+    """Draw one box per phase, all of equal width, because a short phase has as many changes as a long one."""
     n = min(len(facts.path), PER_ROW)
     axes.set(xlim=(0, n), ylim=(-math.ceil(len(facts.path) / PER_ROW), 0))
     axes.axis("off")
@@ -121,7 +118,8 @@ def _validation(axes: Any, curves: Curves, cut: int) -> None:
 
 
 def _metric(axes: Any, curves: Curves, name: str, cut: int) -> None:
-    """Each step thin, its mean over two steps on both sides thick; past the cut both faint."""
+    """Draw a thin line of each step and a thick one of its mean over two steps on both sides. Past the cut
+    both are faint."""
     values = style.finite(curves.metrics.get(name, ()))
     steps = [curves.base_step + step for step in curves.steps[: len(values)]]
     kept = sum(step <= curves.base_step + cut for step in steps)
@@ -138,7 +136,7 @@ def _line(axes: Any, steps: Sequence[int], values: Sequence[float], **look: Any)
 
 
 def _caps(axes: Any, facts: SearchFacts) -> None:
-    """The response cap along the strategy; only named where it lies far above the lengths."""
+    """Draw the response cap along the strategy, or only its label if it is far above the lengths."""
     low, top = axes.get_ylim()
     for begin, end, cap in _stretches(facts):
         look = {"color": style.VERMILLION, "fontsize": 8, "ha": "left", "va": "bottom"}

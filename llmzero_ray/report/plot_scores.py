@@ -1,7 +1,4 @@
-"""Picture: validation accuracy of every node over global steps, the best strategy in front.
-
-Not here: colours and files (plots/style.py, pictures.py).
-"""
+"""Picture: validation accuracy of every node over global steps, the best strategy in front."""
 
 from __future__ import annotations
 
@@ -84,7 +81,7 @@ def _other(axes: Any, run: PhaseRun, line: Line) -> None:
 
 
 def _references(axes: Any, facts: SearchFacts) -> None:
-    """Base model as a level, the default recipe in one phase as a curve."""
+    """Draw the base model as a level, and the default recipe in one phase as a curve."""
     base = next((p for p in policies(facts) if p.what == "base"), None)
     if base is not None and base.validation is not None:
         level, error = base.validation.mean, base.validation.standard_error or 0.0
@@ -153,7 +150,7 @@ def _best_point(axes: Any, facts: SearchFacts) -> None:
 
 
 def _labels(axes: Any, facts: SearchFacts) -> None:
-    """Node numbers at the ends of lines, moved apart where they would lie on each other."""
+    """Draw node numbers at the ends of lines, moved apart if they would overlap."""
     ends = []
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     for run in facts.runs.values():

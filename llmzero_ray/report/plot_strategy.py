@@ -1,7 +1,4 @@
-"""Picture: what the best strategy's phases train with, one row per hyper-parameter over global steps.
-
-Not here: colours and files (plots/style.py, pictures.py).
-"""
+"""Picture: hyper-parameters of the best strategy's phases, one row each over global steps."""
 
 from __future__ import annotations
 
@@ -39,7 +36,8 @@ def draw_recipe(facts: SearchFacts) -> bytes | None:
 
 
 def shown_keys(facts: SearchFacts) -> tuple[str, ...]:
-    """The usual ones first, then whatever else a phase of the strategy changed, in the order of the table."""
+    """Keys to show: the usual ones first, then others that a phase of the strategy changed, in table
+    order."""
     changed = {change.key for phase in facts.path for change in facts.changes(phase.run)}
     others = [row.key for row in SPACE if row.key in changed and row.key not in ALWAYS]
     unknown = sorted(changed - {row.key for row in SPACE})

@@ -1,7 +1,4 @@
-"""Picture: the search tree, coloured by score, shaped by how each node ended, the best strategy in bold.
-
-Not here: colours and files (plots/style.py, pictures.py).
-"""
+"""Picture: the search tree, coloured by score, shaped by how each node ended, the best strategy in bold."""
 
 from __future__ import annotations
 
@@ -110,7 +107,7 @@ def _edge_label(axes: Any, run: PhaseRun, at: tuple[float, float], bold: bool) -
 
 
 def _detour(axes: Any, begin: tuple[float, float], end: tuple[float, float], bold: bool) -> None:
-    """An arrow from the checkpoint's node where that is not the parent."""
+    """Draw an arrow from the checkpoint's node if it is not the parent."""
     arrow = {
         "arrowstyle": "-|>",
         "color": style.BEST if bold else style.GREY,
@@ -173,7 +170,7 @@ def _point(
 
 
 def _node_label(run: PhaseRun) -> str:
-    """The score, else why there is none."""
+    """The score, or why there is none."""
     if run.score is None and isinstance(run.outcome, PhaseFailure):
         return run.outcome.failure_class
     return best_at(run)

@@ -1,8 +1,4 @@
-"""The report and the adapter's card as Markdown, from the templates beside this file.
-
-Not here: the tables (summary.py, phase_tables.py, tree_text.py, event_tables.py, cost_tables.py), the facts
-(facts.py).
-"""
+"""The report and the adapter's card as Markdown, from the templates in this folder."""
 
 from __future__ import annotations
 
@@ -35,8 +31,8 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 def report_text(
     facts: SearchFacts, drawn: Collection[Picture], problems: Collection[str], *, has_adapter: bool
 ) -> str:
-    """report.md; `drawn` are the pictures that exist, `problems` what could not be written. `has_adapter`:
-    whether the best strategy's adapter is in best/."""
+    """Text of report.md. `drawn` are the existing pictures, `problems` the files that could not be written.
+    `has_adapter` says whether the best strategy's adapter is in best/."""
     known, compared = policies(facts), comparisons(facts)
     best = next((policy for policy in known if policy.what == "best"), None)
     runs = facts.runs.values()
@@ -84,8 +80,9 @@ def report_text(
 
 
 def card_text(facts: SearchFacts, place: str = "best", *, kept: str = "") -> str:
-    """README.md of best/; the search must have a best strategy. `place`: what the adapter is loaded by, that
-    folder or an id on the Hugging Face Hub. `kept`: its front matter where `huggingface_hub` is missing."""
+    """Text of best/README.md. The search must have a best strategy. The card loads the adapter from `place`,
+    that folder or an id on the Hugging Face Hub. `kept` is its front matter if `huggingface_hub` is
+    missing."""
     last, known = facts.path[-1], policies(facts)
     used = last.run.spec.hyperparameters if last.run.spec else {}
     rank = used.get(canonical("lora_rank"))
@@ -113,7 +110,7 @@ def card_text(facts: SearchFacts, place: str = "best", *, kept: str = "") -> str
 
 
 def _vllm_rank(rank: int) -> int:
-    """The smallest rank that vLLM's option accepts for an adapter of this rank."""
+    """Smallest rank that vLLM's option accepts for an adapter of this rank."""
     return next((accepted for accepted in VLLM_RANKS if accepted >= rank), rank)
 
 
@@ -133,15 +130,15 @@ _LIVE = (
     (re.compile("```"), "&#96;" * 3),
     (re.compile("~~~"), "&#126;" * 3),
 )
-"""What Markdown makes tags, links, pictures and code blocks of, and how it is written as text."""
+"""Characters that Markdown interprets as tags, links, pictures and code blocks, with their escapes."""
 
 
 def inert(markdown: str, fence: str) -> str:
-    """A report in which nothing of agents, servers, rewards or tasks is more than text: no tags, links,
-    pictures or code blocks but the report's own, no control characters.
+    """Report in which all text of agents, servers, rewards or tasks is plain text: no tags, links, pictures
+    or code blocks except the report's own, and no control characters.
 
-    The report's own code blocks show text as it is. They begin and end with a line of ``` and `fence`, which
-    nobody else can know and which is left out.
+    The report's own code blocks are not escaped. They begin and end with a line of ``` and the secret
+    `fence`, which is removed.
     """
     code, found = False, []
     for part in re.split(rf"(?m)^(```{fence}\w*)$", clean(markdown)):

@@ -1,7 +1,4 @@
-"""The head of a report: the three policies, and what of their distance is noise.
-
-Not here: the measurements themselves (comparison.py), the sentences (report.md.j2).
-"""
+"""Head of a report: the three policies, and whether their differences exceed noise."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def end_in_words(facts: SearchFacts) -> str:
 
 
 def reading(difference: Difference) -> str:
-    """A difference in words: clear, unclear or noise, by its standard errors."""
+    """Description of a difference by its standard errors: clear, unclear or noise."""
     if difference.is_noise:
         return "within noise"
     sure = "clearly" if abs(difference.in_standard_errors) >= CLEAR else "probably"
@@ -95,8 +92,8 @@ def _steps(policy: Policy) -> str:
 def reference_in_words(
     known: tuple[Policy, ...], *, by_compute: bool, searched: float, unit: str, name: str
 ) -> str:
-    """How the default recipe was trained for the comparison in the search `name`, and what the compute of the
-    whole search, `searched`, has to do with it; `unit` says what compute counts."""
+    """How the default recipe was trained for the comparison in the search `name`, and its relation to
+    `searched`, the compute of the whole search. `unit` is the unit of compute."""
     found = {policy.what: policy for policy in known}
     if WHOLE in found:
         return (
@@ -120,7 +117,7 @@ def reference_in_words(
 
 
 def missing_reference(facts: SearchFacts) -> str:
-    """How a search that has ended gets the comparison that it lacks; empty where it has one."""
+    """How to add the missing comparison to an ended search. Empty if it has one."""
     known = facts.core.end_reason is not None and facts.path
     if not known or facts.config.final.default_recipe:
         return ""
@@ -150,7 +147,7 @@ def reference_of(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
 
 
 def difference_table(compared: tuple[Comparison, ...]) -> str:
-    """How far the policies lie apart; empty without any comparison."""
+    """Table of the policies' differences. Empty without any comparison."""
     if not compared:
         return ""
     names = {

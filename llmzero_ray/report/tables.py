@@ -1,8 +1,7 @@
 """A search as tables: nodes, metrics, validated items, changes, test scores.
 
 Rows are plain dicts of the same keys, in the order of the nodes; `table` makes an Arrow table of them, and
-its `to_pandas()` a data frame. Steps are global steps where their name says so, else those inside a phase.
-Not here: text for people (report/, cli/).
+its `to_pandas()` a data frame. Steps are global if their name says so, otherwise they count inside a phase.
 """
 
 from __future__ import annotations

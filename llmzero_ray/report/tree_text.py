@@ -1,7 +1,4 @@
-"""The search tree as text: one drawing, one table.
-
-Not here: the drawing as a picture (plot_tree.py), why each node was created (event_tables.py).
-"""
+"""The search tree as text: one drawing, one table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The protocol of a search method: ask for the next run, tell its outcome; no clock, no file, no randomness.
+"""The protocol of a search method: ask for the next run, tell its outcome. No clock, no file, no randomness.
 
-The coordinator talks to this protocol alone; `TreeSearch` is its first implementation, and a configuration
-may name another one (`search.method`). The same calls in the same order must always give the same decisions:
-a journal is replayed through them. Not here: which method a search has (registry.py).
+The coordinator uses only this protocol. `TreeSearch` is its main implementation, and `search.method` may name
+another one. The same calls in the same order must always give the same decisions, because journals are
+replayed through them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ StopReason: TypeAlias = Literal[
 
 
 class DecisionFacts(Protocol):
-    """All numbers that a decision was based on. The journal records them, and a replay compares them."""
+    """Numbers that a decision was based on. The journal records them, and a replay compares them."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values only."""
+        """The fields as JSON values."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The next thing to do: begin a run of kind `action` on node `on`, stop, or wait for a run to finish."""
+    """Next action: begin a run of kind `action` on node `on`, stop, or wait for a run to finish."""
 
     action: Action
     on: int | None = None
@@ -39,7 +39,7 @@ class Decision:
     seen: DecisionFacts
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values only."""
+        """The fields as JSON values."""
         return {**vars(self), "seen": self.seen.to_dict()}
 
 
@@ -59,11 +59,11 @@ class Cut(NamedTuple):
 
     node: int
     step: int | None
-    """None only for a last phase that never validated: it has no best step."""
+    """Step of the cut. None only for a last phase that never validated and so has no best step."""
 
 
 class SearchNode(Protocol):
-    """One run of a search as others may read it."""
+    """Read-only view of one run of a search."""
 
     @property
     def id(self) -> int:
@@ -72,7 +72,7 @@ class SearchNode(Protocol):
 
     @property
     def kind(self) -> NodeKind:
-        """What it was begun as."""
+        """Kind with which it began."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class SearchNode(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Begun, and not finished."""
+        """Whether it has begun but not finished."""
         ...
 
     @property
@@ -97,7 +97,7 @@ class SearchNode(Protocol):
 
     @property
     def parent(self) -> int | None:
-        """The node it hangs on now; None: on none."""
+        """Current parent in the tree, or None."""
         ...
 
     @property
@@ -107,17 +107,18 @@ class SearchNode(Protocol):
 
     @property
     def children(self) -> Sequence[int]:
-        """Nodes that hang on it, the earliest first."""
+        """Children in the tree, earliest first."""
         ...
 
     @property
     def pruned(self) -> bool:
-        """Out of the search, with all below it."""
+        """Whether it is excluded from the search, with its whole subtree."""
         ...
 
     @property
     def terminal(self) -> bool:
-        """No further run will be created on it or below it: its last adapter is needed no more."""
+        """Whether no further run will be created on it or below it, so that its last adapter is no longer
+        needed."""
         ...
 
 
@@ -125,16 +126,17 @@ class SearchMethod(Protocol):
     """One search with an ask-and-tell interface."""
 
     budget: int | None
-    """Runs that may begin, the root being the first; None: no limit. The user may change it at any time."""
+    """Runs that may begin, the root being the first. None if there is no limit. The user may change it at any
+    time."""
 
     @property
     def nodes(self) -> Mapping[int, SearchNode]:
-        """All nodes by id in the order of creation; read only."""
+        """All nodes by id in order of creation, read-only."""
         ...
 
     @property
     def best(self) -> SearchNode | None:
-        """Best-scored node, the earliest of equals; None without scores."""
+        """Best-scored node (the earliest one in a tie), or None without scores."""
         ...
 
     def node(self, node_id: int) -> SearchNode:
@@ -146,15 +148,15 @@ class SearchMethod(Protocol):
         ...
 
     def ask(self) -> Decision:
-        """The next thing to do, with all that the decision was based on. Changes nothing."""
+        """Next action, with all facts that the decision was based on. Does not change the search."""
         ...
 
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Why that was decided, in words; `decision` is one of its own, as `Decision.to_dict` wrote it."""
+        """Explanation of a decision of this method, as `Decision.to_dict` wrote it."""
         ...
 
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
-        """Begin a run as the journal recorded it, whatever this version would decide; the id of its node.
+        """Begin a run as the journal recorded it, whatever this version would decide, and return its node id.
 
         Raises:
             SearchError: the run does not fit this search.
@@ -162,7 +164,7 @@ class SearchMethod(Protocol):
         ...
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run on `parent` that the user requested; the id of its node.
+        """Begin a run on `parent` that the user requested, and return its node id.
 
         Raises:
             SearchError: the parent is unknown, running or pruned, or the budget is spent.
@@ -172,7 +174,7 @@ class SearchMethod(Protocol):
     def tell(
         self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
     ) -> None:
-        """Finish a running node; `score` is its best validation score, reached at `best_step` of its phase.
+        """Finish a running node. `score` is its best validation score, reached at `best_step` of its phase.
 
         Raises:
             SearchError: the node is unknown or not running, or status or score is not allowed.
@@ -180,7 +182,8 @@ class SearchMethod(Protocol):
         ...
 
     def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a subtree at the user's request; its running nodes, which must be stopped and then told.
+        """Prune a subtree at the user's request. Returns its running nodes, which the caller must stop and
+        then tell.
 
         Raises:
             SearchError: the node is unknown or may not be pruned.
@@ -188,7 +191,8 @@ class SearchMethod(Protocol):
         ...
 
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose checkpoints a begun node may resume from, first phase first; none: from scratch.
+        """Nodes whose checkpoints a begun node may resume from, first phase first. Empty if it starts from
+        scratch.
 
         Raises:
             SearchError: the node is unknown.
@@ -196,7 +200,8 @@ class SearchMethod(Protocol):
         ...
 
     def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        """Note the checkpoint that a running node starts from: `step` of node `source`; None: the base model.
+        """Record the checkpoint that a running node starts from: `step` of node `source`, or the base model
+        if None.
 
         Raises:
             SearchError: the node is unknown or not running, or the source is not among those offered to it.
@@ -204,7 +209,7 @@ class SearchMethod(Protocol):
         ...
 
     def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        """The nodes whose training is in this node's weights, from-scratch run first, itself last.
+        """Nodes whose training this node's weights contain, from-scratch run first, itself last.
 
         Raises:
             SearchError: the node is unknown.
@@ -212,7 +217,7 @@ class SearchMethod(Protocol):
         ...
 
     def recipe(self, node_id: int) -> tuple[Cut, ...]:
-        """The resume chain of a node, each phase cut where the next one resumed, the last at its best step.
+        """Resume chain of a node, each phase cut where the next one resumed, the last at its best step.
 
         Raises:
             SearchError: the node is unknown.

@@ -1,7 +1,6 @@
-"""Records of the tree search's decisions with all numbers that they were based on, as JSON.
+"""Records of the tree search's decisions with all numbers they were based on, as JSON.
 
 A journal stores these records, so that a later replay can be compared with them number by number.
-Not here: making the decision (tree_search.py) or putting it into words (reasons.py).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class Level(NamedTuple):
     visits: int
     """Finished and running runs in the node's subtree."""
     k_fair: int
-    """Attached children, all of them."""
+    """Number of attached children."""
     k_cap: int
-    """Attached children that fill a slot."""
+    """Number of attached children that count towards the cap."""
     cap: int
     full: bool
-    """Whether the virtual child was ruled out; true of a failed root that was fixed, whatever its cap."""
+    """Whether the virtual child was ruled out. Always true for a failed root that was fixed."""
     uct_new: float
     q_prior: float
     children: tuple[ChildView, ...]
@@ -54,11 +53,10 @@ class Level(NamedTuple):
 
 
 class Trace:
-    """The levels of one descent, written number after number into one list.
+    """Levels of one descent, stored as one flat list of numbers.
 
     A tree a thousand generations deep makes a thousand levels per decision. As objects they would cost more
-    to build, and to be garbage-collected, than the whole selection; they become objects when someone reads
-    them.
+    to build and to garbage-collect than the whole selection, so they become objects only when read.
     """
 
     def __init__(self) -> None:
@@ -67,8 +65,8 @@ class Trace:
     def add(self, head: tuple[float, ...], children: list[float]) -> None:
         """Append a level.
 
-        `head` holds its fields in order, `children` replaced by the length of the list that follows: id, Q
-        and UCT of each candidate, one after the other.
+        `head` holds its fields in order, with `children` replaced by the length of the list that follows: id,
+        Q and UCT of each candidate in turn.
         """
         self.numbers += head
         self.numbers += children
@@ -93,7 +91,7 @@ def _read_levels(numbers: tuple[Any, ...]) -> tuple[Level, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All that a decision was based on."""
+    """All facts that a decision was based on."""
 
     s_min: float | None
     s_max: float | None
@@ -102,26 +100,26 @@ class Seen:
     budget: int | None
     running: int
     n_scratch: int
-    """The root and forced scratch nodes."""
+    """Number of root and forced scratch nodes."""
     n_evolve: int
-    """All nodes but debug ones."""
+    """Number of nodes except debug nodes."""
     rho_min: float
     trace: tuple[float, ...] = ()
     """`descent` as `Trace` wrote it."""
 
     @property
     def descent(self) -> tuple[Level, ...]:
-        """Levels from the root down to the node that was expanded; empty when nothing was selected."""
+        """Levels from the root down to the expanded node. Empty if nothing was selected."""
         return _read_levels(self.trace)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values only."""
+        """The fields as JSON values."""
         facts = {name: value for name, value in vars(self).items() if name != "trace"}
         return {**facts, "descent": [level.to_dict() for level in self.descent]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Seen:
-        """The record that `to_dict` wrote; facts that this version does not know are left out."""
+        """Record that `to_dict` wrote. Facts that this version does not know are dropped."""
         trace = Trace()
         for level in data["descent"]:
             trace.add_dict(level)
@@ -137,5 +135,5 @@ class TreeDecision(Decision):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TreeDecision:
-        """The decision that `to_dict` wrote."""
+        """Decision that `to_dict` wrote."""
         return cls(**{**data, "seen": Seen.from_dict(data["seen"])})

@@ -1,9 +1,8 @@
-"""Recorded runs as plain data: read them strictly, and play them through the search.
+"""Recorded runs as plain data, which are read strictly and played through the search.
 
 Two forms, both lists of JSON objects. A history has each run's kind and the node it was created on, which are
 replayed as given. Outcomes have neither: the rules choose, and each row is the outcome of their choice. A run
-whose status is `running` is begun and never finished, and its score, if any, is ignored. Not here: files and
-command lines (llmzero_ray/cli/explain.py).
+with status `running` is begun but never finished, and its score is ignored.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ class Played:
 
     search: TreeSearch
     decisions: tuple[tuple[int, TreeDecision], ...]
-    """The decision that each row's run was begun by, with the row's id."""
+    """Decision with which each row's run began, with the row's id."""
     unused: tuple[int, ...]
-    """Ids of rows that no run was begun for, because the rules stopped or waited before them."""
+    """Ids of rows without a run, because the rules stopped or waited before them."""
 
 
 def read_history(data: object) -> list[RecordedRun]:
@@ -124,7 +123,7 @@ def _finish(search: TreeSearch, run: OutcomeRow) -> None:
 
 
 def _entries(data: object, what: str, keys: tuple[str, ...]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Every entry with the words that name it in a message; its keys are known ones."""
+    """Each entry with its name for messages, checked for unknown keys."""
     if not isinstance(data, list):
         raise HistoryError(
             f"{what}: the file holds {_kind_of(data)}; must be a list of objects with {', '.join(keys)}."
@@ -177,6 +176,6 @@ def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
 
 
 def _kind_of(value: object) -> str:
-    """The type of a JSON value in words: `a number`, `an object`, ..."""
+    """Type of a JSON value for messages: `a number`, `an object`, ..."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")

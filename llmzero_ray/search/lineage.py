@@ -1,7 +1,7 @@
-"""Resume chains and recipes: which phases, cut where, lead to a node's adapter.
+"""Resume chains and recipes: the phases, with their cuts, that lead to a node's adapter.
 
-The chain follows checkpoint sources, not tree edges: a fix that moved beside its failure still starts from
-it. Not here: which checkpoints are on disk (storage), or what a phase trains with.
+The chain follows checkpoint sources, not tree edges: a fix that moved next to its failure still starts from
+it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from llmzero_ray.search.base import Cut
 
 
 class Resumed(Protocol):
-    """What is asked of a node here."""
+    """Attributes of a node that this module reads."""
 
     id: int
     best_step: int | None
     resume_from: tuple[int, int] | None
-    """(node, step) of the checkpoint it starts from; None = from the base model."""
+    """(node, step) of the checkpoint it starts from, or None for the base model."""
 
 
 N = TypeVar("N", bound=Resumed)
@@ -34,7 +34,7 @@ def resume_chain(nodes: Mapping[int, N], node: N) -> tuple[int, ...]:
 
 
 def recipe(nodes: Mapping[int, N], node: N) -> tuple[Cut, ...]:
-    """The resume chain of `node`, each phase cut where the next one resumed, the last at its best step."""
+    """Resume chain of `node`, each phase cut where the next one resumed, the last at its best step."""
     cuts = [Cut(node.id, node.best_step)]
     while node.resume_from is not None:
         cuts.append(Cut(*node.resume_from))
@@ -43,5 +43,5 @@ def recipe(nodes: Mapping[int, N], node: N) -> tuple[Cut, ...]:
 
 
 def nearest_saved_step(saved: Iterable[int], wanted: int) -> int | None:
-    """The latest saved step that is not past `wanted`; None = there is none, so start from scratch."""
+    """Latest saved step up to `wanted`. None if there is none, so the phase starts from scratch."""
     return max((step for step in saved if step <= wanted), default=None)

@@ -1,18 +1,15 @@
-"""Explanations of the tree search's decisions, with the numbers that decided.
-
-Not here: the decisions (tree_search.py), outcomes of the runs (decision_text.py).
-"""
+"""Explanations of the tree search's decisions, with the numbers that decided."""
 
 from __future__ import annotations
 
 from llmzero_ray.search.decision import Level, TreeDecision
 
 SHOWN_LEVELS = 4
-"""Levels of a descent that are put into words; of a deeper one the last ones."""
+"""Maximum levels of a descent in an explanation: the last ones of a deeper descent."""
 
 
 def reason_in_words(decision: TreeDecision) -> str:
-    """Why this was decided, with the numbers that decided it."""
+    """Explanation of a decision, with the numbers it was based on."""
     seen = decision.seen
     if decision.action == "root":
         return "first run of the search"

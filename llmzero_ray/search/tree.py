@@ -1,8 +1,7 @@
-"""The search tree: nodes by id, their counters, and which of them can still be selected.
+"""Search tree: nodes by id, their counters, and which of them can still be selected.
 
-All counters and flags are kept up to date along one path per change, with loops instead of recursion, so that
-a chain of ten thousand nodes costs what its depth costs and no more. Nothing here chooses anything. Not here:
-values and selection (tree_search.py), checkpoints (recipe.py).
+Each change updates all counters and flags along one path, with loops instead of recursion, so its cost is
+linear in the depth even for a chain of ten thousand nodes. This module makes no choices.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.records import NodeKind, PhaseStatus
 
 NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
-"""`running` from the moment the node is begun: to the rules a pending and a training run are the same."""
+"""`running` from the moment the node is begun: the rules do not distinguish pending and training runs."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,7 +25,7 @@ class TreeNode:
 
     id: int
     order: int
-    """Position in the order of creation, from 0; "the earliest" is the lowest."""
+    """Position in the order of creation, from 0."""
     kind: NodeKind
     status: NodeStatus = "running"
     score: float | None = None
@@ -34,21 +33,21 @@ class TreeNode:
     best_step: int | None = None
     """Step of `score`, counted inside the phase."""
     parent: int | None
-    """Where it hangs now; a debug run that succeeds moves."""
+    """Current parent. A debug run that succeeds moves."""
     created_on: int | None
     """Node it was created from, before any move."""
     resume_from: tuple[int, int] | None = None
-    """(node, step) of the checkpoint it starts from, maybe off the tree path; None = from the base model."""
+    """(node, step) of the checkpoint it starts from, possibly off the tree path. None for the base model."""
     debug_depth: int = 0
     exempt: bool = False
-    """True: fills no slot of its parent's cap (forced scratch nodes, their fixes, clones)."""
+    """Whether it does not count towards its parent's cap (forced scratch nodes, their fixes, clones)."""
     pruned: bool = False
     vetoed: bool = False
-    """Pruned by the user: a run that ends after that neither fixes anything nor counts as a failure."""
+    """Whether the user pruned it. If it ends later, it neither fixes anything nor counts as a failure."""
     fixed: bool = False
-    """Only a failed root: one of its debug runs succeeded, so that it takes no further one."""
+    """For a failed root: whether one of its debug runs succeeded, so that it gets no further one."""
     children: list[int] = field(default_factory=list)
-    """Attached children, the earliest created first, pruned ones included."""
+    """Attached children in order of creation, pruned ones included."""
     visits: int = 0
     """Finished runs in this subtree."""
     v_val: int = 0
@@ -62,46 +61,47 @@ class TreeNode:
     shaped_sum: float = 0.0
     """Sum of their shaped normalised scores; kept only for `q_aggregate: mean_of_f`."""
     k_cap: int = 0
-    """Attached children that fill a slot."""
+    """Number of attached children that count towards the cap."""
     n_live: int = 0
-    """Children that are not terminal."""
+    """Number of children that are not terminal."""
     n_open: int = 0
-    """Children that are not blocked."""
+    """Number of children that are not blocked."""
     terminal: bool = False
     blocked: bool = True
 
     @property
     def is_running(self) -> bool:
-        """Begun, and not finished."""
+        """Whether it has begun but not finished."""
         return self.status == "running"
 
     @property
     def is_validated(self) -> bool:
-        """Whether its score enters means: a success with a score."""
+        """Whether its score enters means, that is, it succeeded with a score."""
         return self.score is not None and self.status in ("completed", "early_stopped")
 
 
 class Tree:
-    """Nodes and what follows from them. The caller passes only changes that the rules allow."""
+    """Nodes and their derived counters. The caller passes only changes that the rules allow."""
 
     def __init__(self, rules: SearchRules) -> None:
         self.rules = rules
         self.nodes: dict[int, TreeNode] = {}
-        """In the order of creation; a parent always comes before its children."""
+        """Nodes by id in order of creation. A parent always comes before its children."""
         self.root: TreeNode | None = None
         self.next_id = 0
-        """Lowest id above all that are taken."""
+        """Lowest id above all used ids."""
         self.n_running = 0
         self.n_scratch = 0
-        """The root and forced scratch nodes."""
+        """Number of root and forced scratch nodes."""
         self.n_evolve = 0
-        """All nodes but debug ones."""
+        """Number of nodes except debug nodes."""
         self.s_min: float | None = None
         self.s_max: float | None = None
         self.first_score: float | None = None
-        """Scores are summed as differences from this one: exact to their spread, however large they are."""
+        """First score. Scores are summed as differences from it, so that sums are exact to their spread even
+        for large scores."""
         self.best: TreeNode | None = None
-        """Best-scored node of all, failed and pruned ones included; the earliest of equals."""
+        """Best-scored node, failed and pruned ones included (the earliest one in a tie)."""
         self._ranked: list[tuple[float, int, int]] = []
 
     def __getitem__(self, node_id: int) -> TreeNode:
@@ -110,13 +110,13 @@ class Tree:
     # --- reading --------------------------------------------------------------------------------------------
 
     def cap(self, node: TreeNode) -> int:
-        """Slots of a node: by its status, and none left at the deepest level of debugging."""
+        """Cap on a node's children: by its status, and 0 at the deepest level of debugging."""
         if node.status != "failed":
             return self.rules.max_evolve_children
         return 0 if node.debug_depth >= self.rules.max_debug_depth else self.rules.max_debug_children
 
     def is_full(self, node: TreeNode) -> bool:
-        """Whether selection may not create a further child here."""
+        """Whether selection may create no further child here."""
         return node.fixed or node.k_cap >= self.cap(node)
 
     def path_up(self, node: TreeNode) -> Iterator[TreeNode]:
@@ -135,13 +135,13 @@ class Tree:
             todo.extend(at.children)
 
     def best_unpruned(self) -> TreeNode | None:
-        """Best-scored node that is not pruned, the earliest of equals; None while nothing has a score."""
+        """Best-scored node that is not pruned (the earliest one in a tie), or None without scores."""
         while self._ranked and self.nodes[self._ranked[0][2]].pruned:
             heapq.heappop(self._ranked)
         return self.nodes[self._ranked[0][2]] if self._ranked else None
 
     def debug_origin(self, node: TreeNode) -> TreeNode:
-        """The failed run that a chain of debug runs began with: itself no debug run."""
+        """Failed run at which a chain of debug runs began, itself not a debug run."""
         return next(above for above in self.path_up(node) if above.kind != "debug")
 
     # --- changing -------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Tree:
         self._refresh(node)
 
     def veto(self, node: TreeNode) -> list[int]:
-        """Prune a subtree at the user's request; its running nodes, which must be stopped."""
+        """Prune a subtree at the user's request. Returns its running nodes, which must be stopped."""
         members = list(self.subtree(node))
         for member in members:
             member.vetoed = True
@@ -195,7 +195,7 @@ class Tree:
             self.root = node
 
     def _settle_fix(self, node: TreeNode) -> None:
-        """Move a debug run that succeeded beside the failure it fixed, and prune what it leaves behind."""
+        """Make a successful debug run a sibling of the failure it fixed, and prune what it leaves behind."""
         origin = self.debug_origin(node)
         home = origin if origin.parent is None else self.nodes[origin.parent]
         self._detach(node)
@@ -283,7 +283,7 @@ class Tree:
         return terminal, terminal or running or (full and node.n_open == 0)
 
     def _refresh(self, node: TreeNode) -> None:
-        """Bring a node's flags up to date, and its ancestors' as far as they change."""
+        """Update a node's flags, and its ancestors' as far as they change."""
         for at in self.path_up(node):
             terminal, blocked = self._flags(at)
             if (terminal, blocked) == (at.terminal, at.blocked):

@@ -1,14 +1,13 @@
-"""The search as ask and tell: which run to begin next, and what its outcome changes.
+"""Tree search with an ask-and-tell interface: which run begins next, and what its outcome changes.
 
     search = TreeSearch(SearchRules(), budget=16)
     while (decision := search.ask()).action not in ("stop", "wait"):
         node = search.begin(decision)
         search.tell(node, "completed", score=train(node))
 
-`ask` changes nothing, so it may be repeated. Several runners ask one after another, each beginning its run
-before the next one asks; any of them may tell at any time. The same begins and tells in the same order always
-give the same search. Not here: time and cost limits, the user's stops (coordinator/), and the proposals
-themselves.
+`ask` does not change the search, so it may be repeated. With several runners, each begins its run before the
+next one asks; each may tell at any time. The same begins and tells in the same order always give the same
+search.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from llmzero_ray.search.uct import TIE, exploration, fair_visits, q_value
 from llmzero_ray.search.values import Values
 
 MAX_SCORE = 1e100
-"""Largest absolute score accepted: beyond it, differences of scores could overflow."""
+"""Maximum absolute score. Beyond it, differences of scores could overflow."""
 
 
 class TreeSearch:
-    """One search. `budget` counts runs begun, the root being the first; None = no limit."""
+    """One search. `budget` counts runs begun, the root being the first (no limit if None)."""
 
     def __init__(self, rules: SearchRules | None = None, budget: int | None = None) -> None:
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
@@ -50,12 +49,13 @@ class TreeSearch:
 
     @property
     def nodes(self) -> Mapping[int, TreeNode]:
-        """All nodes by id in the order of creation; read only."""
+        """All nodes by id in order of creation, read-only."""
         return MappingProxyType(self._tree.nodes)
 
     @property
     def best(self) -> TreeNode | None:
-        """Best-scored node, failed and pruned ones included, the earliest of equals; None without scores."""
+        """Best-scored node, failed and pruned ones included (the earliest one in a tie), or None without
+        scores."""
         return self._tree.best
 
     @property
@@ -65,16 +65,16 @@ class TreeSearch:
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Nodes that have begun and not finished, earliest first."""
+        """Nodes that have begun but not finished, earliest first."""
         return tuple(node.id for node in self._tree.nodes.values() if node.is_running)
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why no further run will begin, as things stand; None while one may."""
+        """Why no further run will begin, or None while one may."""
         return self.ask().stop_reason
 
     def node(self, node_id: int) -> TreeNode:
-        """The node of that id; read only.
+        """The node of that id, read-only.
 
         Raises:
             SearchError: there is none.
@@ -89,7 +89,7 @@ class TreeSearch:
     # --- ask ------------------------------------------------------------------------------------------------
 
     def ask(self) -> TreeDecision:
-        """The next thing to do, with all that the decision was based on. Changes nothing."""
+        """Next action, with all facts that the decision was based on. Does not change the search."""
         tree = self._tree
         if self.budget is not None and len(tree.nodes) >= self.budget:
             return self._decide("stop", stop_reason="budget")
@@ -106,7 +106,7 @@ class TreeSearch:
         return self._decide("debug" if chosen.status == "failed" else "evolve", chosen, trace)
 
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Why that was decided, in words; `decision` is what `TreeDecision.to_dict` wrote."""
+        """Explanation of a decision that `TreeDecision.to_dict` wrote."""
         return reason_in_words(TreeDecision.from_dict(decision))
 
     def _decide(
@@ -133,7 +133,7 @@ class TreeSearch:
         )
 
     def _descend(self, root: TreeNode) -> tuple[TreeNode, Trace]:
-        """The node whose virtual child wins, and the levels down to it. The root must not be blocked."""
+        """Node whose virtual child wins, and the levels down to it. The root must not be blocked."""
         self._values.bring_up_to_date()
         trace = Trace()
         node: TreeNode | None = root
@@ -142,10 +142,8 @@ class TreeSearch:
         return chosen, trace
 
     def _look_at(self, node: TreeNode, trace: Trace) -> TreeNode | None:
-        """The child to descend into, or None when the virtual child wins.
-
-        Written flat: a deep tree has as many levels as it has generations.
-        """
+        """Child to descend into, or None if the virtual child wins. Written inline, because a deep tree has
+        as many levels as generations."""
         tree, values, rules = self._tree, self._values, self.rules
         visits, k_fair, prior = node.visits + node.in_flight, len(node.children), values.own(node)
         best = -math.inf
@@ -176,7 +174,7 @@ class TreeSearch:
     # --- begin and tell -------------------------------------------------------------------------------------
 
     def begin(self, decision: Decision, node_id: int | None = None) -> int:
-        """Begin the run that was decided; the id of its node, the next free one unless given.
+        """Begin the run that was decided, and return its node id (the next free one unless given).
 
         Raises:
             SearchError: the decision is to stop or to wait, or it does not fit this tree.
@@ -188,19 +186,18 @@ class TreeSearch:
         return self.create(decision.action, decision.on, node_id)
 
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
-        """Begin a run as recorded, without asking whether the rules would choose it; the id of its node.
+        """Begin a run as recorded, whether or not the rules would choose it, and return its node id.
 
         Raises:
             SearchError: the id is taken, there is a root already (or none yet), `on` is unknown or still
-            running,
-                or a debug run is to fix a node that has not failed.
+                running, or a debug run is to fix a node that has not failed.
         """
         return self._create(kind, on, node_id, exempt=kind == "scratch")
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin an evolve run that the user requested; the id of its node.
+        """Begin an evolve run that the user requested, and return its node id.
 
-        It fills no slot of the parent's cap, reopens a node that was closed, and counts in everything else,
+        It does not count towards the parent's cap and reopens a closed node. It counts in everything else,
         the budget included.
 
         Raises:
@@ -217,10 +214,10 @@ class TreeSearch:
     def tell(
         self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
     ) -> None:
-        """Finish a running node; `score` is its best validation score, reached at `best_step` of its phase.
+        """Finish a running node. `score` is its best validation score, reached at `best_step` of its phase.
 
-        A debug run that succeeded moves beside the failure it fixed before it is counted. A vetoed run's
-        failure is not charged, and its success fixes nothing.
+        A debug run that succeeded becomes a sibling of the failure it fixed before it is counted. A vetoed
+        run's failure is not charged, and its success fixes nothing.
 
         Raises:
             SearchError: the node is unknown or not running, or status or score is not allowed.
@@ -237,7 +234,8 @@ class TreeSearch:
         self._values.record(node)
 
     def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a subtree at the user's request; its running nodes, which must be stopped and then told.
+        """Prune a subtree at the user's request. Returns its running nodes, which the caller must stop and
+        then tell.
 
         Raises:
             SearchError: the node is unknown or the root.
@@ -268,7 +266,8 @@ class TreeSearch:
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose checkpoints a begun node may resume from, first phase first; none if from scratch.
+        """Nodes whose checkpoints a begun node may resume from, first phase first. Empty if it starts from
+        scratch.
 
         They are the resume chain of the node it was created on, that node included.
 
@@ -281,7 +280,8 @@ class TreeSearch:
         return self.resume_chain(node.created_on)
 
     def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        """Note the checkpoint that a running node starts from: `step` of node `source`; None: the base model.
+        """Record the checkpoint that a running node starts from: `step` of node `source`, or the base model
+        if None.
 
         Raises:
             SearchError: the node is unknown or not running, or the source is not among those offered to it.
@@ -301,7 +301,7 @@ class TreeSearch:
         node.resume_from = (source, step)
 
     def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        """The nodes whose training is in this node's weights, from-scratch run first, itself last.
+        """Nodes whose training this node's weights contain, from-scratch run first, itself last.
 
         Raises:
             SearchError: the node is unknown.
@@ -309,7 +309,7 @@ class TreeSearch:
         return recipe.resume_chain(self._tree.nodes, self.node(node_id))
 
     def recipe(self, node_id: int) -> tuple[Cut, ...]:
-        """The phases that replay this node's best adapter, each with the step to cut it at.
+        """Phases that reproduce this node's best adapter, each with its cut step.
 
         Raises:
             SearchError: the node is unknown.

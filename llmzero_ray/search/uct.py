@@ -1,7 +1,6 @@
-"""The formulas of the search: numbers in, a number out.
+"""Formulas of the search, as functions of numbers.
 
-Visits are counts of finished runs for values, and of finished plus running ones for exploration; the caller
-chooses. Not here: where the counts come from (tree.py) and what is done with the result (tree_search.py).
+Visits count finished runs for values, and finished plus running ones for exploration; the caller chooses.
 Source: the paper's App. D.2, equations 5 to 8; running runs as in WU-UCT (arXiv 1810.11755).
 """
 
@@ -12,24 +11,24 @@ import math
 from llmzero_ray.config.search_rules import SearchRules
 
 TIE = 1e-12
-"""Two UCT values closer than this are equal: what is left between them is rounding."""
+"""Tolerance within which two UCT values are equal; it covers rounding."""
 
 
 def normalise(score: float, s_min: float, s_max: float) -> float:
-    """`score` on the scale from the worst (0) to the best (1) seen; 1 while all seen scores are equal."""
+    """`score` on a scale from the worst (0) to the best (1) seen, or 1 while all seen scores are equal."""
     return 1.0 if s_max == s_min else (score - s_min) / (s_max - s_min)
 
 
 def shape(x: float, temperature: float) -> float:
-    """Shaping (e^(x/T) - 1) / (e^(1/T) - 1) of x in [0, 1]: 0 stays 0, 1 stays 1, the middle sinks.
+    """Shaping (e^(x/T) - 1) / (e^(1/T) - 1) of x in [0, 1]: 0 stays 0, 1 stays 1, and values between sink.
 
-    Written so that no temperature > 0 overflows.
+    The form does not overflow for any temperature > 0.
     """
     return math.exp((x - 1) / temperature) * math.expm1(-x / temperature) / math.expm1(-1 / temperature)
 
 
 def q_value(value: float, v_val: int, v_fail: int, v_early: int, v_total: int, rules: SearchRules) -> float:
-    """Exploitation term of a visited child; not clipped, so many failures make it negative.
+    """Exploitation term of a visited child. It is not clipped, so many failures make it negative.
 
     `value` is the shaped mean of the `v_val` validated runs, ignored when there are none. `v_total` >= 1.
     """
@@ -39,10 +38,10 @@ def q_value(value: float, v_val: int, v_fail: int, v_early: int, v_total: int, r
 
 
 def exploration(parent_visits: float, visits: float, c: float) -> float:
-    """Exploration term C * sqrt(ln N(p) / N(c)); inside the logarithm visits count as at least 1."""
+    """Exploration term C * sqrt(ln N(p) / N(c)). Inside the logarithm visits count as at least 1."""
     return c * math.sqrt(math.log(parent_visits) / visits) if parent_visits > 1 else 0.0
 
 
 def fair_visits(parent_visits: float, attached_children: int) -> float:
-    """Visits of a new child, were the parent's shared out evenly among it and the attached children."""
+    """Visits of a new child if the parent's visits were shared equally among it and the attached children."""
     return parent_visits / (attached_children + 1)

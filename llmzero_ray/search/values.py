@@ -1,8 +1,7 @@
-"""Scores of a tree as values in [0, 1]: what a node's own score and its subtree's mean score are worth now.
+"""Scores of a tree as values in [0, 1]: the current values of a node's own score and of its subtree's mean.
 
-The scale runs from the worst to the best score seen, so every new extreme changes all values at once. The
-mean of raw scores survives that; a mean of shaped scores does not, and is then rebuilt in one pass over the
-tree.
+The scale runs from the worst to the best score seen, so every new extreme changes all values at once. A mean
+of raw scores stays valid. A mean of shaped scores does not, and is rebuilt in one pass over the tree.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ class Values:
         """(s_min, s_max) for which the nodes' `shaped_sum` holds."""
 
     def own(self, node: TreeNode) -> float:
-        """Shaped value of the node's own score, a failed run's too; 0 without one."""
+        """Shaped value of the node's own score, also for a failed run. 0 without one."""
         low, high = self._tree.s_min, self._tree.s_max
         if node.score is None or low is None or high is None:
             return 0.0
         return shape(normalise(node.score, low, high), self._temperature)
 
     def mean(self, node: TreeNode) -> float:
-        """Shaped value of the validated runs in the node's subtree; 0 without one."""
+        """Shaped value of the validated runs in the node's subtree. 0 without one."""
         low, high, first = self._tree.s_min, self._tree.s_max, self._tree.first_score
         if not node.v_val or low is None or high is None or first is None:
             return 0.0
         if not self._of_mean:
             return node.shaped_sum / node.v_val
-        # The whole scale is moved, not the mean: large scores with a small spread keep all their digits.
+        # Shift the scale, not the mean, so that large scores with a small spread keep all their digits.
         x = normalise(node.score_sum / node.v_val, low - first, high - first)
         # Rounding may carry the mean just past an end of the scale, which a tiny temperature would blow up.
         return shape(x if 0.0 <= x <= 1.0 else float(x > 0.5), self._temperature)

@@ -1,1 +1,1 @@
-"""When to end a phase early: rules over reported numbers, then the early-stopper agent."""
+"""Early stopping of phases: rules over reported numbers, then the early-stopper agent."""

@@ -1,8 +1,7 @@
-"""One running phase under a stopping policy: collects its metric points and reports when a rule ends it.
+"""Monitor of one running phase: collects its metric points and reports when a rule ends it.
 
-The rules are checked after every step, however many points arrive at once: the verdict does not depend on
-how points were batched, so a reader that starts again from the first point comes to the same one. Not here:
-the rules and the agent's intervals (policy.py), reading points from runners (actors/stopper.py).
+The rules are checked after every step, however many points arrive at once. The verdict therefore does not
+depend on batching, and a reader that restarts from the first point reaches the same one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SAVING = (metrics.LENGTH, metrics.PROMPT_LENGTH, metrics.STEP_TIME)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuleVerdict:
-    """STOP by a rule, and the phase at the step that decided, with the metrics that rules read."""
+    """STOP by a rule, with the phase at the deciding step and the metrics that rules read."""
 
     decision: StopDecision
     running: NodeView
@@ -30,8 +29,8 @@ class RuleVerdict:
 class PhaseMonitor:
     """Metric points of one attempt at a phase, checked by the policy step by step.
 
-    `view` describes the phase at its start, `verdicts` are those of this attempt so far: a stopper that was
-    restarted asks nothing again. The policy's state of an earlier attempt at the same node is reset.
+    `view` describes the phase at its start. `verdicts` are those of this attempt so far, so that a restarted
+    stopper asks nothing twice. The policy's state of an earlier attempt at the same node is reset.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class PhaseMonitor:
     ) -> None:
         policy.forget(view.node)
         self.verdicts = list(verdicts)
-        """Oldest first."""
+        """Verdicts so far, oldest first."""
         if self.verdicts:
             policy.resume(view.node, self.verdicts[-1].step)
         self._policy = policy
@@ -48,12 +47,11 @@ class PhaseMonitor:
 
     @property
     def n_points(self) -> int:
-        """Points added so far: the cursor of the next poll."""
+        """Number of points added so far: the cursor of the next poll."""
         return self._curves.n_points
 
     def add(self, points: Iterable[MetricPoint]) -> RuleVerdict | None:
-        """Add the points that follow those added so far; the first STOP of a rule among their steps, or
-        None."""
+        """Add the points that follow. Returns the first STOP of a rule among their steps, or None."""
         verdict: RuleVerdict | None = None
         for point in points:
             self._curves.add(point)
@@ -73,12 +71,12 @@ class PhaseMonitor:
         return dataclasses.replace(self._view, curves=self._curves.build())
 
     def note(self, step: int, decision: StopDecision) -> None:
-        """Keep a decision for the requests that follow."""
+        """Store a decision for later requests."""
         self.verdicts.append(
             EarlierVerdict(step=step, stop=decision.stop, rule=decision.rule, reason=decision.reason)
         )
 
     def is_due(self, incumbent: NodeView | None) -> bool:
-        """Whether the agent is to be asked (`StoppingPolicy.is_due`)."""
+        """Whether to ask the agent now (`StoppingPolicy.is_due`)."""
         timed = dataclasses.replace(self._view, curves=self._curves.build((metrics.STEP_TIME,)))
         return self._policy.is_due(timed, incumbent)

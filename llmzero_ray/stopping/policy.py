@@ -1,8 +1,7 @@
-"""The stopping policy: rules at every step, the early-stopper agent at intervals.
+"""Stopping policy: rules at every step, the early-stopper agent at intervals.
 
-The agent is called only when there is an incumbent to beat; its failures mean CONTINUE.
-`StopDecision.rule` names what decided. Not here: collecting a phase's points (phase_monitor.py), posting the
-verdict and ending the phase (actors/).
+The agent is called only if there is an incumbent to beat, and its failures mean CONTINUE. `StopDecision.rule`
+names the rule or agent that decided.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ log = logging.getLogger(__name__)
 
 
 def trained_s(curves: Curves, since: int) -> float:
-    """Seconds of training after step `since`, as VeRL's timer has them; 0 where it logged none."""
+    """Seconds of training after step `since` by VeRL's timer, or 0 if it logged none."""
     times = curves.metrics.get(STEP_TIME, ())
     after = (time for step, time in zip(curves.steps, times, strict=False) if step > since)
     return sum(time for time in after if time is not None)
 
 
 class StoppingPolicy:
-    """Decides on the running phases of a search; its state is the step of each phase's last question."""
+    """Decides on the running phases of a search. Its state is the step of each phase's last question."""
 
     def __init__(self, settings: StopperSettings, agent: EarlyStopper | None = None) -> None:
         self._settings = settings
@@ -50,7 +49,7 @@ class StoppingPolicy:
         return None
 
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
-        """Whether the agent is to be asked about this phase now.
+        """Whether to ask the agent about this phase now.
 
         Never without an incumbent that has a score, nor while the phase itself is the incumbent. The first
         question is due at `min_steps`, each further one an interval later. Each requires a new validation,
@@ -72,9 +71,9 @@ class StoppingPolicy:
         return trained_s(running.curves, last) >= self._settings.interval_s
 
     def decide(self, request: StopRequest) -> StopDecision:
-        """The agent's decision; CONTINUE when the agent fails or is missing.
+        """The agent's decision, or CONTINUE if the agent fails or is missing.
 
-        The agent sees the findings of the pre-checks, besides the request's own `checks`.
+        The agent sees the findings of the pre-checks in addition to the request's own `checks`.
         """
         node, curves = request.running.node, request.running.curves
         self._asked_at[node] = curves.steps[-1] if curves.steps else 0
@@ -88,7 +87,7 @@ class StoppingPolicy:
             return StopDecision(stop=False, reason=f"no judgement: {error}", rule="early_stopper")
 
     def resume(self, node: int, step: int) -> None:
-        """Take a decision at `step` of a running phase as made: it was, by the stopper before this one."""
+        """Record that the previous stopper already made the decision at `step` of a running phase."""
         self._asked_at[node] = step
 
     def forget(self, node: int) -> None:

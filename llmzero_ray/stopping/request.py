@@ -1,8 +1,5 @@
-"""The request to the early stopper: the running phase, the incumbent's whole path, the differences
-between them item by item, earlier verdicts, and what a stop would save.
-
-Not here: when a decision is due (policy.py), what reads the outcomes of items from the disk (actors/).
-"""
+"""Request to the early stopper: the running phase, the incumbent's whole path, their differences item by
+item, earlier verdicts, and the savings of a stop."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ def stop_request(
     n_val: int,
     budget: Budget | None = None,
 ) -> StopRequest:
-    """The request to judge `running` against the incumbent, the last node of `chain`, its resume chain;
-    `budget` is what was left when the phase began."""
+    """Request to judge `running` against the incumbent, the last node of its resume chain `chain`. `budget`
+    is what was left when the phase began."""
     return StopRequest(
         task=task,
         running=running,
@@ -46,7 +43,7 @@ def stop_request(
 
 
 def saving(config: SearchConfig, running: NodeView) -> Saving:
-    """What the end of this phase at its last step so far would save."""
+    """Savings if this phase ends at its last step so far."""
     steps = max(0, running.n_steps - max(running.curves.steps, default=0))
     times = series(running.curves, STEP_TIME).values
     seconds = steps * fmean(times) if times else None

@@ -40,10 +40,11 @@ WATCHED = (
     *REWARDS,
     ADVANTAGE_MEAN,
 )
-"""Metrics that are numbers in any sound run. Others may be NaN for good reasons (a batch without full
+"""Metrics that are finite in any healthy run. Others may be NaN for good reasons (a batch without full
 responses)."""
 QUIET_KL = 0.01
-"""KL below which a factor is meaningless: estimates for a policy that barely moved scatter around 0."""
+"""KL below which a factor is meaningless, because estimates for a policy that barely moved scatter around
+0."""
 
 
 class StopRule(Protocol):
@@ -63,10 +64,7 @@ class StopRule(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NonFinite:
-    """A loss, gradient or reward that is NaN or infinite in the last `steps` steps: nothing good can follow.
-
-    (VeRL skips an update whose gradient is not finite; the loss that made it is lost all the same.)
-    """
+    """A loss, gradient or reward that is NaN or infinite in the last `steps` steps."""
 
     steps: int = 1
 
@@ -84,9 +82,9 @@ class NonFinite:
 
 @dataclass(frozen=True, kw_only=True)
 class Collapse:
-    """A KL that spiked and a reward that fell afterwards; either one alone is no collapse.
+    """A KL spike followed by a fall of the reward. Either one alone is not a collapse.
 
-    A KL that rises beside the reward is learning, and a reward may dip for a batch or two.
+    If KL and reward rise together, the policy learns, and a reward may dip for a batch or two.
     """
 
     window: int = 3
@@ -111,9 +109,10 @@ class Collapse:
         return None
 
     def _fall(self, reward: list[tuple[int, float]]) -> tuple[int, float] | None:
-        """(step of the best level, share lost since) where the last `window` steps all stayed below.
+        """(step of the best level, share lost since) if the last `window` steps all stayed below.
 
-        With few prompts a step the reward scatters by half its level: the fall must stand out of that, too.
+        With few prompts per step the reward scatters by half its level, so the fall must also exceed that
+        scatter.
         """
         w = self.window
         ends = range(w - 1, len(reward) - w)
@@ -126,7 +125,8 @@ class Collapse:
         return (step, lost / peak) if solid and lost / peak >= self.reward_drop else None
 
     def _spike(self, kl: list[tuple[int, float]], peak_step: int) -> float | None:
-        """How far the KL since the reward's best step exceeds its median before; None below the factor."""
+        """Factor by which the KL since the reward's best step exceeds its earlier median. None below
+        `kl_spike_factor`."""
         before = [abs(v) for step, v in kl if step <= peak_step]
         after = [abs(v) for step, v in kl if step > peak_step]
         if len(before) < self.window or not after:
@@ -142,7 +142,8 @@ def _finite(curves: Curves, name: str) -> list[tuple[int, float]]:
 
 
 def _scatter(values: list[float]) -> float:
-    """Standard deviation of steady values, from the median of their moves: a trend adds little to it."""
+    """Standard deviation of steady values, from the median of their differences, to which a trend adds
+    little."""
     moves = [abs(b - a) for a, b in pairwise(values)]
     return 1.05 * median(moves) if moves else 0.0
 

@@ -26,11 +26,12 @@ from llmzero_ray.stopping.rules import WATCHED, Collapse, StopRule
 from llmzero_ray.utils.text import number
 
 HIGH_REWARD = 0.9
-"""Mean reward from which low entropy and groups without contrast mean a learnt task (rewards in [0, 1])."""
+"""Mean reward from which low entropy and groups without contrast mean that the task is learnt (rewards in [0,
+1])."""
 NO_SPREAD = 1e-6
 """Largest minus smallest advantage up to which no group has both good and bad answers."""
 NO_GRADIENT = 1e-9
-"""Gradient norm up to which nothing moves."""
+"""Gradient norm up to which the policy does not move."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class EntropyCollapse:
 
 @dataclass(frozen=True, kw_only=True)
 class KlRunaway:
-    """A KL to the base model that left its level by a factor and still climbs, without a gain."""
+    """A KL to the base model that exceeded its level by a factor and still climbs, without a gain."""
 
     factor: float = 10.0
     """How many times the median of its earlier half the KL must have reached (> 1)."""
@@ -100,7 +101,7 @@ class KlRunaway:
 class TruncationFlood:
     """Most responses are truncated at the cap, so that their reward tells little about the answer.
 
-    VeRL's `response_length/clip_ratio` counts responses at the batch's longest: it is believed only where the
+    VeRL's `response_length/clip_ratio` counts responses at the batch's longest: it is used only if the
     longest response is the phase's `data.max_response_length`, which must therefore be known.
     """
 
@@ -177,7 +178,7 @@ def _observed(phase: NodeView) -> Dynamics:
 
 
 def _succeeds(d: Dynamics) -> bool:
-    """Whether reward or validation show that the run is doing well; other metrics are not considered."""
+    """Whether reward or validation show that the run succeeds. Other metrics are not considered."""
     reward, v = d.reward, d.validation
     if len(reward) and (reward.last >= HIGH_REWARD or reward_rising(d)):
         return True

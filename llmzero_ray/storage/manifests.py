@@ -1,8 +1,5 @@
 """manifest.json of a checkpoint directory: a checkpoint exists when it does, and its checksums tell a good
-one from a damaged one.
-
-Not here: what is in a checkpoint (engines/), which ones are kept (coordinator, storage.py).
-"""
+one from a damaged one."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ FORMAT = 1
 
 def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
     """Complete a directory: every file in it is flushed to the disk, its SHA-256 recorded, and the manifest
-    written last. `facts` are JSON values kept beside the checksums.
+    written last. `facts` are JSON values stored with the checksums.
 
     Raises:
         StorageError: a file cannot be read or the manifest not be written; the directory stays incomplete.
@@ -47,8 +44,7 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
 
 
 def problem_of(directory: Path) -> str | None:
-    """Why a checkpoint cannot be used, in one line; None when its manifest is there and every file matches
-    it."""
+    """Why a checkpoint cannot be used, in one line. None if its manifest exists and every file matches it."""
     if not directory.is_dir():
         return "the directory does not exist"
     if not (directory / NAME).is_file():

@@ -1,12 +1,11 @@
-"""Metrics of phases on the disk: written step by step while a phase runs, compacted when it has ended.
+"""Metrics of phases on disk: written step by step while a phase runs, compacted after its end.
 
     nodes/0003/parts/000.jsonl         one MetricPoint a line, without items; attempts 000, 001, ... count
     nodes/0003/parts/000.items.jsonl   up after lost hardware; one validated item a line
     nodes/0003/metrics.parquet         the same once the phase has ended, all attempts that count
     nodes/0003/val_items.parquet
 
-A line is on the disk before it is published. A later attempt replaces an earlier one from its first
-step on. Not here: the other files of a node (storage.py).
+A line is on the disk before it is published. A later attempt replaces an earlier one from its first step on.
 """
 
 from __future__ import annotations
@@ -141,13 +140,13 @@ def load_items(
 
 
 def stored_items(storage: SearchStorage, at: ResumeFrom) -> tuple[ItemOutcome, ...]:
-    """Per-item outcomes of the validation at a step of a node, answers included; none where none are kept."""
+    """Per-item outcomes of the validation at a step of a node, answers included. Empty if none are stored."""
     return load_items(storage, at.node).get(at.step, ())
 
 
 def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
-    """The result with the paired gain of its best step over its start, from the outcomes on the disk; as it
-    was, where these are missing."""
+    """The result with the paired gain of its best step over its start, from the stored outcomes. Unchanged if
+    these are missing."""
     if result.best_step is None:
         return result
     items = load_items(storage, result.node, responses=False)
@@ -158,8 +157,8 @@ def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
 
 
 def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Outcome:
-    """The outcome with the tokens of its steps, of its validations, and what they cost, and each adapter with
-    the tokens up to its step."""
+    """The outcome with the tokens of its steps and validations and their costs, and each adapter with the
+    tokens up to its step."""
     total, at = TokenCounts(), dict[int, TokenCounts]()
     points = load_points(storage, spec.node)
     for point in points:
@@ -300,7 +299,7 @@ def _read_item_rows(
 
 
 def _without(rows: list[dict[str, Any]], attempt: int | None) -> list[dict[str, Any]]:
-    """The rows of other attempts: one that was begun again replaces what it had left."""
+    """Rows of other attempts, since a restarted attempt replaces its earlier rows."""
     return [row for row in rows if row["attempt"] != attempt]
 
 
@@ -357,7 +356,7 @@ def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
 
 
 def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:
-    """The newest point of an attempt under way, and the best validation score among its steps so far."""
+    """Newest point of a running attempt, and the best validation score among its steps so far."""
     rows = _lines(_part(storage.paths.parts(node), attempt))
     scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
     return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)

@@ -37,7 +37,7 @@ directory for a coordinator."""
 _FILE_BYTES = 512
 """Texts of lock, heartbeat and start are padded to this length, so that one write replaces them."""
 _MAX_REQUEST = 1024**2
-"""Most bytes of a request's file; hints and changes take some hundred."""
+"""Maximum bytes of a request's file. Hints and changes take a few hundred."""
 _LOCK_WAIT_S = 1.0
 _LOOK_S = 0.2
 
@@ -50,7 +50,7 @@ class Request:
     kind: RequestKind | Literal["unreadable"]
     reason: str
     fields: Mapping[str, Any]
-    """Everything the request holds."""
+    """All fields of the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""Errors of reading a small file that may be anybody's."""
+"""Errors of reading a small, untrusted file."""
 
 
 def owner(root: Path) -> Owner | None:
@@ -169,7 +169,7 @@ class PendingStart:
     time: float
     """Unix seconds at which it said so."""
     alive: bool | None
-    """Whether it is still there; None: it is on another machine."""
+    """Whether the process still lives, or None if it is on another machine."""
 
     def __str__(self) -> str:
         age = short_duration(max(0.0, time.time() - self.time))
@@ -182,11 +182,11 @@ class PendingStart:
 
 @contextlib.contextmanager
 def being_started(root: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """While the block runs, others see that the search is being started; a `say` that tells them what is
-    done as well. A killed process leaves the file, unlocked.
+    """Context in which other processes see that the search is being started. It yields a `say` that also
+    shows them the progress. A killed process leaves the file unlocked.
 
-    Best effort: where the directory cannot be written, or another command starts the same search, only `say`
-    is called.
+    Best effort: if the directory cannot be written, or another command starts the same search, only `say` is
+    called.
     """
     path = root / "starting"
     there = [each for each in (root, *root.parents) if not each.exists()]
@@ -269,8 +269,7 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
 
 
 def is_extension_requested(root: Path) -> bool:
-    """Whether settings wait for a coordinator: a search that has finished goes on with them if they extend
-    it."""
+    """Whether settings wait for a coordinator: a finished search continues with them if they extend it."""
     return any(waiting.kind == "set" for waiting in waiting_requests(root))
 
 

@@ -211,8 +211,8 @@ class SearchStorage:
 
     @contextlib.contextmanager
     def kept_if_used(self) -> Iterator[None]:
-        """Remove the directories that were made inside the block, when it ends with an error and they are
-        empty: a start that is refused leaves nothing behind."""
+        """Context that removes directories created in the block if it ends with an error and they are empty,
+        so that a refused start leaves nothing behind."""
         root = self.paths.root
         missing = [path for path in (root, *root.parents) if not path.exists()]
         try:
@@ -243,8 +243,8 @@ class SearchStorage:
         return (None if config is None else config.journal_address) or self.paths.journal
 
     def journal_to_read(self) -> Path | str:
-        """Where a command that looks at the search reads its journal: the copy beside search.yaml, where
-        there is one; of a search that this process runs the journal itself.
+        """Location from which a command reads the search's journal: the copy next to search.yaml if there is
+        one, or the journal itself for a search that this process runs.
 
         Raises:
             ConfigError: the configuration cannot be read, or names a server that nobody else named.
@@ -269,7 +269,7 @@ class SearchStorage:
         self.check_same(config)
 
     def write_config(self, config: SearchConfig) -> None:
-        """Replace the resolved configuration: settings were changed while the search goes on.
+        """Replace the resolved configuration after settings were changed during the search.
 
         Raises:
             StorageError: it could not be written.
@@ -347,8 +347,8 @@ class SearchStorage:
         scores: Mapping[int, float] | None = None,
         attempts: Mapping[int, int] | None = None,
     ) -> tuple[Checkpoint, ...]:
-        """Adapters of a node that are complete on the disk, by step: the latest attempt's, or, where
-        `attempts` says which attempt's step counts, that one's alone."""
+        """Complete adapters of a node on disk, by step: of the latest attempt, or only of the attempt that
+        `attempts` names for a step."""
         found: dict[int, tuple[int, Path]] = {}
         for directory in self.paths.checkpoints(node).glob("step_*"):
             named = read_adapter_name(directory.name)
@@ -365,14 +365,14 @@ class SearchStorage:
     # --- full checkpoints of running phases -----------------------------------------------------------------
 
     def restart_step(self, node: int, attempt: int) -> int:
-        """Step of the full checkpoint from which `attempt`, or its repeat, goes on; 0: from the start."""
+        """Step of the full checkpoint from which `attempt`, or its retry, continues, or 0 for the start."""
         source = self._full_checkpoint(node, attempt)
         return 0 if source is None else _step_of(source)
 
     def adopt_full_checkpoint(self, node: int, attempt: int) -> None:
-        """Move the full checkpoint that `attempt` goes on from into its own directory.
+        """Move the full checkpoint that `attempt` continues from into its own directory.
 
-        From then on no runner of an earlier attempt can replace or delete it.
+        Then no runner of an earlier attempt can replace or delete it.
         """
         own = self.paths.rolling(node, attempt)
         source = self._full_checkpoint(node, attempt)
@@ -400,7 +400,7 @@ class SearchStorage:
         return None
 
     def adapter_sizes(self) -> dict[tuple[int, int], int]:
-        """(node, step) -> bytes of every adapter on the disk, the reference's included, of all attempts."""
+        """(node, step) -> bytes of every adapter on disk, of all attempts and of the reference."""
         found: dict[tuple[int, int], int] = {}
         for manifest in (
             *self.paths.root.glob("checkpoints/*/step_*/manifest.json"),
@@ -424,7 +424,7 @@ class SearchStorage:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what killed processes left half-written, and full checkpoints that no phase goes on from.
+        """Remove half-written files of killed processes, and full checkpoints that no phase continues from.
 
         The caller must be the only writer of this directory.
         """

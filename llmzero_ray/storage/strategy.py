@@ -1,7 +1,4 @@
-"""A strategy that can be trained: its hyper-parameters checked, its phases as an engine takes them.
-
-Not here: the file (strategy_file.py), which strategy is the best one (recipe.py), and running it.
-"""
+"""Trainable strategies: checked hyper-parameters, and phases in the form that an engine takes."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from llmzero_ray.storage import SearchPaths
 
 
 def load_strategy(path: str | Path) -> Strategy:
-    """The strategy in a file, of a search on VeRL.
+    """Strategy in a file, from a search on VeRL.
 
     Raises:
         ConfigError: as `read_strategy`; hyper-parameters that cannot be trained, or a strategy that was found
@@ -42,7 +39,7 @@ def _check_hyperparameters(strategy: Strategy, source: str) -> None:
 
 
 def phase_specs(strategy: Strategy, root: str | Path, name: str) -> tuple[PhaseSpec, ...]:
-    """The phases as an engine takes them, their files below `root`: phase 1 is node 0, and so on.
+    """Phases in the form that an engine takes, with files below `root`: phase 1 is node 0, and so on.
 
     Each trains for its `n_steps` as in the search and keeps the adapter of its `cut_step` on the way; it may
     be stopped after that step.

@@ -127,7 +127,8 @@ def _reward_keys(task: PreparedTask) -> dict[str, Any]:
 
 
 def _check_importable(module: str, name: str) -> None:
-    """VeRL imports the module where the scripts run; what even this environment lacks would fail there.
+    """Check that VeRL can import the module where the scripts run: a module missing here would fail there
+    too.
 
     Raises:
         ConfigError: this environment has no such module.
@@ -158,7 +159,8 @@ def _ray_keys(config: SearchConfig, settings: VerlSettings) -> dict[str, Any]:
 
 
 def _keys(strategy: Strategy, phase: StrategyPhase, settings: VerlSettings, n_train: int) -> dict[str, Any]:
-    """VeRL's key -> value of one phase: what this project sets, and what plain VeRL needs in its place."""
+    """VeRL's key -> value of one phase: the keys that this project sets, and their equivalents for plain
+    VeRL."""
     spec = phase_specs(strategy, "/", strategy.search.name)[phase.phase - 1]
     full = resolve(spec.hyperparameters, n_gpus=settings.n_gpus, micro_batch_limit=settings.micro_batch_limit)
     spec = dataclasses.replace(spec, hyperparameters=full, n_steps=phase.steps_to_train)

@@ -1,7 +1,4 @@
-"""Merge the best adapter of a search into its base model: a model of its own, with tokenizer.
-
-Not here: choosing and checking the adapter (report/best.py).
-"""
+"""Merge the best adapter of a search into its base model: a model of its own, with tokenizer."""
 
 from __future__ import annotations
 
@@ -22,14 +19,15 @@ by layer, and written once."""
 
 
 def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
-    """Write base model and best adapter as one model into `out`, in the base model's precision; `out`.
+    """Write base model and best adapter as one model into `out`, in the base model's precision. Returns
+    `out`.
 
-    `base`: directory of the base model where it has been moved. The directory appears when it is complete.
+    `base` is the directory of the base model if it was moved. `out` appears once it is complete.
 
     Raises:
-        ConfigError: the search has no adapter, or something is in `out`.
+        ConfigError: the search has no adapter, or `out` is not empty.
         TaskError: the base model cannot be loaded, or the adapter does not belong to it.
-        CapacityError: this machine has too little memory free.
+        CapacityError: this machine has too little free memory.
         StorageError: the disk is too full, or the adapter is not what was saved.
     """
     refuse_used(out)
@@ -69,7 +67,7 @@ def check_room(base: Path, out: Path) -> None:
     """Check that memory and disk hold the merged model.
 
     Raises:
-        CapacityError, StorageError: with what there is and what is needed.
+        CapacityError, StorageError: there is too little; the message has the available and the needed size.
     """
     import psutil
 

@@ -1,8 +1,7 @@
-"""Send the best adapter of a search, with its card, to a repository of the Hugging Face Hub.
+"""Sends the best adapter of a search, with its card, to a repository on the Hugging Face Hub.
 
-`plan_push` decides what goes and checks it without a network; `send` sends exactly that in one commit. Sent
-are four files, by name; nothing else that lies in best/ is. Not here: the Hub's errors (hub.py), the card
-(report/).
+`plan_push` selects the files and checks them offline; `send` sends exactly these in one commit. Four files
+are sent, by name, and nothing else in best/.
 """
 
 from __future__ import annotations
@@ -64,25 +63,25 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class PushPlan:
-    """What a push sends, and what it leaves."""
+    """Files that a push sends, and those that it omits."""
 
     repo_id: str
     files: tuple[Upload, ...]
     left: tuple[tuple[str, str], ...]
     """Other files of best/, each with why it stays."""
     base_model: str | None
-    """Id of the base model on the Hub; None: not known."""
+    """Id of the base model on the Hub, or None if not known."""
 
 
 def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
-    """The files for `repo_id`, checked; no network is used.
+    """Checked files for `repo_id`, without using the network.
 
     The base model's path becomes its id, or the name of its directory, in adapter_config.json.
 
     Raises:
-        ConfigError: no such id is possible, there is no adapter, it is not the best one any more, or a file
-        holds what must not get out.
-        StorageError: the adapter is not the one that was written.
+        ConfigError: the id is invalid, there is no adapter, it is no longer the best one, or a file contains
+        confidential data.
+        StorageError: the adapter differs from the one that was written.
     """
     if not re.fullmatch(HUB_ID, repo_id):
         raise ConfigError(
@@ -118,7 +117,7 @@ class Sent:
     """What a push did."""
 
     address: str
-    """Of the repository."""
+    """Address of the repository."""
     changed: bool
     """Whether there was anything to send."""
 
@@ -126,12 +125,12 @@ class Sent:
 def send(plan: PushPlan, *, public: bool) -> Sent:
     """Send the files of a plan in one commit.
 
-    The repository is made if there is none. What was sent before, by a push that was killed or done, is not
-    sent again, and a repository that already holds all of it gets no commit.
+    The repository is created if missing. Idempotent: files of earlier pushes are not sent again, and a
+    repository that already has all of them gets no commit.
 
     Raises:
         ConfigError: there is no token, or the repository holds something else or is public.
-        HubError: the Hub cannot be reached, or refuses.
+        HubError: the Hub cannot be reached, or rejects the request.
     """
     token = required_token()
     api = hub_api(token)
@@ -157,7 +156,8 @@ def send(plan: PushPlan, *, public: bool) -> Sent:
 
 
 def _check_is_ours(plan: PushPlan, names: list[str]) -> None:
-    """Check that a push made the repository, or that it is empty: its adapter and card would be replaced."""
+    """Check that a push created the repository, or that it is empty, because its adapter and card would be
+    replaced."""
     others = sorted({*names} - {".gitattributes"})
     if others and CHECKSUMS not in others:
         raise ConfigError(
@@ -167,7 +167,8 @@ def _check_is_ours(plan: PushPlan, names: list[str]) -> None:
 
 
 def _check_is_best(facts: SearchFacts, digests: Mapping[str, str]) -> None:
-    """Check that best/ is what the journal says: a search goes on, and its report is written now and then."""
+    """Check that best/ agrees with the journal, because a running search only writes its report from time to
+    time."""
     strategy = load_strategy(facts.paths.strategy)
     written = [(phase.node, phase.cut_step) for phase in strategy.phases]
     if strategy.adapter != digests or written != [(phase.node, phase.cut) for phase in facts.path]:

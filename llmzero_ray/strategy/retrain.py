@@ -1,8 +1,7 @@
 """Train a found strategy again: as a search whose proposer repeats its phases; other seeds, task, model.
 
 It is a search like any other, so that it survives lost machines, is resumed and has a report. What is added
-here: its configuration, the rescaling of steps to the data, and the comparison with the original. Not here:
-the proposer (agents/strategy.py).
+here: its configuration, the rescaling of steps to the data, and the comparison with the original.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ANY_SCORE = -1e12
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayPlan:
-    """A strategy as it is to be trained again, and what that changes."""
+    """Plan for training a strategy again, with its deviations."""
 
     strategy: Strategy
     original: Strategy
@@ -61,11 +60,11 @@ def plan_replay(
     keep_steps: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> ReplayPlan:
-    """The searches that train the strategy with `seeds` seeds, the first one the original's.
+    """Searches that train the strategy with `seeds` seeds, the first one being the original's.
 
-    On a task with another number of training rows steps are rescaled so that they are as many epochs, unless
+    On a task with another number of training rows, steps are rescaled to the same number of epochs, unless
     `keep_steps`. `model` is another base model; `settings` are dotted keys of search.yaml, for hardware and
-    engine. The file that the proposer reads is written beside the searches.
+    engine. The proposer's file is written next to the searches.
 
     Raises:
         ConfigError: the settings are wrong, or ask for another LoRA rank than the strategy's.
@@ -197,7 +196,7 @@ def replay_task(strategy: Strategy, directory: str | None = None) -> PreparedTas
     """The prepared task in a directory, or the strategy's own.
 
     Raises:
-        ConfigError: the strategy does not say where its task was, or it is not there any more.
+        ConfigError: the strategy does not say where its task was, or it no longer exists.
         TaskError: it cannot be used.
     """
     place = directory or strategy.task.get("directory")
@@ -226,7 +225,7 @@ class ReplayedPhase:
     original: float | None
     """Validation there, in the search that found the strategy."""
     scores: tuple[float | None, ...]
-    """The same of each replay; None where it was not reached."""
+    """Scores of each replay. None if not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +254,7 @@ class ReplayComparison:
         return statistics.stdev(found) if len(found) > 1 else None
 
     def to_markdown(self) -> str:
-        """A report: what differs, one table of validations, one of test scores."""
+        """Report of deviations, with a table of validations and one of test scores."""
         names = [f"replay {n}, seed {config.seed}" for n, config in enumerate(self.plan.configs, start=1)]
         rescaled = any(phase.global_step != phase.original_step for phase in self.phases)
         validations = fmt.table(
@@ -283,7 +282,7 @@ class ReplayComparison:
 
 
 def compare(plan: ReplayPlan, roots: Sequence[Path]) -> ReplayComparison:
-    """The replays in these directories beside the original.
+    """Comparison of the replays in these directories with the original.
 
     Raises:
         ConfigError: a directory holds no search.
@@ -320,7 +319,7 @@ def compare(plan: ReplayPlan, roots: Sequence[Path]) -> ReplayComparison:
 
 
 def write_comparison(found: ReplayComparison, storage: Path) -> Path:
-    """Write the comparison as Markdown beside the searches; its path.
+    """Write the comparison as Markdown next to the searches, and return its path.
 
     Raises:
         StorageError: it cannot be written.

@@ -1,7 +1,4 @@
-"""The task of a search.yaml or of a task.yaml: opened where it is there, made first where it is not.
-
-Not here: making it (prepare.py for families, sources/prepare.py for data), what is printed (cli/prepare.py).
-"""
+"""Opens the task of a search.yaml or of a task.yaml, and makes it first if it does not exist."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def task_of(config: SearchConfig, say: Callable[[str], None]) -> PreparedTask:
-    """The task of a search.yaml: made from its family where it is not there yet; `say` takes one line for
-    each part of that work.
+    """Task of a search.yaml, made from its family if it does not exist. The callback `say` receives one line
+    for each part of that work.
 
     Raises:
-        TaskError: it is there and cannot be used, or there is neither a task nor a family.
+        TaskError: it exists but cannot be used, or there is neither a task nor a family.
     """
     from llmzero_ray.tasks.prepare import prepare
 
@@ -86,7 +83,7 @@ def prepare_task_file(
 
     Raises:
         ConfigError: the file is wrong.
-        TaskError: the task cannot be made, or another one is there.
+        TaskError: the task cannot be made, or another one exists there.
         StorageError: it cannot be written.
     """
     from llmzero_ray.tasks.sources.prepare import prepare_source
@@ -98,7 +95,7 @@ def prepare_task_file(
 
 
 def _copy_description(beside: Path, there: Path) -> None:
-    """Take the description beside task.yaml over into the task, where the agents of a search read it."""
+    """Copy the description next to task.yaml into the task, where the agents of a search read it."""
     if beside != there and beside.is_file():
         try:
             text = beside.read_text("utf-8", "replace")

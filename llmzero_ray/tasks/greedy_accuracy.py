@@ -1,6 +1,6 @@
 """Greedy accuracy of a tiny model: the share of problems that it answers right without sampling.
 
-Plain transformers generation on the CPU, for the warm start. Not here: scores during a search (engines/).
+Plain transformers generation on the CPU, for the warm start.
 """
 
 from __future__ import annotations

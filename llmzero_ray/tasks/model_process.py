@@ -1,12 +1,9 @@
-"""Make a tiny model and train it, in a process of its own.
+"""Makes and trains a tiny model in a child process.
 
 Torch's threads spin while they wait for each other, unless `OMP_WAIT_POLICY` is set before torch is loaded:
-beside another such program on the same two cores a warm start of 5 s took 447 s. So training runs in a
-process that is started with the right environment, and the caller need not load torch. The request goes to
-its standard input, reports come back as JSON lines.
-
-Not here: the training (sft/trainer.py, the same as that of the job on Ray Train), what a task consists of
-(prepare.py).
+next to another such program on the same two cores, a warm start of 5 s took 447 s. So training runs in a
+process that starts with the right environment, and the caller need not load torch. The request is sent to its
+standard input, and reports are returned as JSON lines.
 """
 
 from __future__ import annotations
@@ -57,7 +54,7 @@ class ModelRequest:
     problems: tuple[Problem, ...]
     """To measure greedy accuracy on."""
     prompts: tuple[str, ...]
-    """Every prompt of the task, for the longest one."""
+    """All prompts of the task, to find the longest one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

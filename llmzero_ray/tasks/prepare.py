@@ -1,8 +1,7 @@
 """`prepare`: a task family's splits, its reward and a warm-started tiny model, in one directory.
 
-The same arguments give the same parquet bytes everywhere (with one version of pyarrow), and the same model on
-one machine. Not here: tasks from data sets (sources/prepare.py), how the directory appears whole
-(task_directory.py).
+Equal arguments give equal parquet bytes everywhere (with one version of pyarrow), and an equal model on one
+machine. Tasks from data sets are made in sources/prepare.py.
 """
 
 from __future__ import annotations
@@ -55,15 +54,14 @@ def prepare(
     make_model: bool = True,
     progress: Progress = no_progress,
 ) -> PreparedTask:
-    """The task in `dir`, made first if there is none: sizes in problems, a tiny base model if `make_model`.
+    """Task in `dir`, made first if there is none. Sizes count problems; `make_model` adds a tiny base model.
 
-    A task whose manifest was written by hand is opened as it is, whatever the other arguments say; so is any
-    task when `family` is None.
+    A task with a hand-written manifest, or any task if `family` is None, is opened unchanged, whatever the
+    other arguments say.
 
     Raises:
         TaskError: an argument is out of bounds, `dir` holds something else, a library is missing, or what is
-            there
-            does not pass `load_task`.
+                there does not pass `load_task`.
         StorageError: `dir` cannot be written or the disk is full; nothing is left there.
     """
     target = Path(dir).absolute()
@@ -99,10 +97,10 @@ class FamilyRecipe:
     make_model: bool
 
     def check_bounds(self) -> None:
-        """Return quietly when sizes and seed can be used.
+        """Check sizes and seed.
 
         Raises:
-            TaskError: which one cannot, and what is allowed.
+            TaskError: a value is out of bounds; the message says what is allowed.
         """
         for split, size in self.sizes.items():
             if not 1 <= size <= MAX_PROBLEMS:
@@ -111,7 +109,7 @@ class FamilyRecipe:
             raise TaskError(f"task: seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that decides the content, flat: equal exactly when the content is."""
+        """All values that determine the content, flat. Equal exactly if the contents are."""
         sizes = {f"n_{split}": size for split, size in self.sizes.items()}
         name, made_by = self.family.name, self.family.version
         recipe = {"format": FORMAT, "family": name, "family_version": made_by, **sizes, "seed": self.seed}

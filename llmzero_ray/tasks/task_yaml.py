@@ -1,8 +1,6 @@
-"""task.yaml: what a user says about a task of their own, about one of the known data sets, or about a
-reasoning-gym task.
+"""task.yaml: a user's description of their own task, of a known data set, or of a reasoning-gym task.
 
-`load_task_file` reads one and gives a frozen `TaskFile`, or one `ConfigError` that lists everything wrong
-with it. Not here: reading the data (sources/), search.yaml (config.py).
+`load_task_file` returns a frozen `TaskFile`, or raises one `ConfigError` that lists all defects.
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ OPTIONS_FIELD = "options"
 """In a prompt template: the lettered options, one a line."""
 _OPTIONAL = "optional"
 MAX_ROWS = 100_000
-"""Of one split."""
+"""Maximum rows of one split."""
 
 RewardKind = Literal["exact_match", "mcq", "math", "regex", "python"]
 _KINDS = ("exact_match", "mcq", "math", "regex", "python")
 
 
 def _as_tuple(value: Any) -> Any:
-    """One name stands for a list of one; YAML's lists become tuples."""
+    """A tuple: a single name becomes a list of one, and YAML's lists become tuples."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
@@ -39,7 +37,7 @@ Places = Annotated[tuple[LocalPath, ...], BeforeValidator(_as_tuple)]
 
 class OwnReward(StrictModel):
     """How answers are judged: `exact_match`, `regex: {pattern: ...}` or `python: reward.py:compute_score`;
-    the latter two with `gold` beside them where that is needed."""
+    the latter two with `gold` if needed."""
 
     kind: str = Field(pattern=r"^[A-Za-z_][\w-]*$")
     """exact_match, mcq, math, regex, python, or the name of an entry point in the group llmzero_ray.rewards:
@@ -47,7 +45,7 @@ class OwnReward(StrictModel):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that reward, such as ignore_case; see the reward's module."""
     function: str | None = Field(None, pattern=r"^.+\.py:[A-Za-z_]\w*$")
-    """For python: file, colon, function; the file is copied into the task, so it must stand alone."""
+    """For `python`: file, colon, function. The file is copied into the task, so it must be self-contained."""
     gold: str | None = Field(None, pattern=r"\{answer\}")
     """A perfect response, {answer} standing for the answer; null: known for some kinds, found out for
     python."""
@@ -94,18 +92,19 @@ class TaskFile(StrictModel):
     dir: LocalPath = Field("data/task", min_length=1)
     """Directory that the prepared task is put into."""
     n_train: int = Field(5000, ge=1, le=MAX_ROWS)
-    """Most training rows."""
+    """Maximum training rows."""
     n_val: int = Field(500, ge=1, le=MAX_ROWS)
-    """Most validation rows."""
+    """Maximum validation rows."""
     n_test: int = Field(500, ge=1, le=MAX_ROWS)
-    """Most test rows, sealed until a search is over."""
+    """Maximum test rows, sealed until a search is over."""
     n_confirm: int = Field(1000, ge=0, le=MAX_ROWS)
-    """Most rows set aside to confirm the winners of a search (`confirm.k`): further validation rows, from
-    what the other three leave. Where they leave none there are none."""
+    """Maximum rows to confirm the winners of a search (`confirm.k`): further validation rows, from those that
+    the other three splits leave. If none are left, there are none."""
     tokenizer: LocalPath | None = None
     """Directory of a model or tokenizer to measure prompts with; null: they are measured in characters."""
     max_prompt_tokens: int | None = Field(None, ge=1)
-    """Longer prompts are left out, chat template included; null: what the model in `tokenizer` can hold."""
+    """Maximum prompt tokens, chat template included. Longer prompts are dropped. If null, the limit of the
+    model in `tokenizer` applies."""
 
     files: Places = ()
     """Files or directories with rows; relative paths count from the directory of task.yaml."""
@@ -125,13 +124,13 @@ class TaskFile(StrictModel):
     options: dict[str, Any] = Field(default_factory=dict)
     """Settings of `dataset` or of the reasoning_gym task."""
     seed: int = Field(0, ge=0, le=1_000_000)
-    """Of a reasoning_gym task; the rows of files are chosen by their content alone."""
+    """Seed of a reasoning_gym task; the rows of files are chosen by their content alone."""
 
     prompt: str | None = Field(None, min_length=1)
     """Template of the user's message: {column} is replaced, {options} are lettered lines, {{ is a brace. Rows
     in which a column is empty are left out; of {column:optional} the text before it is, with the column."""
     system: str = ""
-    """A system message before it; empty: none."""
+    """System message before the prompt. Empty if none."""
     answer: str | None = None
     """Column that holds the answer. `answer.value` is a key of an object, `messages.assistant` the answer
     in a chat; prompt and other columns are named alike."""
@@ -142,13 +141,13 @@ class TaskFile(StrictModel):
     reward: OwnReward | None = None
     """Judge of the answers."""
     id: str | None = None
-    """Column that names a row wherever it stands; null: its prompt does."""
+    """Column with an id of the row that is independent of its position. If null, the prompt is used."""
     group: str | None = None
-    """Column whose equal values never stand in two splits, such as a document's name."""
+    """Column whose equal values are never in two splits, such as a document's name."""
     subtask: str | None = None
     """Column that divides the task into subtasks, which share every split evenly."""
     licence: str | None = None
-    """Of the data."""
+    """Licence of the data."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:

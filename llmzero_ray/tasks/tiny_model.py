@@ -1,7 +1,7 @@
 """Make a tiny Qwen3 from nothing: 616,512 parameters, one token per character, a two-word chat template.
 
 It is a real model to everything that loads it (transformers, PEFT, VeRL's FSDP worker, vLLM); only its size
-is not. Needs torch and transformers, imported when called. Not here: training it (sft/).
+is not. Needs torch and transformers, imported when called.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from llmzero_ray.records import (
 from llmzero_ray.storage.manifests import problem_of
 
 Phase: TypeAlias = tuple[PhaseResult, list[MetricPoint]]
-"""How a phase ended, and its points in the order in which they were reported."""
+"""Result of a phase, and its points in the order of reporting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class EngineContract:
     def test_a_child_begins_with_the_policy_of_the_checkpoint_it_was_given(
         self, case: EngineCase, first: Phase
     ) -> None:
-        """Its validation at step 0 is its parent's of that step, and its steps go on from there."""
+        """Its validation at step 0 equals its parent's at that step, and its steps continue from there."""
         saved = last(first[0])
         spec = dataclasses.replace(case.make_spec(1), adapter=saved.path, base_step=saved.step)
         _, points = case.run(spec)
@@ -152,7 +152,7 @@ class EngineContract:
     def test_evaluating_gives_one_outcome_per_row_and_the_scores_of_validations(
         self, case: EngineCase, first: Phase
     ) -> None:
-        """Of the base model and of an adapter, on any split."""
+        """The rule holds for the base model and for an adapter, on any split."""
         assert [item.index for item in self.scored(case, None, case.test_parquet)] == list(range(case.n_test))
         half = 0.5 / case.n_val
         base = accuracy(self.scored(case, None, case.val_parquet))

@@ -1,12 +1,12 @@
-"""One run of one tracker, in a process of its own: VeRL's `Tracking` and the libraries behind it keep their
-run in global state, may hang without a network, and may end their process.
+"""One run of one tracker, in a separate process: VeRL's `Tracking` and the libraries behind it keep their run
+in global state, may hang without a network, and may end their process.
 
     python -m llmzero_ray.tracking.backend_process
 
-The first line of the standard input is `RunOpening` as JSON, each further one a point, [step, values]; at
-its end the run is finished. A point is noted in the state file before it is given to the tracker: whoever
-opens the run again goes on after it, so that a kill can lose one point and never doubles one. Points that the
-tracker refuses one after the other, as when it cannot be reached, are taken out of the note again.
+The first line of the standard input is `RunOpening` as JSON, each further one a point, [step, values]; at its
+end the run is finished. A point is noted in the state file before it is given to the tracker: a process that
+reopens the run continues after it, so a kill can lose one point but never duplicates one. Consecutive points
+that the tracker rejects, for example because it cannot be reached, are removed from the state file again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 MAX_FAILURES = 3
-"""Points in a row that the tracker refuses before the run is closed, to be opened again later with them."""
+"""Consecutive points that the tracker rejects before the run is closed, to be reopened later with them."""
 FAILED = 3
-"""Exit code: the tracker does not take points."""
+"""Exit code if the tracker does not accept points."""
 INCOMPLETE = 4
-"""Exit code: finished, and points were lost."""
+"""Exit code if the run is finished but points were lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOpening:
-    """What a run is opened with."""
+    """Parameters with which a run is opened."""
 
     backend: str
     project: str
@@ -45,14 +45,14 @@ class RunOpening:
     name: str
     config: Mapping[str, Any]
     state: str
-    """Its state file; `outputs` is where a backend that writes files puts them."""
+    """State file of the run. A backend that writes files puts them into `outputs`."""
     outputs: str
     variables: Mapping[str, str]
-    """Environment variables for this process alone: the tracker's keys."""
+    """Environment variables for this process only: the tracker's keys."""
 
 
 class _Warnings(logging.Handler):
-    """Counts the warnings of VeRL's module, which reports so what MLflow did not take."""
+    """Counts the warnings with which VeRL's module reports points that MLflow did not accept."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -65,7 +65,7 @@ class _Warnings(logging.Handler):
 
 
 def main(lines: TextIO) -> int:
-    """Exit code of the process; 0: every point was given to the tracker."""
+    """Exit code of the process: 0 if every point was given to the tracker."""
     opening = RunOpening(**json.loads(lines.readline()))
     os.environ.update(opening.variables)
     path = Path(opening.state)
@@ -76,7 +76,7 @@ def main(lines: TextIO) -> int:
 
 
 def last_step(state: Path) -> int:
-    """The last step of a run that was given to its tracker; -1: none."""
+    """Last step of a run that was given to its tracker, or -1."""
     return int(_state(state).get("step", -1))
 
 
@@ -118,7 +118,7 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
 
 
 def _log(tracking: Any, warnings: _Warnings, step: int, values: Mapping[str, float]) -> bool:
-    """Whether the tracker took a point."""
+    """Log a point. Returns whether the tracker accepted it."""
     before = warnings.lost
     try:
         tracking.log(values, step)
@@ -130,7 +130,7 @@ def _log(tracking: Any, warnings: _Warnings, step: int, values: Mapping[str, flo
 
 
 def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
-    """Set what VeRL and the libraries read from the environment; what the user has set there counts."""
+    """Set the environment variables that VeRL and the libraries read. The user's values have precedence."""
     outputs = Path(opening.outputs)
     default = os.environ.setdefault
     run = Path(opening.state).stem.rpartition(".")[0]
@@ -162,9 +162,9 @@ def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _opened_alone(backend: str) -> Iterator[None]:
-    """One process at a time where MLflow writes files: of those that ask for an experiment at once, each
-    makes one of the same name, and only the runs of one are found. MLflow's servers see to that themselves.
-    """
+    """Context for one process at a time if MLflow writes files: processes that request an experiment
+    concurrently would each create one of the same name, and only the runs of one are found. MLflow's servers
+    handle this themselves."""
     store = os.environ.get("MLFLOW_TRACKING_URI", "") if backend == "mlflow" else ""
     if not store.startswith("file:"):
         yield
@@ -200,8 +200,8 @@ def _flush(tracking: Any) -> None:
 
 
 def _verl_tracking() -> ModuleType:
-    """`verl.utils.tracking` without the package around it, whose import takes torch, Ray and 20 s of a busy
-    machine."""
+    """`verl.utils.tracking` without the rest of its package, whose import loads torch and Ray and takes 20 s
+    on a busy machine."""
     package = importlib.util.find_spec("verl")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("verl is not installed on the coordinator's machine")

@@ -1,7 +1,4 @@
-"""The tracker's process as the coordinator holds it, and the keys that it needs.
-
-Not here: what the process does (tracker.py).
-"""
+"""The coordinator's handle of the tracker process, and the keys that it needs."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from llmzero_ray.utils.api_key import TRACKER_KEYS, without_secrets
 logger = logging.getLogger("llmzero_ray.tracking.handle")
 _AGAIN_S = 60.0
 _GRACE_S = 5.0
-"""What the process has beyond `tracking.finish_s` to end its own."""
+"""Seconds beyond `tracking.finish_s` in which the process may end its children."""
 
 
 def tracker_keys(path: str | None) -> dict[str, str]:
-    """Environment variables with keys of trackers, from the file of `api_key.tracker_key_file`; empty
-    without one, or when it is gone."""
+    """Environment variables with keys of trackers, from the file of `api_key.tracker_key_file`. Empty without
+    a file."""
     if path is None:
         return {}
     try:
@@ -39,7 +36,7 @@ def tracker_keys(path: str | None) -> dict[str, str]:
 
 
 class TrackerProcess:
-    """The tracker of a search. Nothing here raises: a search does without trackers."""
+    """Tracker process of a search. No method raises, because a search works without trackers."""
 
     def __init__(self, storage: SearchStorage, settings: TrackingConfig, keys: str | None) -> None:
         self._storage, self._settings, self._keys = storage, settings, keys
@@ -47,7 +44,7 @@ class TrackerProcess:
         self._started_at = 0.0
 
     def check(self) -> None:
-        """Start the process, or start it again when it has ended, once a minute at most."""
+        """Start the process, or restart it after it has ended, at most once a minute."""
         if not self._settings.backends:
             return
         if self._process is not None:
@@ -61,7 +58,7 @@ class TrackerProcess:
             logger.warning("the tracker cannot be started: %s", error)
 
     def finish(self) -> None:
-        """Let the process send what is left, for `tracking.finish_s` at most, and end it."""
+        """Let the process send the remaining points for at most `tracking.finish_s`, and end it."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -1,7 +1,6 @@
-"""What trackers are told: the runs of a search, with their configuration and their points.
+"""Data for trackers: the runs of a search, with their configuration and points.
 
 A run is a node, with VeRL's metrics over global steps, or the search itself, with one point per ended phase.
-Not here: sending (tracker.py).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SUMMARY = "search"
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedPoint:
-    """Values at one step of a run; steps of a run only grow."""
+    """Values at one step of a run. Steps of a run are increasing."""
 
     step: int
     values: Mapping[str, float]
@@ -32,7 +31,7 @@ class TrackedPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """One run of a tracker: `key` names it within the search, `config` is what it was trained with."""
+    """One run of a tracker. `key` is its name within the search, `config` its training configuration."""
 
     key: str
     name: str
@@ -76,7 +75,7 @@ def node_run(core: CoordinatorCore, node: int) -> TrackedRun:
 
 
 def node_points(storage: SearchStorage, run: PhaseRun) -> Iterable[TrackedPoint]:
-    """The steps of a node that count, each at its global step."""
+    """Counting steps of a node, each at its global step."""
     for point in load_points(storage, run.node):
         values = dict(point.metrics)
         if point.val_score is not None:
@@ -134,7 +133,7 @@ def _depth(core: CoordinatorCore, run: PhaseRun) -> int:
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """VeRL's dotted keys as the blocks that its own runs show in a tracker."""
+    """VeRL's dotted keys as nested blocks, as VeRL's own runs show them in a tracker."""
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         *blocks, last = key.split(".")

@@ -1,12 +1,10 @@
-"""The tracker of a search: follows its files and feeds one process per run and backend.
+"""Tracker of a search: follows its files and feeds one process per run and backend.
 
     python -m llmzero_ray.tracking.tracker DIRECTORY
 
 The first line of the standard input is a JSON object of environment variables for those processes (the
 trackers' keys). When the input ends, or the search has, the runs are finished within `tracking.finish_s`.
 Exit code 1: something could not be sent; the log says what, and the next tracker of the search sends it.
-
-Not here: what is sent (runs.py), one run in one backend (backend_process.py).
 """
 
 from __future__ import annotations
@@ -39,20 +37,21 @@ logger = logging.getLogger("llmzero_ray.tracking.tracker")
 _LOOK_S = 2.0
 _AGAIN_S = 30.0
 _AGAIN_MAX_S = 600.0
-"""A run that its tracker does not take is tried again after so long, the first time and at most."""
+"""Seconds until a rejected run is retried: the first time, and at most."""
 _AT_ONCE = 2
-"""Runs of ended phases that one backend opens at a time, when many are sent afterwards."""
+"""Runs of ended phases that one backend opens at a time, if many are sent afterwards."""
 _NICE = 10
 _TAIL = 2000
 
 
 class RunFeed:
-    """One run in one backend: its points so far, and the process that hands them over."""
+    """One run in one backend: its points so far, and the process that passes them on."""
 
     def __init__(
         self, opening: RunOpening, log: Path, ended: asyncio.Semaphore, finishing: asyncio.Event
     ) -> None:
-        """`ended` admits runs of ended phases; once `finishing` is set, one more try is the last."""
+        """`ended` limits concurrent runs of ended phases. Once `finishing` is set, the next try is the
+        last."""
         self._opening, self._log, self._ended_runs, self._finishing = opening, log, ended, finishing
         self._points: dict[int, TrackedPoint] = {}
         self._changed, self._closed = asyncio.Event(), False
@@ -66,19 +65,19 @@ class RunFeed:
 
     @property
     def missing(self) -> int:
-        """Points that have not been handed over."""
+        """Number of points that have not been passed on."""
         done = last_step(Path(self._opening.state))
         return sum(step > done for step in self._points)
 
     def offer(self, points: Iterable[TrackedPoint]) -> None:
-        """Take points that are new; a step that is known already keeps its values."""
+        """Add new points. A known step keeps its values."""
         for point in points:
             if point.step not in self._points:
                 self._points[point.step] = point
                 self._changed.set()
 
     def close(self) -> None:
-        """No further points come."""
+        """Record that no further points come."""
         self._closed = True
         self._changed.set()
 
@@ -106,7 +105,7 @@ class RunFeed:
             again_s = min(2 * again_s, _AGAIN_MAX_S)
 
     async def _feed(self) -> int:
-        """Exit code of one process that is given what is missing, then what comes."""
+        """Exit code of one process that receives the missing points, then new ones."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as log:  # noqa: ASYNC230
             process = await asyncio.create_subprocess_exec(
@@ -142,7 +141,8 @@ class RunFeed:
             pipe.close()
 
     async def _wait(self, pipe: asyncio.StreamWriter | None = None) -> None:
-        """Until there are points or no more will come; raises ConnectionError when the process is gone."""
+        """Wait until there are points or no more will come. Raises ConnectionError if the process has
+        died."""
         while not self._changed.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _LOOK_S)
@@ -152,7 +152,7 @@ class RunFeed:
             self._changed.clear()
 
     def _reason(self) -> str:
-        """The last line that the process wrote."""
+        """Last output line of the process."""
         try:
             text = self._log.read_bytes()[-_TAIL:].decode(errors="replace")
         except OSError as error:
@@ -183,7 +183,7 @@ class SearchTracker:
         return self._follower.finished is not None
 
     def look(self) -> None:
-        """Read what is new and pass it on.
+        """Read new data and pass it on.
 
         Raises:
             LlmzeroError: the journal cannot be read.
@@ -209,7 +209,7 @@ class SearchTracker:
                 feed.offer(points)
 
     async def finish(self, wait_s: float) -> bool:
-        """Finish all runs; False: something could not be sent, and is in the log."""
+        """Finish all runs. Returns False if something could not be sent, which the log reports."""
         self._finishing.set()
         for feed in self._feeds.values():
             feed.close()

@@ -1,4 +1,5 @@
-"""The search as a plug-in of Ray Tune: `tree_search` for any `Tuner`, `StrategyReplay` for what it found.
+"""The search as a plug-in of Ray Tune: `tree_search` for any `Tuner`, `StrategyReplay` for the strategy that
+it found.
 
     search_alg, scheduler = tree_search(
         metric="accuracy", space={"lr": tune.loguniform(1e-4, 1e-1)}, root={"lr": 1e-2}, phase_steps=10

@@ -1,10 +1,10 @@
 """Proposers for any space of hyper-parameters: a local search and random draws, without a diagnosis.
 
 The local search moves each number by a step that success lengthens and failure reverses: the 1/5 success rule
-per hyper-parameter. It reads scores alone, on any scale: a phase's gain is compared with the gains of others
+per hyper-parameter. It only uses scores, on any scale: a phase's gain is compared with the gains of others
 from the same start, in standard deviations of all gains. A phase that changed several numbers counts for each
-by its share of the move. The state is computed from the request's nodes, so that the same request gives the
-same proposal.
+by its share of the move. The state is computed from the request's nodes, so equal requests give equal
+proposals.
 """
 
 from __future__ import annotations
@@ -23,60 +23,61 @@ from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Hyperparamet
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 
 TRIES = 32
-"""Samples until one is no copy of a known phase; each is wider than the one before."""
+"""Maximum samples until one is no duplicate of a known phase. Each is wider than the previous one."""
 SWITCHES = 0.3
 """Share of the proposals that also change one switch or choice."""
 _LINEAR_STEP = 0.15
-"""First step on a linear scale, in the width of the bounds."""
+"""First step on a linear scale, as a share of the bounds' width."""
 GROW, SHRINK = 1.5, 0.5
 STANDS_OUT = 0.5
-"""Errors from which a gain or a loss teaches something: a wrong one is soon contradicted."""
+"""Standard errors from which a gain or a loss counts. A wrong one is soon contradicted."""
 REVERSED_FROM = 0.3
-"""Share of a failed move from which a hyper-parameter turns round."""
+"""Share of a failed move from which a hyper-parameter reverses its direction."""
 _NARROWEST, _WIDEST = 0.25, 3.0
 """Bounds of a step, in first steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What is known of one hyper-parameter."""
+    """State of one hyper-parameter."""
 
     size: float
-    """On the lever's scale."""
+    """Step size on the lever's scale."""
     direction: int = 0
-    """1 up, -1 down, 0: nothing is known."""
+    """Direction: 1 is up, -1 is down, 0 is unknown."""
     successes: float = 0.0
     failures: float = 0.0
     last: str = ""
-    """The transition that settled the direction, in words."""
+    """Description of the transition that determined the direction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transition:
-    """What one phase moved and what came of it."""
+    """Move of one phase, and its result."""
 
     name: str
     moved: dict[str, float]
     """Key -> distance on its lever's scale; without what stayed."""
     z: float
-    """Gain over what else was tried from there (0 where nothing was), in errors."""
+    """Gain over other attempts from the same start (0 without any), in standard errors."""
 
 
 class AnySpaceProposer:
     """Proposes steps of one to three numbers, at times a switch, from the best checkpoint that is offered."""
 
     agent = "local"
-    """Who a proposal is by."""
+    """Author of a proposal."""
     described = "A local step"
-    """How its rationale begins."""
+    """Beginning of its rationale."""
 
     def __init__(self, space: Space, *, seed: int = 1) -> None:
         self._space, self._seed = space, seed
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The next phase below `request.on`: always valid, and no copy as far as the bounds allow.
+        """Proposal of the next phase below `request.on`, which is always valid, and no duplicate as far as
+        the bounds allow.
 
-        Below a failed phase it is the repair of it.
+        Below a failed phase it is a repair.
         """
         if request.on.status == "failed" and not request.from_scratch:
             return self._repaired(request)
@@ -102,10 +103,11 @@ class AnySpaceProposer:
         return self._written(request, origin, full, start, learnt)
 
     def _repaired(self, request: ProposalRequest) -> Proposal:
-        """The failed phase with half of each change taken back; at the second failure with none of them left.
+        """The failed phase with half of each change undone, or with all of them undone after the second
+        failure.
 
-        A phase that changed nothing is repeated once as it was: a failure need not be the configuration's.
-        Then each number moves down, by half a step more at each failure.
+        A phase without changes is retried once unchanged, because the configuration need not be the cause.
+        Then each number moves down, by half a step more after each failure.
         """
         failed, known = request.on, known_nodes(request)
         chain = [failed]
@@ -163,7 +165,7 @@ class AnySpaceProposer:
         return found
 
     def _learnt(self, known: Sequence[NodeView], default: Hyperparameters) -> dict[str, Step]:
-        """What the finished phases teach about each number."""
+        """State of each number, learnt from the finished phases."""
         levers = self._levers(default)
         return steps(tuple(levers.values()), _transitions(tuple(levers.values()), known, default))
 
@@ -194,7 +196,7 @@ class AnySpaceProposer:
         return wanted
 
     def _moved(self, lever: Lever, value: HyperparameterValue, distance: float) -> HyperparameterValue | None:
-        """The value at this distance, within its bounds; None where nothing is left of the move."""
+        """Value at this distance, within its bounds. None if it does not move."""
         row, place = self._space.by_key[lever.key], lever.coordinate(value)
         if place is None or not isinstance(value, int | float):
             return None
@@ -266,10 +268,10 @@ class AnySpaceProposer:
 
 
 class RandomProposer(AnySpaceProposer):
-    """Draws every value anew within its bounds, from the best checkpoint that is offered.
+    """Draws every value again within its bounds, from the best offered checkpoint.
 
-    Numbers are drawn evenly on the scale of their row, switches and choices evenly. What has no bounds keeps
-    its value. A phase that failed is repaired as the local search repairs it.
+    Numbers are drawn uniformly on the scale of their row, switches and choices uniformly. Values without
+    bounds are kept. A failed phase is repaired as in the local search.
     """
 
     agent = "random"
@@ -287,7 +289,7 @@ class RandomProposer(AnySpaceProposer):
 
 
 def _drawn(row: Parameter, rng: random.Random) -> HyperparameterValue:
-    """A value of a row; None where it has no bounds."""
+    """Value of a row, or None if it has no bounds."""
     if row.kind in ("bool", "choice"):
         return rng.choice(row.choices or (True, False))
     if row.kind not in ("float", "int") or row.low is None or row.high is None:
@@ -302,7 +304,7 @@ def _drawn(row: Parameter, rng: random.Random) -> HyperparameterValue:
 
 
 def best_checkpoint(offered: Sequence[OfferedCheckpoint]) -> OfferedCheckpoint | None:
-    """The checkpoint with the highest score, the last of those without one; None: there is none."""
+    """Checkpoint with the highest score, otherwise the last one without a score. None if there is none."""
     scored = [one for one in offered if one.val_score is not None]
     if scored:
         return max(scored, key=lambda one: (one.val_score or 0.0, one.global_step))

@@ -1,7 +1,4 @@
-"""A search space in Ray Tune's words as a `Space`.
-
-Not here: what is proposed in a space (any_space.py).
-"""
+"""Conversion of a Ray Tune search space to a `Space`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def trial_space(space: Space | Mapping[str, Any], root: Mapping[str, Any]) -> Tr
     holds what differs from the defaults.
 
     Raises:
-        ConfigError: a domain has no bounds or is none, or the root does not lie in the space.
+        ConfigError: a domain is invalid or has no bounds, or the root is outside the space.
     """
     if isinstance(space, Space):
         try:

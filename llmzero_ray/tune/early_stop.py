@@ -1,6 +1,6 @@
 """Early stops of running phases under Tune: a search's stopping rules, Tune's own stoppers, or a function.
 
-Not here: a metric that is not finite (scheduler.py): that ends a phase whatever is set.
+A non-finite metric always ends a phase (scheduler.py).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from llmzero_ray.records.agents import NodeView
 from llmzero_ray.stopping.policy import StoppingPolicy
 
 StopRule: TypeAlias = Callable[[NodeView, NodeView | None], bool | str | None]
-"""(running phase, best phase so far) -> whether to stop the running one, or why. It is called at each result
-on the controller's thread and should take milliseconds."""
+"""Callback (running phase, best phase so far) -> whether to stop the running one, or why. It is called at
+each result on the controller's thread and should take milliseconds."""
 
 
 class EarlyStops:
-    """Asks whether a running phase should end. `stopper` is what `tree_search` was given."""
+    """Decides whether a running phase should end. `stopper` is the argument of `tree_search`."""
 
     def __init__(self, stopper: Any) -> None:
         known = isinstance(stopper, StopperSettings | Stopper)
@@ -42,7 +42,7 @@ class EarlyStops:
     def reason(
         self, trial_id: str, result: Mapping[str, Any], running: NodeView | None, best: NodeView | None
     ) -> str | None:
-        """Why the phase should end now; None: it goes on. Views are None unless `reads_curves`."""
+        """Why the phase should end now, or None if it continues. Views are None unless `reads_curves`."""
         if isinstance(self._stopper, Stopper):
             return type(self._stopper).__name__ if self._stopper(trial_id, dict(result)) else None
         if running is None or self._stopper is None:

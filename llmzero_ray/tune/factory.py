@@ -41,7 +41,7 @@ def tree_search(
 
     `metric` is a name of what trials report, not necessarily in every result. `space` is a mapping from names
     to Ray Tune's domains, or a `Space`; `root` the configuration of the first trial. `budget` counts trials;
-    `phase_steps` results end a trial (None: the trainable ends by itself).
+    `phase_steps` results end a trial (if None, the trainable ends by itself).
 
     `proposer` is `local`, `random`, `expert` or `claude` (VeRL's space only), the `AgentsConfig` of a
     language model, `package.module:factory` (called without arguments where the search runs), an object with
@@ -51,9 +51,9 @@ def tree_search(
     True or a reason.
 
     Raises:
-        ConfigError: the root does not lie in the space, or an argument is none of these.
+        ConfigError: the root is outside the space, or an argument is none of these.
         AgentError: the language model cannot be called: no key, or its server refuses.
-        EngineVersionError: the installed Ray is not one that this was tested with.
+        EngineVersionError: the installed Ray is not a tested version.
     """
     check_ray()
     if mode not in get_args(Mode):
@@ -98,7 +98,7 @@ def _proposer(given: Any, space: Space, seed: int, dollars: float | None) -> Any
 
 
 class NamedProposer:
-    """The proposer of a factory, made where it is used: its clients and keys are in no file."""
+    """Proposer of a factory, created where it is used, so that its clients and keys are never pickled."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -109,7 +109,7 @@ class NamedProposer:
         return {"_name": self._name, "_made": None}
 
     def __call__(self, request: Any) -> Any:
-        """What the proposer answers."""
+        """Answer of the proposer."""
         if self._made is None:
             self._made = load_factory(self._name, field="proposer")()
         return getattr(self._made, "propose", self._made)(request)

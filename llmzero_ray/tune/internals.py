@@ -1,9 +1,8 @@
-"""Everything that this package relies on inside Ray Tune without a public promise, in one place.
+"""All private names of Ray Tune that this package relies on.
 
 Ray offers no public way to start a trial from another trial's checkpoint, to save the experiment's state now,
 or to give a restored trial results that the state did not hold. Each use of a private name is a function
-here, and `check_ray` refuses a Ray in which one is missing. When Ray moves on, this file is what to read
-first. Not here: what Ray promises (Searcher, TrialScheduler, Checkpoint).
+here, and `check_ray` rejects a Ray in which one is missing. Read this file first when Ray changes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import ray
 from llmzero_ray.errors import EngineVersionError
 
 RAY_VERSIONS: Final = ("2.60",)
-"""Minor versions that the contract tests have passed with."""
+"""Minor versions with which the contract tests pass."""
 
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "ray.train._internal.session": ("_TrainingResult", "get_session"),
@@ -70,7 +69,7 @@ that a trial holds."""
 
 @cache
 def check_ray() -> None:
-    """Refuse a Ray that this package was not written against.
+    """Reject an untested version of Ray.
 
     Raises:
         EngineVersionError: another version, or a name that is relied on is not there.
@@ -131,7 +130,7 @@ def relative_checkpoint(trial: Any, path: str) -> str:
 
 
 def reported_checkpoint(trial: Any, result: Mapping[str, Any]) -> str | None:
-    """Path, relative to the experiment, of the checkpoint reported with a result; None: there was none."""
+    """Path, relative to the experiment, of the checkpoint reported with a result. None if there was none."""
     name = result.get("checkpoint_dir_name")
     return None if not name else relative_checkpoint(trial, f"{trial.storage.trial_fs_path}/{name}")
 
@@ -151,13 +150,13 @@ def latest_checkpoint(trial: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def checkpoint_limit(trial: Any) -> int | None:
-    """`num_to_keep`: how many checkpoints Ray leaves of a trial; None: all."""
+    """`num_to_keep`: how many checkpoints of a trial Ray keeps. None if all."""
     limit = trial.run_metadata.checkpoint_manager.checkpoint_config.num_to_keep
     return None if limit is None else int(limit)
 
 
 def error_text(trial: Any) -> str | None:
-    """The traceback of a trial's latest error; None: there is no file of it.
+    """The traceback of a trial's latest error, or None if there is no file.
 
     Ray copies the file to the storage later; it is read where the driver wrote it.
     """
@@ -167,16 +166,16 @@ def error_text(trial: Any) -> str | None:
 
 
 def start_from(trial: Any, path: str, metrics: Mapping[str, Any]) -> None:
-    """Let a trial without a checkpoint of its own start from that one.
+    """Let a trial without its own checkpoint start from `path`.
 
-    The slot is that of `tune.run(restore=...)`: Ray reads it until the trial has saved a checkpoint itself.
-    `metrics` are those that the trial goes on counting from; empty: it counts from 1.
+    It uses the attribute of `tune.run(restore=...)`, which Ray reads until the trial has saved a checkpoint
+    itself. The trial continues counting from `metrics`, or from 1 if they are empty.
     """
     trial._restore_checkpoint_result = _result(trial, path, metrics)
 
 
 def add_checkpoint(trial: Any, path: str, metrics: Mapping[str, Any]) -> None:
-    """Put a checkpoint of this trial on record that Ray's saved state does not have.
+    """Register a checkpoint of this trial that Ray's saved state lacks.
 
     The trial's next checkpoint is numbered after it.
     """
@@ -200,12 +199,12 @@ def _result(trial: Any, path: str, metrics: Mapping[str, Any]) -> Any:
 
 
 def save_soon(controller: Any) -> None:
-    """Have the experiment's state saved at the end of this step of the controller, whatever the period."""
+    """Make Ray save the experiment's state at the end of this step of the controller, whatever the period."""
     _whole(controller)._checkpoint_manager._should_force_sync_up = True
 
 
 def at_end(controller: Any, call: Callable[[], None]) -> None:
-    """Have a function called when the experiment has ended, also by an error or Ctrl-C."""
+    """Register a callback for the end of the experiment, also by an error or Ctrl-C."""
     from ray.tune import Callback
 
     class AtEnd(Callback):

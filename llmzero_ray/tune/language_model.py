@@ -1,7 +1,7 @@
 """The proposer `claude` under Tune: a language model's proposals and repairs, its budget and its records.
 
-What is pickled holds no client and no key: both are made in the process that asks, from the environment or
-the key's file. Not here: prompts and requests (agents/llm/).
+The pickled object contains no client and no key: the calling process creates both, from the environment or
+the key file.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.tune.record_log import RecordLog
 
 CALLS_FILE, CALLS_FOLDER = "llmzero-calls.jsonl", "llmzero-calls"
-"""In the experiment's directory: what calls cost, from which the budget is made again, and their records."""
+"""Files in the experiment's directory: the costs of calls, from which the budget is restored, and their
+records."""
 _N_VAL = 500
-"""Validation items, of which Tune knows nothing; for the noise of scores that prompts mention."""
+"""Assumed number of validation items, which Tune does not know, for the noise of scores in prompts."""
 
 
 class LanguageModelProposer:
     """Proposer and error analyzer on a language model behind the Messages API.
 
-    `agents` is the block of a search.yaml with backend `claude`; `dollars` caps what the calls cost, None: no
-    cap. Key and model are checked when it is made.
+    `agents` is the block of a search.yaml with backend `claude`; `dollars` caps the cost of its calls (no cap
+    if None). Key and model are checked when it is made.
 
     Raises:
         ConfigError: prompts or price are missing, or another backend is named.
@@ -72,15 +73,15 @@ class LanguageModelProposer:
         self._reset()
 
     def open_directory(self, directory: Path) -> None:
-        """Keep costs and records of calls in an experiment's directory, and go on with what is there."""
+        """Keep costs and records of calls in an experiment's directory, and continue with existing ones."""
         self._directory = directory
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The next phase; the expert's where the model gives none."""
+        """Proposal of the next phase, or the expert's if the model gives none."""
         return self._agents().proposer.propose(request)
 
     def analyze(self, request: ErrorRequest) -> Proposal:
-        """The repair of a failed phase; the expert's where the model gives none."""
+        """Repair of a failed phase, or the expert's if the model gives none."""
         return self._agents().error_analyzer.analyze(request)
 
     # --- parts ----------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""The proposers that `tree_search` takes by name, each for the spaces that it can read.
-
-Not here: a proposer of one's own (factory.py).
-"""
+"""Proposers that `tree_search` accepts by name, each with the spaces that it supports."""
 
 from __future__ import annotations
 
@@ -64,7 +61,8 @@ class ExpertAgents:
 
 
 class RandomMoves:
-    """Random moves of one to three of VeRL's levers: its bounds are too wide to draw whole configurations."""
+    """Random moves of one to three of VeRL's hyper-parameters, whose bounds are too wide to draw whole
+    configurations."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

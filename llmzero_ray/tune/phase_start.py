@@ -1,4 +1,4 @@
-"""What a trial of a search knows of its phase: one short text in its configuration.
+"""Description of a trial's phase, as one short text in its configuration.
 
 It is a text, not a mapping, so that Tune's tables, folder names and trackers show it as one short value.
 """
@@ -15,7 +15,7 @@ from llmzero_ray.records import NodeKind, ResumeFrom
 CONFIG_KEY = "llmzero_phase"
 """Key of a trial's configuration."""
 LINEAGE_KEY = "llmzero"
-"""Key of a trial's configuration under which its place in the tree stands value by value, for trackers."""
+"""Key of a trial's configuration with its place in the tree, value by value, for trackers."""
 _TEXT = re.compile(
     r"node(?P<node>\d+)-(?P<kind>\w+?)"
     r"(-from(?P<source>\d+)at(?P<step>\d+))?-base(?P<base>\d+)(-steps(?P<steps>\d+))?"
@@ -30,11 +30,11 @@ class PhaseStart:
     """Node of the search, from 0."""
     kind: NodeKind
     resume_from: ResumeFrom | None
-    """Another trial's checkpoint; None: from scratch."""
+    """Another trial's checkpoint, or None to start from scratch."""
     base_step: int
     """Results along the whole path before this phase."""
     n_steps: int | None
-    """Results after which the search ends the phase; None: it ends when the trainable does."""
+    """Results after which the search ends the phase. If None, it ends when the trainable does."""
 
     def __str__(self) -> str:
         at = self.resume_from
@@ -44,7 +44,7 @@ class PhaseStart:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> PhaseStart | None:
-        """The phase that a trial's configuration names; None: the trial is of no search."""
+        """Phase that a trial's configuration names, or None if the trial belongs to no search."""
         found = _TEXT.fullmatch(str(config.get(CONFIG_KEY, "")))
         if found is None:
             return None

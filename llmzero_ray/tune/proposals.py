@@ -1,8 +1,8 @@
 """Proposals for the phases of a search under Tune: requested on threads, checked on the controller's.
 
-A proposer may take minutes (a language model) while Tune's controller is one thread, so that it is called
-beside it, with everything it may see as values. What comes back is bound like the proposals of any search:
-names, bounds, couplings, an offered checkpoint, no copy. Not here: which node is expanded (search/).
+A proposer may take minutes (a language model), but Tune's controller is one thread. Therefore the proposer is
+called on another thread, with everything it may see as values. Its answer is checked like the proposals of
+any search: names, bounds, couplings, an offered checkpoint, no duplicate.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ log = logging.getLogger(__name__)
 MAX_TRIES = 3
 """Proposals of one node: the first and two corrections; after that the local search proposes."""
 _NO_LIMIT = 1_000_000
-"""Of rows, tokens and steps: what a trainable can take is in its space."""
+"""Placeholder for limits of rows, tokens and steps: the space already holds what a trainable can take."""
 
 Answer = Proposal | Mapping[str, Any]
-"""A proposal, or name -> new value alone: from the best checkpoint that is offered."""
+"""A proposal, or only name -> new value, from the best offered checkpoint."""
 
 
 @dataclass(kw_only=True)
 class Asked:
-    """A node whose proposal is under way."""
+    """A node with a pending proposal."""
 
     request: ProposalRequest
     future: Future[Answer]
 
 
 class AsyncProposals:
-    """Requests, checks and repeats the proposals of one search."""
+    """Requests, checks and repeats proposals of one search."""
 
     def __init__(self, search: TuneSearch, proposer: Any, seed: int = 1) -> None:
         self._search, self._proposer = search, proposer
@@ -62,19 +62,19 @@ class AsyncProposals:
     # --- asking ---------------------------------------------------------------------------------------------
 
     def request(self, node: int) -> None:
-        """Ask for the proposal of a begun node, if that is not under way."""
+        """Request the proposal of a begun node, unless it is pending."""
         if node not in self._asked:
             self._ask(self._request_for(self._search.phases[node]))
 
     def collect(self) -> None:
-        """Plan the nodes whose proposals have come; refused ones are asked for again."""
+        """Plan the nodes whose proposals have arrived. Rejected ones are requested again."""
         for node, asked in list(self._asked.items()):
             if asked.future.done():
                 del self._asked[node]
                 self._take(node, asked)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a proposal has come, at most that long."""
+        """Wait for a proposal, at most that long."""
         pending = [asked.future for asked in self._asked.values()]
         if pending:
             came = threading.Event()
@@ -89,7 +89,7 @@ class AsyncProposals:
             keep(directory)
 
     def forget(self) -> None:
-        """Drop what is under way: the search was replaced by the one of the records."""
+        """Drop pending proposals: the search was replaced by the one of the records."""
         self._asked = {}
 
     def _ask(self, request: ProposalRequest) -> None:
@@ -180,7 +180,7 @@ class AsyncProposals:
     def _plan(
         self, phase: TunePhase, request: ProposalRequest, answer: Answer, *, may_copy: bool = False
     ) -> None:
-        """Plan the phase, or refuse the answer with a reason for its author.
+        """Plan the phase, or reject the answer with a reason for its author.
 
         Raises:
             ProposalError: what is wrong, and what is allowed.

@@ -1,8 +1,7 @@
-"""The records of a search under Tune: a file of JSON lines in the experiment's directory.
+"""Records of a search under Tune: a file of JSON lines in the experiment's directory.
 
-Ray saves the state of an experiment now and then; what happens between two saves is in this file, so that a
-driver may be killed at any moment. A line is in the file before the search acts on it. Not here: what the
-records mean (state.py).
+Ray saves the state of an experiment periodically. This file contains what happens between two saves, so a
+driver may be killed at any time. A line is written before the search acts on it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from llmzero_ray.errors import StorageError
 from llmzero_ray.utils.files import storage_error
 
 _FLUSHED_ONLY = ("result", "checkpoint")
-"""Kinds of records that survive the death of the process, but perhaps not of the machine: there are many, and
-the disk would be waited for at each."""
+"""Kinds of records that survive the death of the process, but perhaps not of the machine: they are frequent,
+and syncing each would be slow."""
 
 
 class RecordLog:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayPhase:
-    """A configuration and where it ends."""
+    """Configuration of a phase, and its end."""
 
     config: Mapping[str, Any]
     end_step: int
@@ -39,10 +39,10 @@ class ReplayPhase:
 class StrategyReplay(FIFOScheduler):
     """Trains the phases of a strategy.yaml one after the other in one trial.
 
-    At the end of a phase the trial is saved, paused, and goes on from there with the next configuration;
-    after the last one it ends. Give it to a Tuner with the same trainable, `num_samples=1`, and no search
-    algorithm. What `param_space` holds besides the strategy's names stays. The file is one of a search under
-    Tune, or one of a search on VeRL, whose trials get VeRL's own keys.
+    At the end of a phase the trial is saved, paused, and continued with the next configuration. After the
+    last phase it ends. Pass it to a Tuner with the same trainable, `num_samples=1`, and no search algorithm.
+    Other values of `param_space` are kept. The file comes from a search under Tune, or from a search on VeRL,
+    whose trials get VeRL's own keys.
 
     Raises:
         ConfigError: there is no such file, or it holds no strategy.
@@ -78,7 +78,7 @@ class StrategyReplay(FIFOScheduler):
             self._configure(trial, self._phase_after(self._saved_steps(trial)))
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """CONTINUE inside a phase, PAUSE at its end, STOP after the last one."""
+        """Decision: CONTINUE inside a phase, PAUSE at its end, STOP after the last one."""
         done = int(result[STEP])
         phase = self._phase_after(done - 1)
         if done < phase.end_step:
@@ -86,7 +86,7 @@ class StrategyReplay(FIFOScheduler):
         return str(TrialScheduler.STOP if phase is self.phases[-1] else TrialScheduler.PAUSE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The one trial; after a pause with the configuration of its next phase.
+        """The only trial, with the configuration of its next phase after a pause.
 
         Raises:
             ConfigError: the result at the end of a phase had no checkpoint.

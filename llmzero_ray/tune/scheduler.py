@@ -1,8 +1,7 @@
-"""The half of the pair that sees every result of every trial of Ray Tune, and starts and ends them.
+"""Scheduler of the pair: sees every result of every trial of Ray Tune, and starts and ends trials.
 
-It takes results and checkpoints into the search, ends phases, starts a phase from another trial's checkpoint,
-and brings a restored experiment to the state of the search's records. Not here: which trial comes next
-(searcher.py).
+It passes results and checkpoints to the search, ends phases, starts a phase from another trial's checkpoint,
+and brings a restored experiment to the state of the search's records.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from llmzero_ray.tune.state import TunePhase
 
 STEP = "training_iteration"
 _LOG_TAIL = 4000
-"""Characters of an error that are kept."""
+"""Maximum stored characters of an error."""
 
 
 class TreeScheduler(FIFOScheduler):
-    """Runs the trials of a `TreeSearcher`. Made by `tree_search`, with the searcher that belongs to it."""
+    """Scheduler of a `TreeSearcher`'s trials. `tree_search` creates both."""
 
     def __init__(self, searcher: TreeSearcher, stops: EarlyStops) -> None:
         super().__init__()
@@ -42,7 +41,7 @@ class TreeScheduler(FIFOScheduler):
         return {**self.__dict__, "_to_close": [], "_directory": None, "_releases": False}
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Check what the Tuner was given beside the search.
+        """Check the Tuner's other arguments.
 
         Raises:
             ConfigError: another metric or mode.
@@ -53,7 +52,7 @@ class TreeScheduler(FIFOScheduler):
     # --- trials come and go ---------------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Give a new trial its start, and a restored one what Ray's state does not know.
+        """Give a new trial its start, and a restored one the data that Ray's state lacks.
 
         Raises:
             ConfigError: checkpoints would be deleted, or the trial is not of this search.
@@ -100,7 +99,7 @@ class TreeScheduler(FIFOScheduler):
         """The trial that waits longest, as Tune's own scheduler has it.
 
         Raises:
-            ConfigError: the search cannot go on.
+            ConfigError: the search cannot continue.
         """
         self._searcher.check()
         while self._to_close:
@@ -111,7 +110,8 @@ class TreeScheduler(FIFOScheduler):
         return super().choose_trial_to_run(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Take a result in; STOP at the phase's end, by the stopper, or when the metric is not finite."""
+        """Record a result. Returns STOP at the phase's end, by the stopper, or if the metric is not
+        finite."""
         phase = self._phase(trial)
         if phase is None or phase.status != "running":
             return str(TrialScheduler.STOP)
@@ -126,7 +126,7 @@ class TreeScheduler(FIFOScheduler):
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Take in the last result: one that ends its trial comes nowhere else."""
+        """Record the last result: a result that ends its trial arrives only here."""
         phase = self._phase(trial)
         if phase is not None and phase.status == "running" and result.get(STEP):
             if int(result[STEP]) not in phase.steps:
@@ -135,14 +135,14 @@ class TreeScheduler(FIFOScheduler):
         self._leave(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Keep the error for the node's record: Ray may retry the trial, or end it."""
+        """Store the error for the node's record, since Ray may retry the trial, or end it."""
         self._take_checkpoints(trial)
         text = internals.error_text(trial) or "the trial failed"
         self._searcher.failed_with(trial.trial_id, text[-_LOG_TAIL:])
         self._leave(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """A waiting trial was stopped."""
+        """Handle a waiting trial that was stopped."""
         self._leave(tune_controller, trial)
 
     def debug_string(self) -> str:
@@ -179,10 +179,8 @@ class TreeScheduler(FIFOScheduler):
             )
 
     def _open_log(self, trial: Any) -> None:
-        """Keep records beside Ray's state where the storage is a directory of this machine or a mounted one.
-
-        Elsewhere Ray's own state carries them, as old as its last save.
-        """
+        """Keep records next to Ray's state if the storage is a local or mounted directory. Elsewhere Ray's
+        own state carries them, as old as its last save."""
         if self._search.has_log or trial.storage.storage_filesystem.type_name != "local":
             return
         self._directory = Path(internals.experiment_dir(trial))
@@ -196,8 +194,8 @@ class TreeScheduler(FIFOScheduler):
         self._search.report(phase.node, int(result[STEP]), result, checkpoint)
 
     def _take_checkpoints(self, trial: Any) -> None:
-        """Take in the newest checkpoint of a class trainable, which Ray saves after the result, unless the
-        result says that its step has none: Ray saves at the end of a trial whatever it says."""
+        """Record the newest checkpoint of a class trainable, which Ray saves after the result, unless the
+        result says that its step has none: Ray always saves at the end of a trial."""
         phase, newest = self._phase(trial), internals.latest_checkpoint(trial)
         if phase is None or newest is None or phase.status != "running":
             return
@@ -217,7 +215,7 @@ class TreeScheduler(FIFOScheduler):
         return self._stops.reason(trial.trial_id, result, search.view(phase.node), incumbent)
 
     def _finish_as_saved(self, trial: Any, phase: TunePhase) -> None:
-        """Finish a node whose trial Ray knows to have ended, and the records do not."""
+        """Finish a node whose trial has ended according to Ray but not to the records."""
         result = trial.last_result or {}
         if result.get(STEP) and int(result[STEP]) not in phase.steps:
             self._take(trial, phase, result)
@@ -226,7 +224,7 @@ class TreeScheduler(FIFOScheduler):
         self._search.end(phase.node, "failed" if failed else "completed", "it failed" if failed else "")
 
     def _restore(self, trial: Any, phase: TunePhase) -> None:
-        """Put on Ray's record what the search knows and Ray's saved state does not."""
+        """Register with Ray what the search knows and Ray's saved state lacks."""
         known = {path for path, _ in internals.saved_checkpoints(trial)}
         for step, path in sorted(phase.checkpoints.items()):
             own = path.split("/", 1)[0] == trial.storage.trial_dir_name
@@ -237,7 +235,7 @@ class TreeScheduler(FIFOScheduler):
             trial.update_last_result({**last.metrics, "config": trial.config})
 
     def _set_start(self, trial: Any, phase: TunePhase) -> None:
-        """Let a trial without a checkpoint of its own start from the phase's newest, or from its source."""
+        """Let a trial without its own checkpoint start from the phase's newest, or from its source."""
         if internals.latest_checkpoint(trial) is not None:
             return
         if phase.newest is not None:  # of an earlier trial of this node that Ray's state has lost
@@ -253,7 +251,7 @@ class TreeScheduler(FIFOScheduler):
 
 
 def release_at_end(tune_controller: Any, trial: Any) -> None:
-    """Have a trial's trainable give back what it reserved beside Tune (verl_trainable.py)."""
+    """Release, at the end, what a trial's trainable reserved outside Tune (verl_trainable.py)."""
     release = getattr(trial.get_trainable_cls(), "release_slots", None)
     if release is not None:
         internals.at_end(tune_controller, release)

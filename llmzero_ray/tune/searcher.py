@@ -1,7 +1,6 @@
-"""The half of the pair that Ray Tune asks for trials.
+"""Searcher of the pair: Ray Tune asks it for trials.
 
-Everything runs on Tune's one controller thread, so that nothing here waits, except when there is nothing else
-to do. Not here: results and checkpoints (scheduler.py).
+Everything runs on Tune's only controller thread, so no method blocks unless there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from llmzero_ray.tune.state import TunePhase, TuneSearch
 
 log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5
-"""Longest wait for a proposal while no trial runs; Tune itself asks once a second then."""
+"""Maximum wait for a proposal while no trial runs, in seconds. Tune itself polls once a second then."""
 
 
 class TreeSearcher(Searcher):
-    """Proposes trials: which node is expanded follows the tree search, with what the proposer.
+    """Proposes trials: the tree search chooses the node, and the proposer its configuration.
 
     Made by `tree_search`, with the scheduler that belongs to it.
     """
@@ -39,9 +38,9 @@ class TreeSearcher(Searcher):
         self._search, self._proposals = search, proposals
         self._limit: int | None = None
         self.active: set[int] = set()
-        """Nodes that a trial of Tune trains or waits to train."""
+        """Nodes that a Tune trial trains or waits to train."""
         self.live: dict[str, Any] = {}
-        """Those trials."""
+        """Trials of these nodes."""
         self._stopping: dict[int, str] = {}
         self._errors: dict[str, str] = {}
 
@@ -57,7 +56,7 @@ class TreeSearcher(Searcher):
         config: dict[str, Any],
         **spec: Any,
     ) -> bool:
-        """Check what the Tuner was given beside the search.
+        """Check the Tuner's other arguments.
 
         Raises:
             ConfigError: another metric or mode, or domains in param_space.
@@ -72,7 +71,7 @@ class TreeSearcher(Searcher):
         return True
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Take over `max_concurrent_trials`: proposals under way count like running trials."""
+        """Apply `max_concurrent_trials`. Pending proposals count like running trials."""
         self._limit = max_concurrent
         return True
 
@@ -80,7 +79,7 @@ class TreeSearcher(Searcher):
         """The configuration of the next trial, None while there is none, or FINISHED.
 
         Raises:
-            ConfigError: the search cannot go on.
+            ConfigError: the search cannot continue.
         """
         self.check()
         self._release_lost()
@@ -97,7 +96,7 @@ class TreeSearcher(Searcher):
         return self._start(ready, trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Nothing: results that end a trial do not come here, so that the scheduler takes them all."""
+        """No-op: results that end a trial do not arrive here, so the scheduler handles all of them."""
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -119,13 +118,13 @@ class TreeSearcher(Searcher):
             self._search.end(node, "completed")
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the search beside Tune's state; where it has a file of its own, only its name."""
+        """Write the search next to Tune's state, or only the name of its own file if it has one."""
         search = self._search
         state = {"search": search.search_id, "records": [] if search.has_log else search.records}
         Path(checkpoint_path).write_text(json.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
-        """Take the search over in place, so that the scheduler sees it too."""
+        """Restore the search in place, so that the scheduler sees it too."""
         state = json.loads(Path(checkpoint_path).read_text())
         if state["search"] == self._search.search_id and state["records"]:
             self._search.replay(state["records"])
@@ -139,7 +138,7 @@ class TreeSearcher(Searcher):
         return self._search
 
     def check_metric(self, metric: str | None, mode: str | None) -> None:
-        """Refuse another metric or mode than the search has.
+        """Reject another metric or mode than the search has.
 
         Raises:
             ConfigError: they differ.
@@ -156,15 +155,15 @@ class TreeSearcher(Searcher):
         self._proposals.open_directory(directory)
 
     def strategy(self) -> str | None:
-        """The best strategy so far as the text of a strategy.yaml; None: no score yet."""
+        """Best strategy so far as the text of a strategy.yaml, or None if there is no score yet."""
         return self._search.strategy()
 
     def node_of(self, trial_id: str) -> int | None:
-        """The node that a trial trains; None: it is of another search."""
+        """Node that a trial trains, or None if it belongs to another search."""
         return self._nodes().get(trial_id)
 
     def stop_for(self, node: int, reason: str) -> None:
-        """Note why a trial that will end now ends."""
+        """Record why a trial that is about to end ends."""
         self._stopping[node] = reason
 
     def failed_with(self, trial_id: str, error: str) -> None:
@@ -172,7 +171,7 @@ class TreeSearcher(Searcher):
         self._errors[trial_id] = error
 
     def check(self) -> None:
-        """Raise what makes the search pointless, if anything does.
+        """Raise the error that makes the search pointless, if any.
 
         Raises:
             ConfigError: no metric, or no checkpoints.
@@ -183,11 +182,8 @@ class TreeSearcher(Searcher):
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _release_lost(self) -> None:
-        """Give a node whose trial never began another one.
-
-        With reuse_actors Ray ends a trial when its actor could not be reset for it, and tells neither the
-        searcher nor the scheduler.
-        """
+        """Give another trial to a node whose trial never began. With reuse_actors Ray ends a trial if its
+        actor could not be reset, and informs neither the searcher nor the scheduler."""
         for trial_id, trial in list(self.live.items()):
             node = self.node_of(trial_id)
             if node in self.active and trial.status == Trial.ERROR:
@@ -210,7 +206,7 @@ class TreeSearcher(Searcher):
         return next((phase for phase in waiting if phase.node not in self.active), None)
 
     def _decide(self) -> bool:
-        """Begin nodes while there is room and something to begin; whether the search has ended."""
+        """Begin nodes up to the concurrency limit. Returns whether the search has ended."""
         search = self._search
         for phase in search.running():
             if phase.configuration is None:  # of a restored search: its proposal was lost

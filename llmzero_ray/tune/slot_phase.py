@@ -1,7 +1,4 @@
-"""One phase on a borrowed slot, point by point: what a trial of `verl_trainable` trains.
-
-Not here: the slots (actors/slot_lender.py), what Tune is told (verl_trainable.py).
-"""
+"""One phase on a leased slot, point by point, as a trial of `verl_trainable` trains it."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from llmzero_ray.launch import actors as _actors
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 
 _WAIT_S = 10.0
-"""Longest wait in one look for points."""
+"""Maximum wait of one poll for points, in seconds."""
 _STOP_S = 600.0
-"""Until a phase that was asked to stop is killed, unless `engine.stop_deadline_s` says otherwise."""
+"""Seconds until a phase with a requested stop is killed, unless `engine.stop_deadline_s` says otherwise."""
 
 
 class SlotPhase:
-    """Borrows a slot and begins a phase on it; waits until one is free. Used inside an actor.
+    """Leases a slot, waiting until one is free, and begins a phase on it. Used inside an actor.
 
     Raises:
-        CapacityError: the slot's hardware was lost and does not come back.
-        EngineLostError: nobody lends slots of that name any more.
+        CapacityError: the slot's hardware was lost and does not return.
+        EngineLostError: the actor that leases slots of that name has died.
     """
 
     def __init__(self, slots: str, config: SearchConfig, spec: PhaseSpec) -> None:
@@ -56,7 +53,7 @@ class SlotPhase:
             raise
 
     def next_point(self) -> MetricPoint | None:
-        """The next step's point, once it is there; None: the phase has ended.
+        """Point of the next step, once it is available. None if the phase has ended.
 
         Raises:
             EngineLostError: the runner died.
@@ -78,7 +75,7 @@ class SlotPhase:
         return self._points.popleft() if self._points else None
 
     def outcome(self) -> PhaseResult | PhaseFailure:
-        """How the phase ended, once it has; the slot is given back then.
+        """Outcome of the phase, once it has ended. The lease ends then.
 
         Raises:
             EngineLostError: the runner died.
@@ -92,7 +89,7 @@ class SlotPhase:
         return self._outcome
 
     def end(self, reason: str) -> None:
-        """End the phase at its next step, if it is under way, and give the slot back."""
+        """End the phase at its next step if it is running, and end the lease."""
         if not self._borrowed:
             return
         stop = self._runner.stop.options(**self._ctl)
@@ -114,7 +111,7 @@ class SlotPhase:
 
 
 def _answer(reference: Any) -> Any:
-    """What an actor answers; its own errors as they were raised there."""
+    """Result of an actor call. Its own errors are raised as they were there."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:

@@ -1,8 +1,7 @@
-"""One search under Tune: the tree, its phases, and the records that both are made from.
+"""One search under Tune: the tree, its phases, and the records that determine both.
 
-Every change is a record: written, then applied. The same records make the same search again, so that a
-restored experiment goes on where it was. Loads no Ray. Not here: who calls it (searcher.py, scheduler.py),
-what is proposed (proposals.py).
+Every change is a record that is written, then applied. Equal records give equal searches, so a restored
+experiment continues where it was. Loads no Ray.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from llmzero_ray.utils.text import nearest
 
 Mode = Literal["max", "min"]
 _MOST_SHOWN = 80
-"""Characters of a metric that is no number."""
+"""Maximum shown characters of a metric that is not a number."""
 STRATEGY_FILE = "strategy.yaml"
-"""In the experiment's directory: the best strategy so far."""
+"""File in the experiment's directory with the best strategy so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +49,22 @@ class ReportedStep:
     """One result of a trial."""
 
     step: int
-    """Tune's `training_iteration`: counts inside the phase, from 1."""
+    """Tune's `training_iteration`, which counts inside the phase, from 1."""
     score: float | None
-    """The metric, larger is better; None: the result did not have it."""
+    """Value of the metric (larger is better), or None if the result did not have it."""
     metrics: Mapping[str, Any]
     """Every plain value of the result."""
 
 
 @dataclass(kw_only=True)
 class TunePhase:
-    """One node of the search, as trials of Tune train it."""
+    """One node of the search, trained by Tune trials."""
 
     node: int
     kind: NodeKind
     on: int | None
     configuration: Hyperparameters | None = None
-    """None while it is being proposed."""
+    """Configuration of the phase, or None while it is being proposed."""
     n_steps: int | None = None
     resume_from: ResumeFrom | None = None
     base_step: int = 0
@@ -74,16 +73,16 @@ class TunePhase:
     trials: list[str] = field(default_factory=list)
     """Ids of the trials that trained it: one, unless a state of Ray's was lost."""
     steps: dict[int, ReportedStep] = field(default_factory=dict)
-    """By number; a trial that goes on from a checkpoint reports again what came after it."""
+    """Steps by number. A trial that continues from a checkpoint reports later steps again."""
     checkpoints: dict[int, str] = field(default_factory=dict)
     """Step -> path relative to the experiment's directory."""
     status: Literal["running"] | PhaseStatus = "running"
     reason: str = ""
-    """Why it ended early, or what failed."""
+    """Why it ended early or failed."""
 
     @property
     def best(self) -> ReportedStep | None:
-        """The step with the highest score, the earliest of equals; None without scores."""
+        """Step with the highest score (the earliest one in a tie), or None without scores."""
         scored = [step for step in self.steps.values() if step.score is not None]
         return max(scored, key=lambda step: (step.score, -step.step), default=None)
 
@@ -94,7 +93,7 @@ class TunePhase:
 
     @property
     def start(self) -> PhaseStart:
-        """What its trial is told."""
+        """Phase description for its trial."""
         return PhaseStart(
             node=self.node,
             kind=self.kind,
@@ -104,7 +103,7 @@ class TunePhase:
         )
 
     def lineage(self) -> dict[str, int | str]:
-        """Its place in the tree as trackers show it; what a phase does not have is left out."""
+        """Its place in the tree for trackers, without missing values."""
         found: dict[str, int | str | None] = {
             "node": self.node,
             "kind": self.kind,
@@ -121,7 +120,7 @@ class TunePhase:
 class TuneSearch:
     """The search of one experiment.
 
-    `metric` and `mode` name what is optimized, `phase_steps` the usual length of a phase in results (None:
+    `metric` and `mode` name what is optimized, `phase_steps` the usual length of a phase in results (if None,
     trainables end by themselves). Scores are larger-is-better throughout: with mode `min` they are negated.
     """
 
@@ -141,10 +140,10 @@ class TuneSearch:
         self.trials, self.space, self.root = trials, trials.space, trials.root
         self.rules, self.budget, self.phase_steps = rules, budget, phase_steps
         self.records: list[dict[str, Any]] = []
-        """All so far; those in the log too."""
+        """All records so far, including those in the log."""
         self._log: RecordLog | None = None
         self.fatal: ConfigError | None = None
-        """What makes the search pointless; raised by whichever hook is called next."""
+        """Error that makes the search pointless, raised by the next hook."""
         self._reset()
 
     def _reset(self) -> None:
@@ -163,7 +162,7 @@ class TuneSearch:
         return self._log is not None
 
     def open_log(self, directory: Path) -> None:
-        """Keep the records in a file of this directory, and take over what it holds from before.
+        """Keep the records in a file of this directory, and restore its existing records.
 
         Raises:
             StorageError: the file is damaged or cannot be written.
@@ -176,7 +175,7 @@ class TuneSearch:
             self._log.append(record)
 
     def replay(self, records: list[dict[str, Any]]) -> None:
-        """Make the search that wrote these records, in place."""
+        """Restore, in place, the search that wrote these records."""
         self._reset()
         self.records = list(records)
         for record in records:
@@ -195,7 +194,7 @@ class TuneSearch:
     # --- what happens ---------------------------------------------------------------------------------------
 
     def begin(self, action: NodeKind, on: int | None) -> TunePhase:
-        """Begin a node that was decided on; it has no configuration yet."""
+        """Begin a decided node, which has no configuration yet."""
         node = max(self.phases, default=-1) + 1
         self._post(kind="begin", node=node, action=action, on=on)
         return self.phases[node]
@@ -213,7 +212,7 @@ class TuneSearch:
         diagnosis: Diagnosis | None = None,
         rationale: str = "",
     ) -> None:
-        """Give a begun node what it trains with."""
+        """Give a begun node its configuration."""
         self._post(
             kind="plan",
             node=node,
@@ -247,7 +246,7 @@ class TuneSearch:
         self.phases[node].trials.append(trial)
 
     def report(self, node: int, step: int, result: Mapping[str, Any], checkpoint: str | None) -> None:
-        """Take in a result of a running node. `result` is flat."""
+        """Record a result of a running node. `result` is flat."""
         texts = {key: value for key, value in result.items() if isinstance(value, str)}
         if as_number(value := result.get(self.metric)) is None and value is not None:
             texts[self.metric] = str(value)[:_MOST_SHOWN]
@@ -271,14 +270,14 @@ class TuneSearch:
             phase.checkpoints[step] = checkpoint
 
     def saved(self, node: int, step: int, checkpoint: str) -> None:
-        """Take in a checkpoint of a step that was reported before."""
+        """Record a checkpoint of a step that was reported before."""
         self._post(kind="checkpoint", node=node, step=step, checkpoint=checkpoint)
 
     def _apply_checkpoint(self, node: int, step: int, checkpoint: str) -> None:
         self.phases[node].checkpoints[step] = checkpoint
 
     def end(self, node: int, status: PhaseStatus, reason: str = "") -> None:
-        """Finish a running node; it has failed where its last metric cannot be compared."""
+        """Finish a running node. It has failed if its last metric cannot be compared."""
         before = self.tree.best
         if status == "completed" and (broken := self.not_finite(node)):
             status, reason = "failed", broken
@@ -288,7 +287,8 @@ class TuneSearch:
         self._check_outcome(self.phases[node])
 
     def not_finite(self, node: int) -> str | None:
-        """Why the metric of a node's newest step cannot be compared; None: it can, or the step has none."""
+        """Why the metric of a node's newest step cannot be compared. None if it can, or if the step has
+        none."""
         steps = self.phases[node].steps
         newest = steps[max(steps)] if steps else None
         value = None if newest is None else as_number(newest.metrics.get(self.metric))
@@ -304,7 +304,7 @@ class TuneSearch:
         self.tree.tell(node, status, score, step)
 
     def _check_outcome(self, phase: TunePhase) -> None:
-        """Whether a phase that ended well shows that nothing can be searched."""
+        """Check whether a successful phase shows that the search is pointless."""
         if phase.status == "failed" or not phase.steps:
             return
         if phase.best is not None:
@@ -344,7 +344,7 @@ class TuneSearch:
         return (phase for phase in self.phases.values() if phase.status == "running")
 
     def view(self, node: int) -> NodeView:
-        """A node as agents see it."""
+        """The agents' view of a node."""
         known = self._views.get(node)
         if known is not None:
             return known
@@ -383,7 +383,7 @@ class TuneSearch:
         return view
 
     def _with_start(self, phase: TunePhase) -> Iterator[ReportedStep]:
-        """The steps of a phase, before them the score of the checkpoint that it starts from as step 0."""
+        """Steps of a phase, preceded by the score of its start checkpoint as step 0."""
         at = phase.resume_from
         if at is not None:
             found = self.phases[at.node].steps.get(at.step)
@@ -392,7 +392,8 @@ class TuneSearch:
         yield from phase.steps.values()
 
     def strategy(self) -> str | None:
-        """The best strategy so far as the text of a strategy.yaml for `StrategyReplay`; None: no score yet.
+        """Best strategy so far as the text of a strategy.yaml for `StrategyReplay`. None if there is no score
+        yet.
 
         Steps count inside a phase; a phase is left at its `cut_step`.
         """
@@ -415,13 +416,13 @@ class TuneSearch:
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers and switches of a result as Python's own."""
+    """Numbers and switches of a result as Python values."""
     found = {key: as_number(value) for key, value in result.items()}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def failed_text(failure: PhaseFailure) -> str:
-    """The last line of a trial's error, by which the search knows the class of a failed phase."""
+    """Last line of a trial's error, from which the search determines the failure class."""
     return f"the phase failed ({failure.failure_class}): {failure.cause}"
 
 

@@ -1,4 +1,4 @@
-"""For trainables: what a trial of a search goes on from."""
+"""Helper for trainables: the checkpoint that a trial of a search continues from."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def get_checkpoint() -> Any:
-    """The `ray.tune.Checkpoint` that this trial goes on from; None: it starts from scratch.
+    """The `ray.tune.Checkpoint` that this trial continues from, or None if it starts from scratch.
 
-    It is the trial's own newest one after a restart, else the one of another trial that its phase resumes
-    from. A trainable that loads its own step counter with its weights goes on where that was and repeats
+    It is the trial's own newest one after a restart, otherwise the one of another trial that its phase
+    resumes from. A trainable that loads its step counter with its weights continues there and repeats
     nothing:
 
         def train(config):

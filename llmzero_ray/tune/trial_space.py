@@ -1,6 +1,6 @@
-"""A space of hyper-parameters with its values as trials get them.
+"""Space of hyper-parameters, with its values in the form that trials get.
 
-Categories may be any plain values; in the space each is named by a text, so that proposals can name it too.
+Categories may be any plain values. In the space each has a text name, which proposals use.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from llmzero_ray.records import Hyperparameters, HyperparameterValue
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSpace:
-    """A space, its root configuration, and the categories behind the names of the space."""
+    """A space, its root configuration, and the categories behind its names."""
 
     space: Space
     root: dict[str, HyperparameterValue]
     categories: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Key -> name -> value as a trial gets it."""
+    """Key -> name -> value for a trial."""
 
     def named(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes with the names of the space for categories given as they are."""
+        """Changes in which categories are replaced by their names in the space."""
         return {key: self._name(key, value) for key, value in changes.items()}
 
     def _name(self, key: str, value: Any) -> Any:
@@ -34,7 +34,7 @@ class TrialSpace:
         return same[0] if same else value
 
     def trial_config(self, configuration: Hyperparameters) -> dict[str, Any]:
-        """A configuration as a trial gets it."""
+        """Configuration for a trial."""
         return {
             key: self.categories[key][str(value)] if key in self.categories else value
             for key, value in configuration.items()
@@ -42,6 +42,6 @@ class TrialSpace:
 
 
 def category_name(value: Any) -> str:
-    """The text that stands for a category in the space."""
+    """Name of a category in the space."""
     # "None" would be read as null.
     return "no value" if value is None else str(value)

@@ -1,8 +1,7 @@
 """`verl_trainable`: phases on this project's slots, with their warm engines, as a trainable of Ray Tune.
 
-A trial borrows a slot for its phase; trials wait for each other where there are fewer slots. Slots are
-reserved in the process of the Tuner, when the first trial is made, and belong to it. Not here: the phase on
-its slot (slot_phase.py).
+A trial leases a slot for its phase, and waits if all slots are leased. The Tuner's process reserves the slots
+when the first trial is created, and owns them.
 """
 
 from __future__ import annotations
@@ -53,17 +52,17 @@ log = logging.getLogger(__name__)
 SCORE = "val_score"
 """Name of the validation score in results."""
 _ADAPTER, _FACTS = "adapter", "phase.json"
-"""In a checkpoint."""
+"""Files in a checkpoint."""
 _CLOSE_S = 120.0
-"""Engines have a minute for an orderly end."""
+"""Seconds for closing all slots. Engines have a minute for an orderly shutdown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotUse:
-    """What all trials of a trainable share."""
+    """Values shared by all trials of a trainable."""
 
     config: SearchConfig
-    """Its name is that of the slots."""
+    """Configuration, whose name is that of the slots."""
     place: str
     """Directory that receives one directory per trial."""
     n_train: int
@@ -72,7 +71,7 @@ class SlotUse:
 
 
 class VerlTrainable(tune.Trainable):
-    """A phase on a slot. Made by `verl_trainable`.
+    """A phase on a slot. `verl_trainable` creates its subclass.
 
     A result is a training step: VeRL's metrics, `global_step`, and `val_score` where the step validated; the
     last one has how the phase ended (`stop_reason`, `warm`, `cold_reason`, `setup_s`, `gpu_hours`). Steps
@@ -89,7 +88,8 @@ class VerlTrainable(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        """Next to nothing: the slots' hardware is reserved beside Tune, here, when the first trial is made.
+        """Almost nothing: this method reserves the slots' hardware outside Tune when the first trial is
+        created.
 
         Raises:
             CapacityError: the cluster does not have it.
@@ -99,13 +99,14 @@ class VerlTrainable(tune.Trainable):
 
     @classmethod
     def release_slots(cls) -> None:
-        """End the engines and give the hardware back. The scheduler of `tree_search` does it at the end of
-        the experiment; with another scheduler it is done by this call, or when the process ends."""
+        """End the engines and release the hardware. The scheduler of `tree_search` calls this at the end of
+        the experiment. With another scheduler call it yourself, or the hardware is released when the process
+        ends."""
         _close_slots(cls.slot_use.config.name)
 
     @classmethod
     def check_strategy(cls, strategy: Strategy | TuneStrategy) -> None:
-        """Check that a strategy can be trained again on these slots; another base model is said.
+        """Check that a strategy can be trained again on these slots. A different base model is logged.
 
         Raises:
             ConfigError: it was found with another LoRA rank.
@@ -118,11 +119,11 @@ class VerlTrainable(tune.Trainable):
     # --- in the trial's actor -------------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Take the trial's configuration; its phase begins with its first step."""
+        """Set the trial's configuration. Its phase begins with its first step."""
         self._begin_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Serve another trial."""
+        """Reuse this actor for another trial."""
         self.cleanup()
         self._begin_trial(new_config)
         return True
@@ -136,7 +137,7 @@ class VerlTrainable(tune.Trainable):
         self._start_score: float | None = None
 
     def step(self) -> dict[str, Any]:
-        """The next step of the phase.
+        """Train the next step of the phase.
 
         Raises:
             EngineError: the phase failed; the message has its class, cause and log.
@@ -180,16 +181,15 @@ class VerlTrainable(tune.Trainable):
         return {name: getattr(outcome, name) for name in names}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Copy the trial's newest adapter: that of its newest step, where Tune saves because the result says
-        so (`should_checkpoint`); an earlier one, or none, where Tune saves by itself, as when it stops a
-        trial."""
+        """Copy the trial's newest adapter: that of its newest step if Tune saves because of the result
+        (`should_checkpoint`), otherwise an earlier one or none, as when Tune stops a trial."""
         adapter, global_step = (None, 0) if self._saved is None else self._saved
         if adapter is not None:
             shutil.copytree(adapter, Path(checkpoint_dir, _ADAPTER))
         Path(checkpoint_dir, _FACTS).write_text(json.dumps({"global_step": global_step}))
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Start from a checkpoint's adapter; it is copied to where the engine's machines see it."""
+        """Start from a checkpoint's adapter, which is copied to where the engine's machines see it."""
         facts = json.loads(Path(checkpoint, _FACTS).read_text())
         if Path(checkpoint, _ADAPTER).is_dir():
             copy = self._paths.root / "start"
@@ -198,14 +198,14 @@ class VerlTrainable(tune.Trainable):
             self._from = self._saved = (copy, int(facts["global_step"]))
 
     def cleanup(self) -> None:
-        """End a phase that is under way, and drop adapters that were not kept as checkpoints."""
+        """End a running phase, and delete adapters that were not kept as checkpoints."""
         phase, self._phase = self._phase, None
         if phase is not None:
             phase.end("verdict: ended by Ray Tune")
             shutil.rmtree(phase.spec.checkpoint_dir, ignore_errors=True)
 
     def is_here(self) -> None:
-        """Answers as long as this actor lives."""
+        """No-op that returns as long as this actor lives."""
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class VerlTrainable(tune.Trainable):
         return SearchPaths(root=Path(self.slot_use.place, str(self.trial_id)))
 
     def _adapter(self) -> Path | None:
-        """Where the newest step's adapter is; None: it has none."""
+        """Directory of the newest step's adapter, or None if it has none."""
         if self._phase is None or self._last is None:
             return None
         path = Path(self._phase.spec.adapter_dir(self._last.step))
@@ -226,7 +226,7 @@ class VerlTrainable(tune.Trainable):
         return SlotPhase(use.config.name, config, self._spec(config))
 
     def _spec(self, config: SearchConfig) -> PhaseSpec:
-        """The rest of the trial's phase from where it starts: all of it, unless Tune restored the trial."""
+        """Spec of the rest of the trial's phase: all of it, unless Tune restored the trial."""
         given = {key: value for key, value in self._given.items() if key not in (CONFIG_KEY, LINEAGE_KEY)}
         space, n_gpus = self.slot_use.space, config.slots.n_gpus
         full = space.complete(
@@ -269,9 +269,9 @@ class VerlTrainable(tune.Trainable):
 def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> type[VerlTrainable]:
     """A trainable whose trials are phases on the slots of a search.yaml, with warm engines between them.
 
-    Of the file count `storage`, `task`, `model`, `engine`, `slots`, `phase`, `eval`, `seed` and `root`; what
-    to search, and for how long, is Tune's. `settings` are dotted keys of it. The cluster is joined, or a Ray
-    head started for this process, as by `llmzero search`.
+    Of the file only `storage`, `task`, `model`, `engine`, `slots`, `phase`, `eval`, `seed` and `root` are
+    used; Tune decides what to search, and for how long. `settings` are dotted keys of it. The process joins
+    the cluster, or starts its own Ray head, as `llmzero search` does.
 
         train = verl_trainable("search.yaml")
         search_alg, scheduler = tree_search(
@@ -324,11 +324,11 @@ def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) 
 _PRIVATE: dict[str, bool] = {}
 """Name of slots -> whether the cluster ends with this process."""
 _LENDERS: dict[str, Any] = {}
-"""Name of slots -> the actor that lends them; it lives as long as this process."""
+"""Name of slots -> actor that leases them, which lives as long as this process."""
 
 
 def _open_slots(config: SearchConfig) -> None:
-    """Reserve the slots, unless they are.
+    """Reserve the slots, unless they are reserved.
 
     Raises:
         CapacityError: the cluster does not have them; nothing stays reserved.

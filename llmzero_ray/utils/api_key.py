@@ -25,7 +25,7 @@ CUSTOM_HEADERS_ENV = "ANTHROPIC_CUSTOM_HEADERS"
 KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV, "ANTHROPIC_AUTH_TOKEN")
 """What must not reach other processes; the last one is read by Anthropic's SDK alone."""
 SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
-"""The same and the user's headers, which only processes that call the model need."""
+"""Variables with keys or the user's headers, which only processes that call the model need."""
 
 TRACKER_KEYS = (
     "WANDB_API_KEY",
@@ -65,7 +65,7 @@ def key_hidden(*others: str) -> Iterator[None]:
 
 
 def key_file(storage: str, *, private_head: bool) -> str | None:
-    """Path of a file with this process's key, for actors that call the model; None: they have to find their
+    """Path of a file with this process's key, for actors that call the model. None if they have to find their
     own.
 
     A file that KEY_FILE_ENV names is passed on as it is. A key in the environment is written to a file of the
@@ -84,8 +84,8 @@ def key_file(storage: str, *, private_head: bool) -> str | None:
 
 def tracker_key_file(storage: str, *, private_head: bool) -> str | None:
     """Path of a file with the keys of trackers in this process's environment, as a JSON object, for the
-    process that sends to them; None: there are none, or the head is not private and its machine may be
-    another one.
+    process that sends to them. None if there are no keys, or if the head is not private and may run on
+    another machine.
 
     Raises:
         StorageError: there is no directory for the file that belongs to this user alone.
@@ -117,6 +117,6 @@ def key_file_in_use(path: str | None) -> Iterator[None]:
 
 
 def remove_key_file() -> None:
-    """Delete what `key_file` and `tracker_key_file` wrote; repeatable."""
+    """Delete the files that `key_file` and `tracker_key_file` wrote. Idempotent."""
     while _written:
         _written.pop().remove()

@@ -2,7 +2,6 @@
 
 `LLMZERO_FAILPOINTS` names a directory. A process that reaches the place `journal.written` while that
 directory has a file of this name removes the file and ends as after `kill -9`: exactly one process per file.
-Not here: creating such files (tests/chaos).
 """
 
 from __future__ import annotations

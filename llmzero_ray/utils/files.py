@@ -93,10 +93,10 @@ def create_file(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replace_directory(path: Path) -> Iterator[Path]:
-    """A new directory to fill, which takes the place of `path` when the block ends.
+    """Context with a new directory to fill, which replaces `path` at the end of the block.
 
-    An error in the block, or in the replacement, leaves what was at `path`. The new directory's content is on
-    the disk before it gets its name. A killed process leaves a hidden directory whose name ends in `.tmp`.
+    After an error in the block, or in the replacement, `path` is unchanged. The new directory's content is on
+    disk before it gets its name. A killed process leaves a hidden directory whose name ends in `.tmp`.
 
     Raises:
         OSError: it cannot be made, written or renamed.
@@ -174,7 +174,7 @@ class FileLock:
         return self._lock.is_locked
 
     def acquire(self, *, timeout_s: float | None = 0.0) -> bool:
-        """Take the lock, waiting up to `timeout_s` (None: without end); False when another process has it.
+        """Take the lock, waiting up to `timeout_s` (forever if None). False if another process has it.
 
         Raises:
             OSError: the file cannot be made or opened.
@@ -197,7 +197,7 @@ class FileLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process of this machine holds the `FileLock` of this file; True where it cannot be known.
+    """Whether a process of this machine holds the `FileLock` of this file. True if unknown.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -213,7 +213,7 @@ def is_locked(path: Path) -> bool:
 
 
 def storage_error(path: Path | str, error: OSError) -> StorageError:
-    """What happened at `path`, and what to do about it."""
+    """Error for a failure at `path`, with the remedy."""
     what = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(
@@ -241,7 +241,8 @@ def _write(path: Path, content: str | bytes, mode: str) -> None:
 
 
 def _create_in_place(path: Path, content: str | bytes) -> None:
-    """As `create_file` where there are no links: the name is taken first, so a crash can leave it torn."""
+    """`create_file` on a file system without links: the name is taken first, so a crash can leave a torn
+    file."""
     try:
         _write(path, content, "xb")
     except FileExistsError:
@@ -264,7 +265,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the names in it survive a crash; file systems that cannot do it say so with an error, which is
+    """Make the names in a directory survive a crash. File systems that cannot do it raise an error, which is
     harmless."""
     handle = os.open(directory, os.O_RDONLY)
     try:

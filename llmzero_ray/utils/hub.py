@@ -1,7 +1,7 @@
-"""The Hugging Face Hub's API through `huggingface_hub`: its token, and one message for what can go wrong.
+"""Access to the Hugging Face Hub through `huggingface_hub`: its token, and one message for each failure.
 
 The token is read where `huggingface_hub` looks (HF_TOKEN, or the file of `hf auth login`), sent in the header
-of a request, and part of no argument, message or log. Not here: what is sent (push.py).
+of a request, and part of no argument, message or log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def find_token() -> str | None:
 
 
 def required_token() -> str:
-    """`find_token`, where nothing is done without one.
+    """The token, which is required.
 
     Raises:
         ConfigError: there is none.
@@ -91,7 +91,7 @@ def hub_errors(doing: str, token: str | None) -> Iterator[None]:
 
 
 def _refusal(error: Any, token: str | None) -> str:
-    """What a status of the Hub means, and what to do."""
+    """Meaning of an HTTP status of the Hub, with the remedy."""
     status = error.response.status_code
     said = _safe(error.server_message or "", token)
     said = f" ({said})" if said else ""

@@ -1,7 +1,5 @@
-"""Log files of a search's actors, and warnings of commands on the terminal. Importing this sets no handler.
-
-Not here: what is logged, and the logs of engines.
-"""
+"""Log files of a search's actors, and warnings of commands on the terminal. Importing this sets no
+handler."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _PlainFormatter(logging.Formatter):
-    """Lines without control characters; what follows a line's end is indented, so that no text can look like
-    an entry of its own."""
+    """Formatter without control characters. Continuation lines are indented, so that no text can look like a
+    separate entry."""
 
     def format(self, record: logging.LogRecord) -> str:
         return clean(super().format(record)).replace("\n", "\n    ")

@@ -1,4 +1,5 @@
-"""Load what a configuration names: `package.module:factory`, or a name that an installed package registered.
+"""Loads objects that a configuration names: `package.module:factory`, or a name that an installed package
+registered.
 
 A package registers names as entry points of its pyproject.toml:
 
@@ -6,7 +7,6 @@ A package registers names as entry points of its pyproject.toml:
     careful = "my_package.proposers:make_proposer"
 
 after which `agents.proposer: careful` is the same as `agents.proposer: my_package.proposers:make_proposer`.
-Not here: what each factory is called with (where it is called).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _owner(point: EntryPoint) -> str:
 
 @cache
 def _of_checkout() -> dict[str, dict[str, str]]:
-    """Groups of this project's pyproject.toml where it lies beside the package; empty in a wheel."""
+    """Entry-point groups of this project's pyproject.toml in a checkout. Empty in a wheel."""
     path = Path(__file__).resolve().parents[2] / "pyproject.toml"
     try:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]

@@ -1,7 +1,4 @@
-"""Text formatting: nearest names, durations, sizes, numbers, and untrusted text on one line.
-
-Not here: values of hyper-parameters (hyperparameters/space.py), Markdown (report/).
-"""
+"""Text formatting: nearest names, durations, sizes, numbers, and untrusted text on one line."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ def duration(seconds: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """`48 s`, `12.4 min`, `3.4 h`: for lines of the terminal, where it is one figure among others."""
+    """Short duration for terminal lines: `48 s`, `12.4 min`, `3.4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

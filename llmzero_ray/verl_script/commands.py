@@ -1,7 +1,4 @@
-"""Commands that start VeRL's trainer: the overrides among their words, and configurations that they name.
-
-Not here: which commands a script starts (reading.py), where a key goes (placing.py).
-"""
+"""Commands that start VeRL's trainer: the overrides among their words, and configurations that they name."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
 
 
 def commands_of(starts: Iterable[Sequence[str]]) -> list[TrainerCommand]:
-    """Those that start VeRL's trainer; where none does, those that start another one with its keys."""
+    """Commands that start VeRL's trainer, or if none does, those that start another one with its keys."""
     commands = [command for words in starts if (command := _command(words)) is not None]
     return [each for each in commands if each.module.endswith(("main_ppo", "main_ppo.py"))] or commands
 
@@ -77,7 +74,7 @@ def _command(words: Sequence[str]) -> TrainerCommand | None:
 
 @dataclass(frozen=True)
 class OwnConfiguration:
-    """What the configuration that a command names says, where it is not VeRL's."""
+    """Settings of a configuration that a command names, if it is not VeRL's."""
 
     settings: Mapping[str, str]
     """VeRL's key -> the value as text."""
@@ -89,7 +86,7 @@ class OwnConfiguration:
 
 
 def own_configuration(command: TrainerCommand, folder: Path) -> OwnConfiguration:
-    """Settings of the file that `--config-name` names, where it lies in or below the script's `folder`."""
+    """Settings of the file that `--config-name` names, if it is in or below the script's `folder`."""
     name = Path(command.options.get("name", "")).name.removesuffix(".yaml")
     asked = command.options.get("path", "").removeprefix("file://")
     places = [Path(asked), folder / asked, folder / Path(asked).name, folder / "config", folder]

@@ -1,10 +1,8 @@
-"""Where a search has what a script gives to VeRL's trainer.
+"""Maps the overrides of a VeRL script to the places of a search.
 
-`config_of` sorts each override to its place: a hyper-parameter of the root, a field of search.yaml, a raw
+`config_of` assigns each override to its place: a hyper-parameter of the root, a field of search.yaml, a raw
 VeRL key of the engine, or nowhere, with the reason. All are placed together, so that their order does not
 matter.
-
-Not here: what the script gives (reading.py), the file that is written (cli/init.py).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _FIELDS = {
     "reward.num_workers": "engine.reward_workers",
     "trainer.experiment_name": "name",
 }
-"""VeRL's key -> the field of search.yaml that says the same."""
+"""VeRL's key -> equivalent field of search.yaml."""
 _ELSEWHERE = {
     "data.train_files": "rows belong to the task: name its directory in task.dir",
     "data.val_files": "rows belong to the task: name its directory in task.dir",
@@ -82,11 +80,11 @@ _RENAMED = {
     "algorithm.rollout_is": "algorithm.rollout_correction.rollout_is",
     "algorithm.rollout_is_threshold": "algorithm.rollout_correction.rollout_is_threshold",
 }
-"""Key of an older VeRL, or of a trainer made from one -> what says it in this one."""
+"""Key of an older VeRL, or of a derived trainer -> equivalent key of this one."""
 _OTHER_UNIT = frozenset(
     {"n_agent", "micro_batch_size", "contents", "rollout_is", "remove_previous_ckpt_in_save"}
 )
-"""Ends of those whose values mean something else under the new name."""
+"""Suffixes of keys whose values have another meaning under the new name."""
 _KINDS = (
     (
         r".*\.megatron\..*|.*\.(use_mbridge|vanilla_mbridge)|.*\.override_(transformer|ddp)_config\..*"
@@ -111,11 +109,11 @@ _SWEEP = re.compile(r"(choice|range|interval|glob)\(.*\)")
 
 @dataclass
 class Translation:
-    """The data of a search.yaml, and what of the script is not in it, each with the reason."""
+    """Data of a search.yaml, and the parts of the script that are not in it, each with the reason."""
 
     data: dict[str, Any]
     taken: dict[str, str] = field(default_factory=dict)
-    """Override -> where it is now."""
+    """Override -> its new place."""
     left: dict[str, str] = field(default_factory=dict)
     """Override, or several of a kind -> why it was not taken."""
     remarks: list[str] = field(default_factory=list)
@@ -139,9 +137,9 @@ class _Placing:
 
 
 def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
-    """The data of a search.yaml: `base` with what the script says.
+    """Data of a search.yaml: `base` with the script's settings.
 
-    The data is complete enough to be read; what it names (task, model) need not be there yet.
+    The data is complete enough to be read; its task and model need not exist yet.
     """
     made = Translation(dict(base), remarks=list(script.remarks))
     kinds: dict[str, list[str]] = {reason: [] for _, reason in _KINDS}
@@ -226,7 +224,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _splits(text: str) -> bool:
-    """Whether a comma stands outside of quotes and brackets."""
+    """Whether a comma is outside of quotes and brackets."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
     while (shorter := re.sub(r"\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)", "", bare)) != bare:
         bare = shorter
@@ -234,7 +232,7 @@ def _splits(text: str) -> bool:
 
 
 def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
-    """Where an override goes; why it goes nowhere; None: every search does it by itself."""
+    """Where an override goes, or why it goes nowhere. None if every search does it by itself."""
     new = _RENAMED.get(key)
     if new is not None and not is_verl_key(key):
         found = (
@@ -272,7 +270,7 @@ def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
 
 
 def _misspelt(key: str) -> str | None:
-    """The key beside it that differs in a letter or two; a key of another meaning is none."""
+    """Similar key that differs in a letter or two, or None. A key with another meaning does not count."""
     block, _, name = key.rpartition(".")
     plain = name.lower().replace("_", "")
     for known in sorted(VERL_KEYS):
@@ -285,7 +283,7 @@ def _misspelt(key: str) -> str | None:
 
 
 def _place(placings: list[_Placing], made: Translation) -> None:
-    """Put all values in that fit together: what does not fit yet is tried again after the others."""
+    """Add all values that fit together. A value that does not fit yet is retried after the others."""
     steps = next((each.value for each in placings if each.place == "phase.n_steps"), None)
     given = {each.place for each in placings if not isinstance(each.value, int) or each.value > 0}
     reasons: dict[str, str] = {}
@@ -324,7 +322,7 @@ def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: s
 
 
 def problem(data: Mapping[str, Any]) -> str | None:
-    """Why the root of a configuration could not be trained; None: it could."""
+    """Why the root of a configuration could not be trained, or None if it could."""
     try:
         root_hyperparameters(parse_config(data), None)
     except LlmzeroError as error:

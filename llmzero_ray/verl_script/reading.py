@@ -1,4 +1,5 @@
-"""What a script gives to VeRL's trainer, found out by running it in the sandbox with stand-ins for programs.
+"""Overrides that a script passes to VeRL's trainer, found by running it in the sandbox with stand-ins for
+programs.
 
 One run would take what nobody knows here for a value: an argument, a variable that is not set, what a program
 prints, whether a file is there. The script is therefore run in several worlds that differ in just these. A
@@ -24,7 +25,7 @@ from llmzero_ray.verl_script.commands import TRAINER, TrainerCommand, commands_o
 
 _COMMENT = re.compile(r"\s*#")
 _GOES_ON = re.compile(r"""\s*(["']?\$|["']?[+~]*[\w.]+=|-|\d?>|\|)""")
-"""How a line begins that goes on with a command: an override, a variable, an option, a pipe."""
+"""Beginning of a line that continues a command: an override, a variable, an option, a pipe."""
 _AFTER_BACKSLASH = re.compile(r"(?<=\s)\\[ \t]+(#.*)?$")
 _READ = re.compile(r"\$\{?#?([A-Za-z_]\w*)")
 _IN_ARITHMETIC = re.compile(r"\(\((.*?)\)\)", re.S)
@@ -57,7 +58,7 @@ _PATIENCE_S = 30.0
 
 @dataclass
 class Script:
-    """The trainer's overrides in the order of the command, and remarks on what could not be read."""
+    """The trainer's overrides in command order, and remarks on unreadable parts."""
 
     overrides: dict[str, str] = field(default_factory=dict)
     """VeRL's key -> the value as text; the last one that was given."""
@@ -73,7 +74,7 @@ class Script:
 
 
 def read_script(path: Path) -> Script:
-    """What a script gives to VeRL's trainer where nothing is set but what it sets itself.
+    """Overrides that a script passes to VeRL's trainer if only its own variables are set.
 
     Raises:
         ConfigError: it cannot be read or run here, starts no trainer, or gives it no override.
@@ -87,7 +88,7 @@ def read_script(path: Path) -> Script:
 
 
 def _text(path: Path) -> tuple[str, list[str]]:
-    """The script, with what editors leave in it put right: bash would end the command there."""
+    """The script with line ends fixed that editors leave in it and that would end the command in bash."""
     try:
         held = path.read_bytes()
     except OSError as error:
@@ -128,7 +129,7 @@ class _Reader:
         self._script = script
         self._seen: dict[str, ScriptRun] = {}
         self._shown: dict[str, str] = {}
-        """Key -> the override whose value is not known, with marks for what it is made of."""
+        """Key -> override with an unknown value, with marks for its parts."""
         self._branching: list[str] = []
         """Keys whose values a variable or argument decides that the script does not set."""
         mentioned = [text for place, text in script.files.items() if Path(place).name in script.text]
@@ -242,7 +243,7 @@ class _Reader:
         return []
 
     def _worlds(self, base: World) -> list[World]:
-        """The worlds that show what programs and files decide."""
+        """Worlds that reveal dependencies on programs and files."""
         worlds = list[World]()
         seen = self.seen(base)
         if seen.programs:
@@ -294,7 +295,7 @@ class _Reader:
         return self._seen[key]
 
     def _all(self, worlds: list[World]) -> list[World]:
-        """The same worlds, each run."""
+        """The worlds after running the script in each."""
         with ThreadPoolExecutor(max_workers=4) as threads:
             list(threads.map(self.seen, worlds))
         return worlds
@@ -312,7 +313,7 @@ class _Reader:
     # --- reasons --------------------------------------------------------------------------------------------
 
     def _reason(self, key: str, base: World, worlds: Sequence[World]) -> str | None:
-        """Why the value of an override is not known; None: it is."""
+        """Why the value of an override is not known, or None if it is known."""
         value = self._value(base, key)
         if value is not None:
             self._shown[key] = f"{key}={value}"
@@ -440,7 +441,7 @@ class _Reader:
         )
 
     def _plain(self, text: str) -> str:
-        """A text with the marks replaced by what they stand for."""
+        """A text with its marks replaced by their meaning."""
 
         def name(found: re.Match[str]) -> str:
             match found[1].lower():

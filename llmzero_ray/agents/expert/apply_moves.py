@@ -1,4 +1,4 @@
-"""From a move_set to a valid configuration: moves applied, bounded and rounded, couplings kept.
+"""Turns a set of moves into a valid configuration: applies, bounds and rounds them, and keeps couplings.
 
 Moves stay within the reach of a hyper-parameter (`Reach`) and the limits of the search. Not here: which set
 of moves (proposer.py) and what is in it (moves.py).
@@ -33,8 +33,8 @@ class ProposalBase:
     """Base configuration, root configuration and limits of a proposal."""
 
     hyperparameters: Hyperparameters
-    """Configuration that changes are relative to: that of the node whose checkpoint is resumed, the root's
-    for a forced fresh start."""
+    """Configuration that changes are relative to: of the node whose checkpoint is resumed, or of the root for
+    a forced fresh start."""
     default: Hyperparameters
     """The root's configuration: the centre of the expert's bounds."""
     limits: Limits
@@ -53,10 +53,10 @@ class ChangePlan:
 def apply_moves(
     base: ProposalBase, move_set: MoveSet, *, without: Iterable[str] = (), strength: float = 1.0
 ) -> ChangePlan:
-    """The moves applied to `base.hyperparameters`, as far as bounds and couplings let them.
+    """Result of applying the moves to `base.hyperparameters`, as far as bounds and couplings allow.
 
-    `without` names keys not to touch; `strength` scales every move (2: twice as far). A set without moves,
-    or one of which nothing is left, gives the base itself.
+    `without` names keys to leave unchanged. `strength` scales every move (2 is twice as far). An empty set,
+    or one with no move left, gives the base itself.
     """
     kept_out = {*without, *_pointless(base.hyperparameters)}
     changes: dict[str, Change] = {}
@@ -82,7 +82,7 @@ def _scaled(move: Move, strength: float) -> Move:
 
 
 def valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, HyperparameterValue] | None:
-    """The configuration that the changes give; None where they break a bound or a coupling."""
+    """Configuration after the changes, or None if they break a bound or a coupling."""
     values = {change.key: change.new for change in changes}
     try:
         return complete(base.hyperparameters, values, n_gpus=base.n_gpus, limits=base.limits)
@@ -91,7 +91,7 @@ def valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, Hyperparam
 
 
 def signature(base: Hyperparameters, full: Hyperparameters) -> frozenset[tuple[str, str]]:
-    """What changed and in which direction: {("...optim.lr", "-"), ...}; without values that only follow."""
+    """Changed keys with their directions: {("...optim.lr", "-"), ...}, without values that only follow."""
     changed = diff(base, full)
     own = [key for key in changed if key not in MICRO_BATCHES]
     if TRAIN_BATCH in changed:
@@ -113,7 +113,7 @@ def _is_number(value: HyperparameterValue) -> bool:
 
 
 def _applied(base: ProposalBase, move: Move) -> Change | None:
-    """The move as a change of the base, bounded and rounded; None when nothing is left of it."""
+    """The move as a bounded and rounded change of the base, or None if it has no effect."""
     old = base.hyperparameters.get(move.key)
     new = move.to if move.to is not None else _moved(base, move, old)
     if new is None or new == old:
@@ -138,8 +138,8 @@ def _moved(base: ProposalBase, move: Move, old: HyperparameterValue) -> Hyperpar
 
 
 def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:
-    """A factor leaves 0 at 0: where a move grows such a value, it starts from the root's, or from the
-    table's."""
+    """Value from which a factor starts: a value of 0 that should grow starts from the root's value, or from
+    the table's."""
     if move.factor <= 1.0:
         return None
     usual = base.default.get(move.key) or BY_KEY[move.key].default
@@ -173,7 +173,7 @@ def _room(base: ProposalBase) -> float:
 
 
 def rounded_value(key: str, value: float, *, upwards: bool) -> float:
-    """The value rounded to two digits, or to a usual multiple for batches and lengths."""
+    """Value rounded to two digits, or to a usual multiple for batches and lengths."""
     steps: Mapping[str, float] = {
         ROLLOUT_N: 4 if value >= 8 else 2,
         TRAIN_BATCH: 8 if value >= 64 else 4 if value >= 8 else 1,

@@ -1,8 +1,7 @@
-"""Which set of moves is taken: the catalogue's order, corrected by what was tried before and what it gained.
+"""Chooses a set of moves: the catalogue's order, corrected by earlier attempts and their gains.
 
-What counts first is what was tried from the same checkpoint, wherever it stands in the tree; other
-transitions of the search count less. A phase that exists already, finished or not, is never proposed again.
-Not here: the sets (moves.py), the checkpoint (resume.py).
+Attempts from the same checkpoint count most, wherever they are in the tree; other transitions of the search
+count less. A phase that already exists, finished or not, is never proposed again.
 """
 
 from __future__ import annotations
@@ -25,26 +24,27 @@ REPEATED = 0.6
 STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 """Factor on all moves once every set of moves has been tried."""
 PER_RANK = 0.5
-"""Errors of evidence that one place in the catalogue's order is worth."""
+"""Standard errors of evidence that one rank in the catalogue's order is worth."""
 BELOW_DESTROYING = 1 / 8
-"""Share of a learning rate that destroyed the base model up to which a rate may still be raised."""
+"""Share of a learning rate that destroyed the base model, up to which a rate may still be raised."""
 BELOW_LARGEST = 1 / 4
-"""The same for the largest rate at which a phase from the base model lost: half of it lost as well."""
+"""Share of the largest rate at which a phase from the base model lost, up to which a rate may still be
+raised; half of that rate lost as well."""
 BELOW_LOSING = 1 / 2
-"""The same for every rate that lost."""
+"""Share of every rate that lost, up to which a rate may still be raised."""
 ELSEWHERE = 0.3
 """Weight of a transition from another checkpoint."""
 OPPOSITE = 0.3
 """Weight of a loss as evidence for the opposite move."""
 _MOST = 3.0
-"""Errors that one attempt counts at most."""
+"""Maximum standard errors that one attempt contributes."""
 
 Signature = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A finding, the set of moves chosen for it, and the configuration that gives."""
+    """A finding, the set of moves chosen for it, and the resulting configuration."""
 
     finding: Finding
     plan: ChangePlan
@@ -52,26 +52,26 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """What was tried, seen from one checkpoint."""
+    """Earlier attempts, relative to one checkpoint."""
 
     here: tuple[Attempt, ...]
-    """From this checkpoint: other nodes, and the node itself where it trained on after it."""
+    """Attempts from this checkpoint: other nodes, and the node itself if it trained on after it."""
     elsewhere: tuple[Attempt, ...]
     losing: Mapping[float, bool] = field(default_factory=dict)
-    """Learning rates at which a phase from the base model lost -> whether it destroyed what that could do."""
+    """Learning rates at which a phase from the base model lost accuracy -> whether it destroyed the model."""
     lowest_losing_raise: float | None = None
-    """The lowest learning rate at which a phase lost accuracy after it had raised the rate."""
+    """Lowest learning rate at which a phase lost accuracy after raising it."""
 
     @property
     def rate_limit(self) -> float | None:
-        """The learning rate up to which a rate may be raised; None: any."""
+        """Upper limit for raising the learning rate, or None if there is no limit."""
         if not self.losing:
             return None
         limits = [rate * (BELOW_DESTROYING if broke else BELOW_LOSING) for rate, broke in self.losing.items()]
         return min(*limits, max(self.losing) * BELOW_LARGEST)
 
     def has_cut_the_rate(self, base: Hyperparameters) -> bool:
-        """Whether a larger rate than that of `base` lost before."""
+        """Whether a larger learning rate than that of `base` lost before."""
         rate = base.get(LR)
         return isinstance(rate, float) and any(rate < known for known in self.losing)
 
@@ -84,12 +84,12 @@ class Tried:
         return (limit is not None and new > limit) or (lost is not None and new >= lost)
 
     def is_copy(self, full: Hyperparameters) -> bool:
-        """Whether a phase from here with this configuration exists already."""
+        """Whether a phase from this checkpoint with this configuration already exists."""
         return any(dict(attempt.full) == dict(full) for attempt in self.here)
 
     def support(self, base: Hyperparameters, full: Hyperparameters) -> float:
-        """Evidence for a change of the configuration `base` that trained the checkpoint, in errors: positive
-        where the same moves gained, or the opposite ones lost."""
+        """Evidence for a change of `base`, the configuration that trained the checkpoint, in standard errors.
+        Positive if the same moves gained, or the opposite ones lost."""
         wanted = signature(base, full)
         total = 0.0
         for attempt in self.here:
@@ -122,10 +122,10 @@ def choose(
     *,
     unchanged: MoveSet = UNCHANGED,
 ) -> Choice:
-    """The best supported set of moves; keys that a rejection names are left out.
+    """Best supported set of moves. Keys that a rejection names are left out.
 
-    `unchanged` is the set without moves as this start reads it. Where nothing may change and the phase exists
-    already, it is proposed all the same: the coordinator says no with its reason.
+    `unchanged` is the empty set of moves in the reading of this start. If nothing may change and the phase
+    already exists, it is proposed anyway, and the coordinator rejects it with a reason.
     """
     without = mentioned_keys(rejected)
     ranked = _ranked(base, findings, tried, dynamics, without, unchanged)
@@ -168,7 +168,8 @@ def _choices(
     without: Sequence[str],
     unchanged: MoveSet,
 ) -> Iterator[Choice]:
-    """Every set of every finding, "unchanged", the general sets; then those with moves again, further."""
+    """Every set of every finding, "unchanged", the general sets, and then the non-empty sets again with
+    larger steps."""
     greedy = None if dynamics.validation is None else dynamics.validation.last
     again = tried.has_cut_the_rate(base.hyperparameters)
     sets = [(finding, one) for finding in findings for one in move_sets(finding, again=again)]
@@ -185,14 +186,14 @@ def _choices(
 
 
 def overlap(a: Signature, b: Signature) -> float:
-    """Share of (key, direction) pairs that two sets of changes have in common; 1 of two empty ones."""
+    """Share of (key, direction) pairs that two sets of changes have in common. 1 for two empty sets."""
     return len(a & b) / len(a | b) if a | b else 1.0
 
 
 def alignment(a: Signature, b: Signature) -> float:
-    """From -1 (the opposite) to 1 (the same): pairs in common minus opposite ones, of all keys.
+    """Similarity from -1 (opposite) to 1 (same): pairs in common minus opposite ones, as a share of all keys.
 
-    Two empty sets, "unchanged" twice, are the same.
+    Two empty sets ("unchanged" twice) are the same.
     """
     if not a and not b:
         return 1.0

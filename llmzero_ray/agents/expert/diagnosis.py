@@ -1,9 +1,8 @@
-"""Diagnosis of a phase: patterns in its dynamics, in words with their numbers.
+"""Diagnosis of a phase: patterns in its dynamics, described with their numbers.
 
-`diagnose` tries every pattern below on the dynamics of a phase, the most urgent first, and returns all that
-match. The patterns are those of the LLMZero paper (section 4.3, Tables 8-11, App. F) and of small real runs,
-read the same way: primary are reward and validation; entropy, KL and gradients count only together with them.
-Not here: what to change (moves.py) and from which checkpoint (proposer.py).
+`diagnose` tries every pattern on the dynamics of a phase, most urgent first, and returns all that match. The
+patterns are those of the LLMZero paper (section 4.3, Tables 8-11, App. F) and of small real runs. Reward and
+validation are primary; entropy, KL and gradients count only together with them.
 """
 
 from __future__ import annotations
@@ -89,11 +88,11 @@ STATES: dict[Kind, DiagnosisState] = {
 TRUNCATED = 0.05
 """Share of responses cut off that makes the cap a bottleneck (the paper acted at 3 % -> 8 %)."""
 LITTLE_ROOM = 0.03
-"""Share of the range from chance to 1 that is left where little can be gained any more."""
+"""Share of the range from chance to 1 below which little can still be gained."""
 STEADY_PACE = 0.5
-"""Gain of the later half of a phase / that of the earlier one from which the pace counts as kept."""
+"""Gain of a phase's later half / gain of its earlier half, from which the pace counts as kept."""
 SETTLED_ENTROPY = 0.6
-"""Share of its first level below which entropy says that the policy settles, whatever its score."""
+"""Share of its first level below which entropy shows that the policy settles, whatever its score."""
 WEAK_CLIPFRAC = 0.005
 """Clip fraction below which updates hardly move the policy."""
 WEAK_GRADIENT = 0.6
@@ -102,16 +101,16 @@ WEAK_GRADIENT = 0.6
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One pattern that matched."""
+    """A pattern that matched."""
 
     kind: Kind
     summary: str
     evidence: tuple[str, ...]
     since: int | None = None
-    """Step from which it went wrong: checkpoints before it are untouched."""
+    """Step from which training went wrong. Checkpoints before it are unaffected."""
     severity: float = 0.0
-    """Size for moves that need one: the share of truncated responses; of a climb of the entropy, its
-    bonus; of a decline of a path's first phase, the share of the base model's accuracy that is lost."""
+    """Size for moves that need one: the share of truncated responses; for a climb of the entropy, its bonus;
+    for a decline of a path's first phase, the lost share of the base model's accuracy."""
 
     @property
     def state(self) -> DiagnosisState:
@@ -119,12 +118,12 @@ class Finding:
         return STATES[self.kind]
 
     def to_record(self) -> Diagnosis:
-        """The diagnosis as proposals carry it."""
+        """The diagnosis for a proposal."""
         return Diagnosis(state=self.state, summary=self.summary, evidence=self.evidence)
 
 
 def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple[Finding, ...]:
-    """All patterns that match, the most urgent first; never empty. `before` is the phase `on` continued, if
+    """All patterns that match, most urgent first. Never empty. `before` is the phase that `on` continued, if
     any."""
     if len(dynamics.reward) < 3 and dynamics.validation is None:
         text = f"{dynamics.n_steps} steps with metrics and no validation: too little to judge."
@@ -151,7 +150,7 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
 
 
 def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
-    """Without what only restates the first finding: a run that stands still or fell is flat as well."""
+    """Findings without those that only restate the first one: a run that stagnates or fell is also flat."""
     if found and found[0].kind in ("doubtful", "never_ends", "dead"):
         return (found[0],)
     if any(finding.kind == "entropy_climb" for finding in found):
@@ -250,7 +249,8 @@ def _entropy_climb(d: Dynamics, on: NodeView) -> Finding | None:
 
 
 def _never_ends(d: Dynamics, before: NodeView | None) -> Finding | None:
-    """Answers that are cut off all along, from the base model on: an end that is not found, not a low cap."""
+    """Finding of answers that are cut off throughout, from the base model on: the policy finds no end; the
+    cap is not too low."""
     if not ends_never(d) or cap_is_harmless(d) or rate_is_zero(d):
         return None
     if before is not None and not ends_never(observe(before.curves, before.hyperparameters)):
@@ -327,11 +327,11 @@ LOOSENING: Mapping[str, int] = {
     GRAD_CLIP: 1,
     PPO_EPOCHS: 1,
 }
-"""Key -> the direction (1: up) that lets one step move the policy further."""
+"""Key -> direction (1 is up) in which one step may move the policy further."""
 
 
 def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | None:
-    """A phase that ends worse than it began, told by what it changed against the phase it continued."""
+    """Finding of a phase that ends worse than it began, by its changes against the phase it continued."""
     v = d.validation
     if v is None or not v.gains or not v.gains[-1].fell or any(gain.rose for gain in v.gains):
         return None
@@ -358,8 +358,8 @@ def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | No
 
 
 def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> tuple[int, int]:
-    """How many changes let a step move the policy further, and how many hold it closer; clip ranges count
-    where they act."""
+    """(changes that let a step move the policy further, changes that hold it closer). Clip ranges count if
+    they have an effect."""
     signs = [
         sign * direction(before, after, key)
         for key, sign in LOOSENING.items()
@@ -369,7 +369,7 @@ def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> t
 
 
 def direction(before: Hyperparameters, after: Hyperparameters, key: str) -> int:
-    """1 or -1: a number is larger or smaller after a change; 0: neither, or it is no number in both."""
+    """Direction of a change: 1 if the number is larger, -1 if smaller, 0 if neither or not a number."""
     old, new = before.get(key), after.get(key)
     if not isinstance(old, int | float) or not isinstance(new, int | float):
         return 0
@@ -377,12 +377,12 @@ def direction(before: Hyperparameters, after: Hyperparameters, key: str) -> int:
 
 
 def _beside(d: Dynamics) -> tuple[str, ...]:
-    """Facts that help to read a gain or a fall."""
+    """Facts that help to interpret a gain or a fall."""
     return (*course(d.reward), *course(d.kl), *_gap(d))
 
 
 def _gap(d: Dynamics) -> tuple[str, ...]:
-    """Greedy accuracy beside the reward of sampled answers, where both are known."""
+    """Greedy accuracy and the reward of sampled answers, if both are known."""
     if d.gap is None or d.sampled is None or d.validation is None:
         return ()
     return (
@@ -392,7 +392,7 @@ def _gap(d: Dynamics) -> tuple[str, ...]:
 
 
 def _little_room(score: float, chance: float) -> bool:
-    """Whether hardly anything is left between a score and 1, measured from chance."""
+    """Whether a score is almost 1, relative to chance."""
     return 1.0 - score <= LITTLE_ROOM * (1.0 - chance)
 
 
@@ -465,7 +465,7 @@ def _healthy(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding:
 def _beside_earlier_phase(
     before: NodeView, on: NodeView, v: Validation, kind: Kind, text: str
 ) -> tuple[Kind, str]:
-    """The pace of a phase, corrected by the learning rate and the pace of the phase that it continued."""
+    """Pace of a phase, corrected by the learning rate and the pace of the phase that it continued."""
     raised = direction(before.hyperparameters, on.hyperparameters, LR) > 0
     if raised and kind in ("slow", "improving", "converging"):
         return "raised", f"{text} This phase had raised the learning rate."
@@ -476,8 +476,8 @@ def _beside_earlier_phase(
 
 
 def _pace_to_best(phase: NodeView) -> float | None:
-    """Accuracy that a phase gained per step until its best validation; None without one, or without a
-    score of its start."""
+    """Accuracy that a phase gained per step until its best validation. None without one, or without a score
+    of its start."""
     start, scores = phase.curves.start_score, phase.curves.val_scores
     points = zip(phase.curves.val_steps, scores, strict=True)
     known = [(step, score) for step, score in points if step > 0 and math.isfinite(score)]
@@ -488,7 +488,7 @@ def _pace_to_best(phase: NodeView) -> float | None:
 
 
 def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
-    """How fast a phase gains, against its own earlier pace and against what is left to gain."""
+    """Pace of a phase, relative to its own earlier pace and to what it can still gain."""
     if v is None:
         if not reward_rising(d):
             return "unknown", "No pattern stands out, and nothing was validated."

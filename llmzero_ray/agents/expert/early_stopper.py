@@ -1,13 +1,13 @@
-"""The offline early stopper: ends a phase that cannot win, by its validations.
+"""Offline early stopper: ends a phase that cannot win, based on its validations.
 
-A phase goes on while its validation is not behind the incumbent's at the same global step, item by item, or
-while its outlook reaches the incumbent's best score: its level, its pace over the steps that are left, and
-some standard errors. A rising train reward or longer responses alone do not save it, with one exception, the
-late take-off: greedy validation lies still while sampled answers clearly improve.
+A phase continues while its validation is not behind the incumbent's at the same global step, item by item, or
+while its outlook reaches the incumbent's best score. The outlook is its level, plus its pace over the
+remaining steps, plus some standard errors. A rising train reward or longer responses do not save it, except
+for a late take-off: greedy validation is flat while sampled answers clearly improve.
 
-The thresholds are the most patient of those that lose no winner and save about the most steps of losing
-phases on recorded searches of real training (benchmarks/stop_recorded.py, which reports them on other
-searches). Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
+On recorded searches of real training, the thresholds are the most patient ones that lose no winner and save
+nearly the most steps of losing phases (benchmarks/stop_recorded.py reports them on other searches). Not here:
+when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ RULE = "early_stopper"
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """What the judgement depends on beside the data."""
+    """Parameters of the judgement."""
 
     earliest: float = 0.5
     """Share of a phase's steps before which its trajectory is not judged."""
     behind: float = 1.0
     """Standard errors of the difference at equal global step from which the phase is behind."""
     slack: float = 3.0
-    """Standard errors of the difference to the best score that the outlook is granted."""
+    """Standard errors, of the difference to the best score, that are added to the outlook."""
     take_off: float = 0.15
-    """By how much more the train reward must have grown than validation, each against its own beginning, to
-    announce a late take-off."""
+    """Minimum excess of the train reward's growth over validation's, each relative to its own beginning, that
+    announces a late take-off."""
 
 
 FITTED = Thresholds()
 OVERFIT = 2.0
-"""Margins that validation must have lost for a rising train reward to announce nothing."""
+"""Margins of lost validation from which a rising train reward no longer announces a take-off."""
 RUN_NOISE = 0.02
-"""Standard deviation of a validation between two trainings that differ by nothing but chance: what the items
-do not show."""
+"""Standard deviation of a validation between two trainings that differ only by chance, beyond the noise of
+the items."""
 
 
 class ExpertEarlyStopper:
-    """Judges a running phase; `n_val` (validation items) gives the noise of its scores."""
+    """Judge of a running phase. `n_val` (validation items) determines the noise of its scores."""
 
     def __init__(self, *, n_val: int = 500, thresholds: Thresholds = FITTED) -> None:
         self._n_val, self._thresholds = n_val, thresholds
 
     def judge(self, request: StopRequest) -> StopDecision:
-        """STOP only if this run cannot realistically beat the incumbent; CONTINUE when in doubt."""
+        """Decision: STOP only if this run cannot realistically beat the incumbent, CONTINUE if in doubt."""
         running = request.running
         d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
         target = best_score(request)
@@ -103,20 +103,20 @@ class ExpertEarlyStopper:
 
 
 def best_score(request: StopRequest) -> float | None:
-    """The score that a phase has to beat; None: there is none."""
+    """Score that a phase has to beat, or None if there is none."""
     if request.incumbent.score is not None:
         return request.incumbent.score
     return max((score for _, score in request.incumbent_path), default=None)
 
 
 def is_behind(difference: Difference, errors: float) -> bool:
-    """Whether a difference lies below 0 by more than so many of its standard errors."""
+    """Whether a difference is below 0 by more than `errors` of its standard errors."""
     return difference.gain < -errors * difference.standard_error
 
 
 def pace(v: Validation) -> float:
-    """Gain of validation per step: the larger of the line through all points and of the last two; a fall
-    counts as 0."""
+    """Gain of validation per step: the larger slope of the line through all points and of the last two. A
+    fall counts as 0."""
     steps = (0, *v.steps) if v.start is not None else v.steps
     scores = (v.start, *v.scores) if v.start is not None else v.scores
     trend = fit(Series("validation", steps, scores))
@@ -124,10 +124,10 @@ def pace(v: Validation) -> float:
 
 
 def takes_off(d: Dynamics, more: float = FITTED.take_off) -> str:
-    """What announces a late take-off, in words; empty: nothing does.
+    """Description of a late take-off, or empty if there is none.
 
-    Sampled answers improve beyond their noise, by the share `more` more than validation: shares, each
-    of its own beginning, because a reward need not be an accuracy.
+    In a take-off, sampled answers improve beyond their noise, and by at least `more` more than validation.
+    Growth is relative to each one's own beginning, because a reward need not be an accuracy.
     """
     v, reward = d.validation, d.reward
     if v is None or not len(reward) or not reward_rising(d):
@@ -145,7 +145,7 @@ def takes_off(d: Dynamics, more: float = FITTED.take_off) -> str:
 
 
 def _growth(begin: float, now: float) -> float:
-    """Growth as a share of the beginning; from nothing, a gain is without bound."""
+    """Growth as a share of the beginning, infinite for a gain from 0."""
     if begin > 0:
         return now / begin - 1
     return math.inf if now > begin else 0.0
@@ -168,7 +168,7 @@ def _signed(difference: Difference) -> str:
 
 
 def _untrained(d: Dynamics) -> str:
-    """Why this run does not train; empty: it does."""
+    """Why this run does not train, or empty if it does."""
     if rate_is_zero(d):
         return f"the learning rate was 0 in all {len(d.learning_rate)} steps"
     if not stands_still(d):
@@ -179,7 +179,7 @@ def _untrained(d: Dynamics) -> str:
 
 
 def _too_early(d: Dynamics, standings: tuple[Standing, ...], n_steps: int, thresholds: Thresholds) -> str:
-    """Why the trajectory cannot be judged yet; empty: it can."""
+    """Why the trajectory cannot be judged yet, or empty if it can."""
     if len(standings) < 2 or d.validation is None:
         return f"{len(standings)} validations, its start included: too few to judge"
     if d.validation.steps[-1] < thresholds.earliest * n_steps:

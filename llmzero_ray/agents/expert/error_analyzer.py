@@ -1,12 +1,10 @@
-"""The offline error analyzer: a fix for a failed phase, by class of failure and by how often it failed
-before.
+"""Offline error analyzer: a fix for a failed phase, by failure class and number of earlier failures.
 
-Out of memory: what the memory estimate says where there is one; else smaller pieces first, a smaller task
-last. Capacity (response length, rollouts) is reduced here and nowhere else. NaN: smaller steps from an
-earlier checkpoint. A refused configuration: the value that worked. Any other failure: the same again, then
-smaller.
+Out of memory: the remedy of the memory estimate if there is one, otherwise smaller pieces first and a smaller
+task last. Only here is capacity (response length, rollouts) reduced. NaN: smaller steps from an earlier
+checkpoint. A rejected configuration: the value that worked. Any other failure: a retry, then smaller pieces.
 
-Changes are relative to the failed phase's configuration. Not here: healthy runs (proposer.py).
+Changes are relative to the failed phase's configuration.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class Case:
         return self.request.failed.hyperparameters
 
     def times(self, *classes: FailureClass) -> int:
-        """How often this chain failed in one of these classes, this time included; rejected proposals count
+        """Number of failures of this chain in these classes, including this one. Rejected proposals count
         too."""
         failures = [view.failure for view in self.request.chain if view.failure is not None]
         same = sum(failure.failure_class in classes for failure in failures)
@@ -91,20 +89,20 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Fix:
-    """New values with their reasons; empty: the same again."""
+    """New values with their reasons. Empty for a retry without changes."""
 
     values: _Values
     why: str
 
 
 class ExpertErrorAnalyzer:
-    """Explains a failure and proposes the phase that avoids it. `n_gpus`: GPUs of a slot."""
+    """Explains a failure and proposes the phase that avoids it. `n_gpus` is the number of GPUs of a slot."""
 
     def __init__(self, *, n_gpus: int = 1) -> None:
         self._n_gpus = n_gpus
 
     def analyze(self, request: ErrorRequest) -> Proposal:
-        """A diagnosis of the failure and the fixed phase; always a valid configuration."""
+        """Diagnosis of the failure and the fixed phase, which always has a valid configuration."""
         failure = request.failed.failure or _UNKNOWN
         fix = _FIXES[failure.failure_class](Case(request=request, failure=failure, n_gpus=self._n_gpus))
         changes, full = self._applied(request, fix)
@@ -124,7 +122,8 @@ class ExpertErrorAnalyzer:
         )
 
     def _applied(self, request: ErrorRequest, fix: Fix) -> tuple[tuple[Change, ...], Hyperparameters]:
-        """The changes that differ, are not rejected and validate together; where they do not, one by one."""
+        """Changes that differ, are not rejected and are valid together; otherwise those that are valid one by
+        one."""
         base = request.failed.hyperparameters
         rejected = mentioned_keys(request.rejected)
         wanted = [
@@ -173,8 +172,8 @@ def _oom(case: Case) -> Fix:
 
 
 def _oom_by_rule(case: Case) -> Fix:
-    """Without an estimate: half the pieces, then offloading too, then all as small as it gets; the task only
-    when nothing else is left."""
+    """Fix without an estimate: half the pieces, then also offloading, then the smallest pieces. The task is
+    reduced only if nothing else is left."""
     base, times = case.base, case.times("oom", "resource")
     in_server = bool(_SERVER_MEMORY.search(case.failure.cause + case.failure.log_tail))
     factor = 0.5 if times < 3 else 0.0
@@ -195,7 +194,8 @@ def _changes_nothing(base: Hyperparameters, values: _Values) -> bool:
 
 
 def _smaller_pieces(base: Hyperparameters, n_gpus: int, factor: float) -> _Values:
-    """What one pass holds: the token budget where micro batches are packed, which makes their sizes inert."""
+    """Size of one pass: the token budget if micro batches are packed, since their sizes then have no
+    effect."""
     reason = "activations of one pass shrink with it"
     if base.get(DYNAMIC_BSZ):
         budget = base.get(MAX_TOKENS)
@@ -256,7 +256,8 @@ def _nan(case: Case) -> Fix:
 
 
 def _config(case: Case) -> Fix:
-    """Give each key that the message names the root's value; without a name, all keys that differ from it."""
+    """Fix that resets each key named in the message to the root's value, or all differing keys if it names
+    none."""
     changed = diff(case.base, case.request.default).items()
     differing = {key: new for key, (_, new) in changed if key not in VERL_SPACE.kept_at_resume}
     named = mentioned_keys(case.failure.cause) or mentioned_keys(case.failure.log_tail)
@@ -309,7 +310,8 @@ def _two_digits(value: float) -> float:
 
 
 def _choose_start(request: ErrorRequest, failure: PhaseFailure) -> OfferedCheckpoint | None:
-    """Resume from the failed phase's last checkpoint, unless it may be the cause; else from its own start."""
+    """Start of the fix: the failed phase's last checkpoint unless it may be the cause, otherwise the phase's
+    own start."""
     failed = request.failed
     own = [c for c in request.checkpoints if c.node == failed.node]
     if failure.failure_class == "nan":
@@ -322,9 +324,9 @@ def _choose_start(request: ErrorRequest, failure: PhaseFailure) -> OfferedCheckp
 
 
 def _source(request: ErrorRequest) -> OfferedCheckpoint | None:
-    """The checkpoint that the failed phase started from: the one at its first global step.
+    """Checkpoint that the failed phase started from: the one at its first global step.
 
-    Where that is gone, the nearest one before it; None = the base model.
+    If it was deleted, the nearest earlier one. None for the base model.
     """
     start, failed = request.failed.base_step, request.failed.node
     others = [c for c in request.checkpoints if c.node != failed and c.global_step <= start]
@@ -332,7 +334,7 @@ def _source(request: ErrorRequest) -> OfferedCheckpoint | None:
 
 
 def _length(request: ErrorRequest, start: OfferedCheckpoint | None) -> int:
-    """The steps that were still to do, but no less than half a usual phase."""
+    """Remaining steps, but at least half a usual phase."""
     failed, task = request.failed, request.task
     done = start.step if start is not None and start.node == failed.node else 0
     wanted = max(failed.n_steps - done, task.phase_steps // 2, 1)

@@ -1,7 +1,7 @@
-"""Configurations for runs from the base model: different from earlier ones, informed by the best path.
+"""Configurations for runs from the base model that differ from earlier ones and use the best path's settings.
 
-The regularisation of the best node is a better start than the default, and increased capacity is kept; each
-further fresh start varies that in another direction. Not here: the proposal around it (proposer.py).
+The best node's regularisation is a better start than the default, and increased capacity is kept. Each
+further fresh start varies this in another direction.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ _STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 
 
 def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -> ChangePlan:
-    """The configuration of fresh start number `n_scratch`, in changes to the root's.
+    """Configuration of fresh start number `n_scratch`, as changes to the root's.
 
-    With `inherit` (the best node ended in good health) the first one takes over what regularised that node,
-    where it differs from the root; every other one varies that, or the root, in another direction. None
-    equals a configuration that ran from scratch before, as far as the request shows them.
+    With `inherit` (the best node ended healthy), the first one copies that node's regularisation where it
+    differs from the root. Every other one varies that, or the root, in another direction. No result equals an
+    earlier configuration from scratch in the request.
     """
     tried = [base.default, *(v.hyperparameters for v in known_nodes(request).values() if v.kind == "scratch")]
     turn = max(0, request.n_scratch - 1)
@@ -96,7 +96,7 @@ def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -
 
 
 def _unlike(tried: Sequence[Hyperparameters], plans: Iterable[ChangePlan]) -> list[ChangePlan]:
-    """The plans without those that repeat a configuration."""
+    """Plans that do not repeat a configuration."""
     kept: list[ChangePlan] = []
     for found in plans:
         if all(found.full != dict(known) for known in (*tried, *(other.full for other in kept))):
@@ -116,7 +116,7 @@ def _plans(base: ProposalBase, request: ProposalRequest, inherit: bool) -> Itera
 
 
 def _inherited(base: ProposalBase, request: ProposalRequest, inherit: bool) -> ChangePlan | None:
-    """The root's configuration with the capacity of the best node and, on request, its regularisation."""
+    """The root's configuration with the capacity of the best node and, if requested, its regularisation."""
     if request.best is None or not request.best.hyperparameters:
         return None
     best = request.best.hyperparameters
@@ -162,8 +162,8 @@ def _changes(base: Hyperparameters, wanted: Hyperparameters, reasons: dict[str, 
 
 
 def fresh_length(request: ProposalRequest) -> int:
-    """As long as the best path, so that it can be compared with it: at least a usual phase, at most the
-    longest one allowed (fresh runs of the paper took five times as many steps as its continuations)."""
+    """Length of the best path, for comparison: at least a usual phase, at most the longest allowed (fresh
+    runs of the paper took five times as many steps as its continuations)."""
     task, best = request.task, request.best
     reached = best.base_step + (best.best_step or 0) if best is not None else 0
     return max(1, min(max(task.phase_steps, reached), task.max_phase_steps))

@@ -27,25 +27,25 @@ from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:
-    """One hyper-parameter on the scale on which its steps are counted."""
+    """One hyper-parameter, on the scale of its steps."""
 
     key: str
     step: float
-    """Usual step: of the logarithm where `log`, else of the value."""
+    """Usual step, in the logarithm if `log`, otherwise in the value."""
     log: bool = True
 
     def coordinate(self, value: HyperparameterValue) -> float | None:
-        """The place of a value on this scale; None of 0 on a logarithmic one, and of no number."""
+        """Coordinate of a value on this scale. None if it is not a number, or 0 on a logarithmic scale."""
         if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
             return None
         return math.log(value) if self.log else float(value)
 
     def value(self, coordinate: float) -> float:
-        """The value at a place."""
+        """Value at a coordinate."""
         return math.exp(coordinate) if self.log else coordinate
 
     def moved(self, base: Hyperparameters, full: Hyperparameters) -> float:
-        """How far a configuration went from another one; 0 where a value has no place."""
+        """Distance between two configurations on this scale, or 0 if a value has no coordinate."""
         old, new = self.coordinate(base.get(self.key)), self.coordinate(full.get(self.key))
         return 0.0 if old is None or new is None else new - old
 
@@ -63,7 +63,7 @@ LEVERS: tuple[Lever, ...] = (
 
 
 def live_levers(base: Hyperparameters) -> tuple[Lever, ...]:
-    """The levers that have an effect in this configuration and a value to move from."""
+    """Hyper-parameters that have an effect in this configuration and a value to move from."""
     inert = VERL_SPACE.inert(base)
     return tuple(
         lever
@@ -73,7 +73,7 @@ def live_levers(base: Hyperparameters) -> tuple[Lever, ...]:
 
 
 def moved_value(base: ProposalBase, lever: Lever, distance: float) -> HyperparameterValue:
-    """The value at this distance from the base's, bounded and rounded; None where nothing is left of it."""
+    """Bounded and rounded value at this distance from the base's, or None if it does not change."""
     old = base.hyperparameters.get(lever.key)
     place = lever.coordinate(old)
     if place is None or not isinstance(old, int | float):
@@ -90,7 +90,7 @@ def moved_value(base: ProposalBase, lever: Lever, distance: float) -> Hyperparam
 def changes_of(
     base: ProposalBase, wanted: dict[str, tuple[HyperparameterValue, str]]
 ) -> tuple[tuple[Change, ...], dict[str, HyperparameterValue]] | None:
-    """(changes with their reasons, configuration) of wanted values; None where none of them validates.
+    """(changes with their reasons, configuration) of wanted values, or None if none of them is valid.
 
     A value that breaks a coupling is left out.
     """

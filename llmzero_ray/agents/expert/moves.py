@@ -1,12 +1,12 @@
 """Moves for each finding: changes of hyper-parameters that belong together, each with its reason.
 
-The catalogue is the expert's knowledge. For every kind of finding the first set of moves is the likelier
-reading; the others read the same curves differently, so that two children of a node do not try the same
-thing. A set may hold one move, or none: to train on unchanged is a reading as well. Moves are relative
-(factors, small shifts): a tiny model trains at 1e-3, a large one at 5e-5. Sources: the transitions of the
-LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs, in which smaller and cooler
-steps gained where larger and hotter ones lost, and a rate that was raised once gained more often than one
-raised twice. Not here: applying moves to a configuration (apply_moves.py), choosing among sets (choice.py).
+The catalogue is the expert's knowledge. For every kind of finding, the first set of moves is the most likely
+interpretation. The others interpret the same curves differently, so that two children of a node do not try
+the same thing. A set may hold one move or none: training on unchanged is also an interpretation. Moves are
+relative (factors, small shifts), because a tiny model trains at 1e-3 and a large one at 5e-5. Sources: the
+transitions of the LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs, in which
+smaller and cooler steps gained where larger and hotter ones lost, and raising the rate once gained more often
+than raising it twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from llmzero_ray.records import HyperparameterValue
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """One change, relative to what was trained with: `value * factor + shift`, or `to`."""
+    """One change relative to the trained configuration: `value * factor + shift`, or `to`."""
 
     key: str
     reason: str
@@ -101,7 +101,7 @@ UNCHANGED = MoveSet(
     why="Nothing speaks against these settings: train on with them.",
     moves=(),
 )
-"""A candidate after every finding: from another node's checkpoint it undoes what came after that."""
+"""A candidate after every finding. From another node's checkpoint it undoes later changes."""
 _ANNEAL = MoveSet(
     name="anneal",
     why="Smaller steps from here: in small real runs they gained where larger ones lost.",
@@ -387,13 +387,15 @@ GENERAL: tuple[MoveSet, ...] = (
 )
 """Moves for a node whose own sets have all been tried."""
 WIDE_GAP = 0.75
-"""Accuracy of sampled answers / that of greedy ones below which rollouts are far from what is scored."""
+"""Accuracy of sampled answers / accuracy of greedy ones, below which rollouts are far from the scored
+answers."""
 NARROW_GAP = 0.95
 """The same ratio from which rollouts hardly differ from greedy answers."""
 
 
 def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
-    """The readings of a finding, the likelier one first. `again`: a larger learning rate lost before."""
+    """Interpretations of a finding, most likely first. `again` is set if a larger learning rate lost
+    before."""
     if finding.kind == "truncated":
         return _more_room(finding.severity)
     if finding.kind == "entropy_climb" and finding.severity > 0.0:
@@ -406,10 +408,10 @@ def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
 
 
 def suited(move_set: MoveSet, greedy: float | None, sampled: float | None) -> MoveSet:
-    """The set with its moves of the temperature fitted to the gap between greedy and sampled accuracy.
+    """The set with its temperature moves adapted to the gap between greedy and sampled accuracy.
 
-    Where sampled answers are far worse, rollouts are no warmer, and cooled by twice the move; where they are
-    as good, cooling has nothing to bring closer. Without both accuracies the set is as it was.
+    If sampled answers are far worse, rollouts are not warmed, and cooling is doubled. If they are as good,
+    cooling is dropped, since it cannot bring them closer. Without both accuracies the set is unchanged.
     """
     if greedy is None or sampled is None or greedy <= 0:
         return move_set
@@ -425,7 +427,7 @@ def suited(move_set: MoveSet, greedy: float | None, sampled: float | None) -> Mo
 
 
 def _more_room(share: float) -> tuple[MoveSet, ...]:
-    """Raise the response cap by as much as the share of cut-off answers asks for."""
+    """Sets that raise the response cap in proportion to the share of cut-off answers."""
     factor = 2.0 if share >= 0.4 else 1.5 if share >= 0.15 else 1.17
     reason = f"{share:.0%} of the answers were cut off before their end and scored as wrong"
     room = Move(key=MAX_RESPONSE, factor=factor, reason=reason)

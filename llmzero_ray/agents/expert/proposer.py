@@ -1,12 +1,9 @@
-"""The offline proposer: documented, deterministic rules over observed dynamics. No LLM, no clock, no
-randomness.
+"""Offline proposer: documented, deterministic rules over observed dynamics. No LLM, no clock, no randomness.
 
-In four steps, as the paper's proposer: diagnose the run (diagnosis.py), choose the checkpoint and the length
-(resume.py), choose a set of changes (moves.py, choice.py), say why. What was tried from the same checkpoint
-is read first, wherever it stands in the tree. Changes are relative to the configuration that trained the
-checkpoint; for a forced fresh start, to the root's.
-
-Not here: failed phases (error_analyzer.py) and running ones (early_stopper.py).
+It has the four steps of the paper's proposer: diagnose the run (diagnosis.py), choose the checkpoint and the
+length (resume.py), choose a set of changes (moves.py, choice.py), explain. Earlier attempts from the same
+checkpoint count first, wherever they are in the tree. Changes are relative to the configuration that trained
+the checkpoint, or to the root's for a forced fresh start.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ __all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What the rules see at a request before they choose: findings, start, base, earlier attempts."""
+    """Facts that the rules use at a request: findings, start, base, earlier attempts."""
 
     findings: tuple[Finding, ...]
     dynamics: Dynamics
@@ -48,11 +45,11 @@ class Reading:
     base: ProposalBase
     tried: Tried
     unchanged: MoveSet
-    """The set without moves, as this start reads it."""
+    """Empty set of moves in the reading of this start."""
 
 
 def read(request: ProposalRequest, *, n_val: int, n_gpus: int) -> Reading:
-    """Diagnosis and start of a continuation, and what was tried from there."""
+    """Diagnosis and start of a continuation, and earlier attempts from there."""
     on = _with_inherited_doubts(request)
     dynamics = observe(on.curves, on.hyperparameters, n_val=n_val, chance=request.task.chance or 0.0)
     findings = diagnose(dynamics, on, _continued(request))
@@ -72,12 +69,12 @@ def read(request: ProposalRequest, *, n_val: int, n_gpus: int) -> Reading:
 
 
 def _continued(request: ProposalRequest) -> NodeView | None:
-    """The node whose checkpoint the expanded node started from."""
+    """Node whose checkpoint the expanded node started from."""
     return request.path[-2] if len(request.path) >= 2 else None
 
 
 def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
-    """The expanded node, with the doubts of the phase it goes on from where it has none of its own."""
+    """The expanded node, with the doubts of the phase it continued if it has none of its own."""
     on, earlier = request.on, reversed(request.path[:-1])
     source = None if on.doubts else next((view for view in earlier if view.doubts), None)
     if source is None or source.doubts is None:
@@ -95,7 +92,7 @@ def _undo(on: NodeView) -> MoveSet:
 
 
 def proposal_base(request: ProposalRequest, base: Hyperparameters, n_gpus: int) -> ProposalBase:
-    """The base of changes with the limits of the search."""
+    """Base of changes with the limits of the search."""
     limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
     return ProposalBase(hyperparameters=base, default=request.default, limits=limits, n_gpus=n_gpus)
 
@@ -127,14 +124,15 @@ def _tried(request: ProposalRequest, start: StartPoint, base: Hyperparameters, n
 
 
 class ExpertProposer:
-    """Proposes the next phase below a node. `n_val`: validation items; `n_gpus`: GPUs of a slot."""
+    """Proposer of the next phase below a node. `n_val` is the number of validation items, `n_gpus` the number
+    of GPUs of a slot."""
 
     def __init__(self, *, n_val: int = 500, n_gpus: int = 1) -> None:
         self._n_val = n_val
         self._n_gpus = n_gpus
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """A diagnosis, changes (none: the settings are kept), a start and a length; always valid."""
+        """Diagnosis, changes (empty to keep the settings), start and length. Always valid."""
         return self._fresh(request) if request.from_scratch else self._continue(request)
 
     def _continue(self, request: ProposalRequest) -> Proposal:
@@ -155,7 +153,8 @@ class ExpertProposer:
     # --- fresh starts ---------------------------------------------------------------------------------------
 
     def _fresh(self, request: ProposalRequest) -> Proposal:
-        """A run from the base model, unlike the runs from scratch so far and informed by the best one."""
+        """Proposal of a run from the base model that differs from earlier ones and uses the best one's
+        settings."""
         base = proposal_base(request, request.default, self._n_gpus)
         best = request.best
         findings: tuple[Finding, ...] = ()
@@ -188,7 +187,7 @@ def write(
     beside: Sequence[str] = (),
     agent: str = "expert",
 ) -> Proposal:
-    """The proposal with its rationale: changes and reasons, what was tried beside, start, epochs, hints."""
+    """The proposal with its rationale: changes and reasons, earlier attempts, start, epochs, hints."""
     epochs = count_epochs(request.task, chosen.full, global_step=start.global_step, n_steps=n_steps)
     origin = "" if start.checkpoint else "the base model: "
     parts = (
@@ -222,7 +221,7 @@ def change_text(key: str, old: object, new: object) -> str:
 
 
 def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
-    """What was tried from the same checkpoint, with what it gained."""
+    """Earlier attempts from the same checkpoint, with their gains."""
     for attempt in tried.here:
         changed = diff(base, attempt.full)
         what = ", ".join(change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])

@@ -1,7 +1,4 @@
-"""What a refusal of a proposal was about: the hyper-parameters its message names.
-
-Not here: how to answer it (proposer.py, error_analyzer.py).
-"""
+"""Hyper-parameters that the message of a rejection names."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from llmzero_ray.hyperparameters.verl_keys import MINI_BATCH, ROLLOUT_N, TRAIN_B
 
 
 def mentioned_keys(text: str | None) -> frozenset[str]:
-    """Keys named in a message by key, end of a key, or alias; a batch brings what it depends on."""
+    """Keys named in a message by key, by the end of a key, or by alias. A batch size includes the keys it
+    depends on."""
     if not text:
         return frozenset()
     found = {row.key for row in SPACE if _named(text, row.key, (row.alias, *row.also))}

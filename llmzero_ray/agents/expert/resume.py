@@ -1,7 +1,7 @@
-"""From which checkpoint a phase goes on, how long it trains, and the epochs that makes.
+"""Start and length of a phase, and the resulting epochs.
 
-The choice follows the finding: a healthy run goes on from its last step, a run that went wrong from before
-that, a run that learnt nothing from the base model. Pure. Not here: hyper-parameters (apply_moves.py).
+The choice depends on the finding: a healthy run continues from its last step, a run that went wrong from
+before that, and a run that learnt nothing from the base model. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GO_ON: tuple[Kind, ...] = (
 )
 """Findings after which the last step is worth at least as much as the best one."""
 _STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse", "entropy_climb")
-"""Findings that make later checkpoints suspect, whatever they score."""
+"""Findings that make later checkpoints unreliable, whatever their score."""
 _DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "regressed", "declining")
 """Findings after which the phase's own start is better than anything it reached."""
 _NOTHING_LEARNT: tuple[Kind, ...] = (
@@ -46,21 +46,21 @@ _LONGER: tuple[Kind, ...] = ("take_off", "warming_up", "improving", "raised")
 
 @dataclass(frozen=True, kw_only=True)
 class StartPoint:
-    """Where a phase starts, and why there."""
+    """Start of a phase, with the reason."""
 
     checkpoint: OfferedCheckpoint | None
-    """None = the base model."""
+    """Checkpoint to resume, or None for the base model."""
     reason: str
 
     @property
     def resume_from(self) -> ResumeFrom | None:
-        """As proposals carry it."""
+        """The start for a proposal."""
         at = self.checkpoint
         return None if at is None else ResumeFrom(node=at.node, step=at.step)
 
     @property
     def global_step(self) -> int:
-        """Training steps behind this start."""
+        """Training steps before this start."""
         return 0 if self.checkpoint is None else self.checkpoint.global_step
 
 
@@ -72,7 +72,7 @@ def choose_start(
     *,
     n_val: int,
 ) -> StartPoint:
-    """The start that the finding asks for, among the checkpoints offered."""
+    """Start for a finding, among the offered checkpoints."""
     if not offered:
         return StartPoint(checkpoint=None, reason="no checkpoint is offered: from the base model")
     if finding.kind == "doubtful":
@@ -92,7 +92,8 @@ def choose_start(
 
 
 def best_scored(offered: Iterable[OfferedCheckpoint]) -> OfferedCheckpoint:
-    """The checkpoint with the best validation score, the later one of two; the last where none is scored."""
+    """Checkpoint with the best validation score (the later one in a tie), or the last one if none has a
+    score."""
     return max(offered, key=lambda c: (-math.inf if c.val_score is None else c.val_score, c.global_step))
 
 
@@ -101,13 +102,13 @@ def _as_good(last: OfferedCheckpoint, best: OfferedCheckpoint, margin: float) ->
 
 
 def _learnt(path: Sequence[NodeView], best: OfferedCheckpoint, margin: float) -> bool:
-    """Whether the best checkpoint beats the base model by more than noise; unknown counts as yes."""
+    """Whether the best checkpoint beats the base model by more than noise. True if unknown."""
     base = path[0].curves.start_score if path and path[0].base_step == 0 else None
     return base is None or best.val_score is None or best.val_score > base + margin
 
 
 def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoint]) -> StartPoint:
-    """The best checkpoint from before step `since` of `on`, else the base model."""
+    """Best checkpoint before step `since` of `on`, otherwise the base model."""
     clean = [c for c in offered if c.node != on.node or c.step < since]
     if not clean:
         return StartPoint(
@@ -120,8 +121,7 @@ def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoin
 
 
 def _before_doubt(on: NodeView, path: Sequence[NodeView], offered: Sequence[OfferedCheckpoint]) -> StartPoint:
-    """The best checkpoint of the path from before the first node whose score is in doubt; else the base
-    model."""
+    """Best checkpoint of the path before the first node with a doubtful score, otherwise the base model."""
     numbers = [view.node for view in path]
     doubted = next((view.node for view in path if view.doubts), on.node)
     before = numbers[: numbers.index(doubted)] if doubted in numbers else []
@@ -137,7 +137,7 @@ def _before_doubt(on: NodeView, path: Sequence[NodeView], offered: Sequence[Offe
 def _before_decline(
     on: NodeView, offered: Sequence[OfferedCheckpoint], best: OfferedCheckpoint
 ) -> StartPoint:
-    """The best checkpoint of the phases before `on`, which lost against its start; else the base model."""
+    """Best checkpoint of the phases before `on`, which lost against its start."""
     earlier = [c for c in offered if c.node != on.node]
     if earlier:
         found = best_scored(earlier)
@@ -158,8 +158,8 @@ def _score(checkpoint: OfferedCheckpoint) -> str:
 
 
 def choose_length(finding: Finding, task: TaskView, *, unchanged: bool) -> int:
-    """Steps of the next phase: the usual length, half as much again for a run that is on its way up or goes
-    on unchanged."""
+    """Steps of the next phase: the usual length, or 1.5 times that for a run that improves or continues
+    unchanged."""
     longer = unchanged or finding.kind in _LONGER
     n_steps = round(task.phase_steps * 1.5) if longer else task.phase_steps
     return max(1, min(n_steps, task.max_phase_steps))
@@ -174,7 +174,7 @@ class Epochs:
 
 
 def count_epochs(task: TaskView, full: Hyperparameters, *, global_step: int, n_steps: int) -> Epochs:
-    """How many epochs the path has begun when the phase ends, with the sum in words."""
+    """Epochs that the path has begun when the phase ends, with the calculation as text."""
     batch = full.get(TRAIN_BATCH)
     batch = batch if isinstance(batch, int) and batch > 0 else 1
     per_epoch = max(1, task.n_train // batch)

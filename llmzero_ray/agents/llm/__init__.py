@@ -1,1 +1,1 @@
-"""Agents on a language model: their contexts, structured requests and budget."""
+"""Language-model agents: their contexts, structured requests and budget."""

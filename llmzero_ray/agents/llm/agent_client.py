@@ -1,10 +1,8 @@
-"""Structured responses of a language model, within a deadline and a budget: parse, validate, retry with the
-reason.
+"""Structured responses of a language model, within a deadline and a budget: parse, validate, and retry with
+the reason.
 
 A response that does not parse or validate is requested again within the same deadline: the model sees its
-answer, and the reason as the result of its tool. Every call is
-reported, failed ones included. Not here: prompts and schemas (agents.py, drafting/), transport (client.py),
-the budget (budget.py), records of calls (call_records.py).
+answer, and the reason as the tool result. Every call is reported, including failed ones.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from llmzero_ray.errors import AgentError, CapReachedError, ProposalError
 logger = logging.getLogger(__name__)
 
 _MIN_RETRY_S = 1.0
-"""Smallest remainder of the deadline, in seconds, for a retry."""
+"""Minimum remaining seconds of the deadline for a retry."""
 
 
 def _no_problems(parsed: Any) -> list[str]:  # noqa: ARG001
@@ -43,7 +41,7 @@ def _no_problems(parsed: Any) -> list[str]:  # noqa: ARG001
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """What was asked, and the answers to it that were refused."""
+    """A request, and the answers to it that were rejected."""
 
     texts: Rendered
     png: bytes | None
@@ -52,25 +50,26 @@ class Conversation:
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredRequest:
-    """One request of an agent: how its prompt is rendered, and how its response is parsed and validated."""
+    """Request of an agent: how its prompt is rendered, and how its response is parsed and validated."""
 
     agent: str
     node: int
     name: str
-    """Name of the call's record, unique for the node: `proposer-0`."""
+    """Name of the call's record, unique for the node, such as `proposer-0`."""
     render: Callable[[str | None], Rendered]
-    """Renders the prompt; the argument is the reason why the previous response was rejected, None at
-    first."""
+    """Callback that renders the prompt. Its argument is the reason why the previous response was rejected, or
+    None at first."""
     tool: Tool
     parse: Callable[[Any], Any]
-    """Parses the tool's input. Raises ProposalError when it does not match the schema."""
+    """Callback that parses the tool's input. Raises ProposalError if it does not match the schema."""
     max_tokens: tuple[int, ...]
-    """Token limit of the response, one for each try."""
+    """Token limit of the response for each try."""
     validate: Callable[[Any], list[str]] = _no_problems
-    """Problems of a parsed response, in words for the model; empty: it can be used."""
+    """Callback that returns the problems of a parsed response, as text for the model. Empty if it can be
+    used."""
     png: bytes | None = None
     conversation: Conversation | None = None
-    """An earlier request whose answer was refused, to be gone on with; None: `render` begins one."""
+    """An earlier request whose answer was refused, to be continued. If None, `render` begins a new one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +80,19 @@ class StructuredResponse:
     problems: tuple[str, ...] = ()
     conversation: Conversation
     content: tuple[Mapping[str, Any], ...]
-    """The answer itself."""
+    """Blocks of the answer."""
 
     def refused(self, reason: str) -> Conversation:
-        """The conversation with this answer refused."""
+        """The conversation with this answer rejected."""
         return _with_refusal(self.conversation, self.content, reason)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallReport:
-    """One call with its response or error, tokens, cost and latency."""
+    """A call with its response or error, tokens, cost and latency."""
 
     name: str
-    """The request's name with the number of the try: `proposer-0.1`."""
+    """Name of the request with the number of the try, such as `proposer-0.1`."""
     call: LlmCall
     model: str
     response: LlmResponse | None
@@ -109,14 +108,14 @@ class CallReport:
     estimated: bool = False
     """Whether a part of `usage` is a worst case."""
     reservations: tuple[str, ...] = ()
-    """Ids of the budget's reservations that the call has settled."""
+    """Ids of the budget reservations that the call has settled."""
 
 
 Report: TypeAlias = Callable[[CallReport], None]
 
 
 class AgentClient:
-    """Sends structured requests to one model; thread-safe."""
+    """Client that sends structured requests to one model. Thread-safe."""
 
     def __init__(
         self,
@@ -128,15 +127,15 @@ class AgentClient:
         deadline_s: float,
         thinking_tokens: int = 0,
     ) -> None:
-        """`client(node, name)` is the client of that call. `thinking_tokens`: added to every token limit once
-        a response was cut off, since some models think before they respond."""
+        """`client(node, name)` is the client of that call. `thinking_tokens` are added to every token limit
+        once a response was cut off, because some models think before they respond."""
         self.model = model
         self._client, self._budget, self._report = client, budget, report
         self._deadline_s, self._thinking_tokens = deadline_s, thinking_tokens
         self._extra_tokens = 0
 
     def generate(self, request: StructuredRequest) -> StructuredResponse:
-        """The parsed response; with `problems` when the last try still has some.
+        """Parsed response, with `problems` if the last try still has some.
 
         Raises:
             CapReachedError: the budget does not allow the call.
@@ -216,7 +215,7 @@ class AgentClient:
 
 
 class _FormError(ProposalError):
-    """An answer that does not fit its schema."""
+    """Error: an answer does not fit its schema."""
 
     def __init__(self, message: str, content: tuple[Mapping[str, Any], ...]) -> None:
         super().__init__(message)

@@ -1,9 +1,8 @@
-"""Agents driven by a language model behind the Messages API, with the offline expert as fallback.
+"""Language-model agents over the Messages API, with the offline expert as fallback.
 
-A fixed workflow: each decision is one structured request. A proposal that breaks a rule goes back to the
-model in the same conversation, with the reason; the second one is moved into its bounds. On any failure the
-search still gets a decision: the expert's proposal, or CONTINUE. Not here: prompts (prompts/), their values
-(context.py), retries and budget (agent_client.py).
+The workflow is fixed: each decision is one structured request. A proposal that breaks a rule is returned to
+the model in the same conversation, with the reason. The second one is moved into its bounds. On any failure
+the search still gets a decision: the expert's proposal, or CONTINUE.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
 """Token limits of responses."""
 THINKING_TOKENS = 4000
 MOST_ANSWERS = 64
-"""Answers that are kept in case they are refused."""
+"""Maximum answers that are kept in case they are rejected."""
 RULE = "early_stopper"
 
 DrawFigure: TypeAlias = Callable[[str, Any, int], bytes]
-"""(kind of picture, request, validation items) -> PNG; may take seconds and runs outside of actors."""
+"""(kind of figure, request, validation items) -> PNG. May take seconds, and runs outside of actors."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LlmAgentSettings:
-    """Settings of the agents that are the same in all requests of a search."""
+    """Settings of the agents that are constant during a search."""
 
     n_val: int
-    """Validation items."""
+    """Number of validation items."""
     n_gpus: int = 1
-    """GPUs of a slot."""
+    """Number of GPUs of a slot."""
     visual: bool = True
     multi_stage: bool = True
     priors: Priors = "paper"
-    """Whose experience the prompts hold."""
+    """Source of the experience in the prompts."""
     strict_tools: bool = True
     """Whether the server enforces the response schemas."""
     on_cap: Literal["expert", "stop"] = "expert"
     space: Space = VERL_SPACE
-    """What a proposal may set."""
+    """Hyper-parameters that a proposal may set."""
     backend: str = "claude"
-    """Recorded as the author of proposals."""
+    """Name that is recorded as the author of proposals."""
 
 
 class LlmAgents:
@@ -82,13 +81,14 @@ class LlmAgents:
         self._analyzer = ExpertErrorAnalyzer(n_gpus=settings.n_gpus)
         self._stopper = ExpertEarlyStopper(n_val=settings.n_val)
         self._answers: dict[tuple[str, int], StructuredResponse] = {}
-        """The newest answers of the model by agent and node, to be refused in the same conversation."""
+        """Newest answers of the model by agent and node, so that they can be rejected in the same
+        conversation."""
 
     # --- protocols ------------------------------------------------------------------------------------------
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The model's proposal, moved into its bounds where a second one still breaks a rule; else the
-        expert's.
+        """The model's proposal, moved into its bounds if a second one still breaks a rule. The expert's
+        proposal on failure.
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
@@ -116,7 +116,7 @@ class LlmAgents:
         )
 
     def analyze(self, request: ErrorRequest) -> Proposal:
-        """The model's fix of a failed phase, corrected or replaced in the same way as a proposal.
+        """The model's fix of a failed phase, corrected or replaced like a proposal.
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
@@ -145,7 +145,7 @@ class LlmAgents:
         )
 
     def judge(self, request: StopRequest) -> StopDecision:
-        """The model's verdict; CONTINUE on any error. At the cap the expert judges."""
+        """The model's verdict, or CONTINUE on any error. Once the budget is used up, the expert judges."""
         values = context.stop_context(
             request, n_val=self._settings.n_val, n_gpus=self._settings.n_gpus, checks=request.checks
         )
@@ -260,7 +260,7 @@ class LlmAgents:
         )
 
     def _figure(self, kind: str, request: Any) -> bytes | None:
-        """The figure of a request; None when it is switched off or cannot be drawn."""
+        """Figure of a request. None if figures are off, or if it cannot be drawn."""
         if not self._settings.visual:
             return None
         try:
@@ -280,7 +280,7 @@ def _diagnosis(response: ProposalSchema) -> Diagnosis:
 
 
 def _fallback(proposal: Proposal, why: str) -> Proposal:
-    """The expert's proposal with the reason why the model's is not used."""
+    """The expert's proposal, with the reason why the model's is not used."""
     why = collapse_whitespace(why)
     why = why if len(why) <= 400 else f"{why[:399]}…"
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Reading the API key, in the process and at the time of a call; it is never stored or printed."""
+"""Reads the API key in the process and at the time of a call. The key is never stored or printed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.settings import LlmSettings
 
 KEYLESS = "no-key-needed"
-"""Token for servers of one's own that check none; the SDK insists on one."""
+"""Placeholder token for your own server without a key, because the SDK requires one."""
 
 _MAX_FILE_BYTES = 4096
 
 
 def read_key(settings: LlmSettings) -> str | None:
-    """The key for the server that is asked; None: none is meant for it, and it is one of one's own that may
-    need none.
+    """API key for the server of `settings`. None if it is a server of your own, which may need no key, and
+    none is configured for it.
 
     Raises:
         LlmCallError: kind `no_key`: no key for Anthropic's server, or the key or its file is unusable.
@@ -42,7 +42,7 @@ def read_key(settings: LlmSettings) -> str | None:
 
 
 def is_missing(settings: LlmSettings) -> bool:
-    """Whether a key is needed and none is named anywhere: the server cannot be asked."""
+    """Whether a key is needed but none is configured, so that the server cannot be called."""
     named = (settings.key_file, os.environ.get(settings.key_env), os.environ.get(settings.key_file_env))
     return settings.base_url is None and not any((name or "").strip() for name in named)
 

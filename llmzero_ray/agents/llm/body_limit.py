@@ -1,4 +1,4 @@
-"""A limit for the bodies of responses, so that no server can fill the memory of this process."""
+"""Size limit for response bodies, so that no server can fill the memory of this process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.utils.text import one_line
 
 _MAX_BYTES = 16 * 1024**2
-"""A response is a few kilobytes."""
+"""Maximum bytes of a body. A usual response has a few kilobytes."""
 _MAX_COMPRESSED = {"identity": _MAX_BYTES, "gzip": 64 * 1024, "deflate": 64 * 1024}
-"""Content-encoding -> most bytes of a body as it is sent. Compressed bodies are not requested; these may grow
-a thousandfold, others and those compressed twice without any limit, so that none of them is read."""
+"""Content-encoding -> maximum bytes of a body as sent. Compressed bodies are not requested. These encodings
+may expand a thousandfold; others, and bodies compressed twice, have no limit and are rejected."""
 
 
 async def limit_body(response: httpx2.Response) -> None:
-    """Response hook of an HTTP client: a longer body raises while it is read.
+    """Response hook of an HTTP client that raises while a longer body is read.
 
     Raises:
         LlmCallError: from the reading, kind malformed.

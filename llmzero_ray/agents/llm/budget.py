@@ -1,8 +1,7 @@
-"""The ledger of the agents' calls, and a cap in dollars that concurrent calls cannot exceed.
+"""Ledger of the agents' calls, with a cap in dollars that concurrent calls cannot exceed.
 
-Every attempt of a call reserves its worst case before it is sent. An attempt that was lost on the way may
-have been billed and is booked at its worst case; one that the server refused costs nothing.
-Plain Python, thread-safe. Not here: prices (prices.py), worst cases (token_bound.py), transport (client.py).
+Every attempt of a call reserves its worst case before it is sent. A lost attempt may have been billed and is
+booked at its worst case. An attempt that the server rejected costs nothing. Plain Python, thread-safe.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from llmzero_ray.errors import CapReachedError
 logger = logging.getLogger(__name__)
 
 _ROUNDING = 1e-9
-"""Dollars by which sums of floats may differ from the cap."""
+"""Tolerance in dollars by which float sums may exceed the cap."""
 _PLAUSIBLE = 2
-"""Times the worst case: a server that reports more tokens than this is not believed."""
+"""Multiple of the worst case beyond which reported tokens are not believed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """One call that is over, or an attempt of it that was lost."""
+    """A finished call, or a lost attempt of one."""
 
     agent: str
     node: int
@@ -40,13 +39,13 @@ class LedgerEntry:
     outcome: str
     """`ok`, or the error's kind."""
     estimated: bool = False
-    """The server reported no tokens although it may bill some, or more than the call can have used: these are
-    the worst case."""
+    """Whether the tokens are worst cases: the server reported none although it may bill some, or more than
+    the call can have used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerTotal:
-    """A sum of entries."""
+    """Sum of entries."""
 
     calls: int = 0
     usage: Usage = field(default_factory=Usage)
@@ -55,27 +54,28 @@ class LedgerTotal:
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """Dollars reserved for one attempt; settle it exactly once. A copy from another process is equal."""
+    """Dollars reserved for one attempt, to be settled exactly once. Copies from other processes compare
+    equal."""
 
     agent: str
     node: int
     worst: Usage
     dollars: float
     id: str
-    """Unique, also beyond this process."""
+    """Id that is unique across processes."""
 
 
 class BudgetClient(Protocol):
-    """Reserves and settles attempts: a `BudgetLedger`, or a proxy of one in another process."""
+    """Client that reserves and settles attempts: a `BudgetLedger`, or a proxy of one in another process."""
 
     def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
-        """Set the worst case aside. Raises CapReachedError."""
+        """Reserve the worst case. Raises CapReachedError."""
         ...
 
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """Book the cost of the attempt; `usage` None: unknown, booked at the worst case."""
+        """Book the cost of the attempt. If `usage` is None, it is unknown and the worst case is booked."""
         ...
 
 
@@ -90,8 +90,8 @@ class BudgetLedger:
         *,
         prices: Mapping[str, Price] | None = None,
     ) -> None:
-        """`entries` restores a ledger, for instance after a restart; `cap_dollars` None: no cap; `prices` are
-        those of agents with a model of their own."""
+        """`entries` restores a ledger, for instance after a restart. If `cap_dollars` is None, there is no
+        cap. `prices` are those of agents with a model of their own."""
         self.price = price
         self._prices = dict(prices or {})
         self.cap_dollars = cap_dollars
@@ -100,10 +100,11 @@ class BudgetLedger:
         self._open: dict[str, Reservation] = {}
 
     def reserve(self, agent: str, node: int, worst: Usage, id_: str | None = None) -> Reservation:
-        """Set aside what an attempt can cost at most; to be settled after it. `id_` None: a new one.
+        """Reserve the maximum cost of an attempt; the caller settles it afterwards. If `id_` is None, a new
+        one is made.
 
         Raises:
-            CapReachedError: spent + reserved + this would pass the cap. Nothing is reserved then.
+            CapReachedError: spent + reserved + this would exceed the cap. Nothing is reserved then.
         """
         dollars = cost(worst, self._price_of(agent))
         with self._lock:
@@ -120,19 +121,20 @@ class BudgetLedger:
         return reservation
 
     def restore(self, reservation: Reservation) -> None:
-        """Hold a reservation again that a restart has lost and that is not settled."""
+        """Restore an open reservation after a restart."""
         with self._lock:
             self._open[reservation.id] = reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Free a reservation whose attempt was not sent; nothing is booked."""
+        """Release a reservation whose attempt was not sent, without booking anything."""
         with self._lock:
             self._open.pop(reservation.id, None)
 
     def settle(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """Book what the attempt cost and free the rest. `usage` None: unknown, the worst case is booked.
+        """Book what the attempt cost and free the rest. If `usage` is None, it is unknown and the worst case
+        is booked.
 
         Raises:
             ValueError: the reservation is not open (settled before, or of another ledger).
@@ -147,13 +149,13 @@ class BudgetLedger:
     def book(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """`settle` for a reservation that a restart has lost: booked even above the cap."""
+        """`settle` for a reservation lost in a restart. It is booked even above the cap."""
         with self._lock:
             return self._booked(reservation, usage, latency_s, outcome)
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """Every entry, in the order they were settled."""
+        """All entries, in the order of settling."""
         with self._lock:
             return tuple(self._entries)
 
@@ -165,19 +167,19 @@ class BudgetLedger:
 
     @property
     def dollars(self) -> float:
-        """Spent so far."""
+        """Dollars spent so far."""
         with self._lock:
             return self._spent()
 
     @property
     def reserved(self) -> float:
-        """Dollars set aside for calls under way."""
+        """Dollars reserved for calls in flight."""
         with self._lock:
             return self._held()
 
     @property
     def left(self) -> float | None:
-        """Dollars neither spent nor set aside; None: no cap."""
+        """Dollars neither spent nor reserved, or None if there is no cap."""
         with self._lock:
             return None if self.cap_dollars is None else self.cap_dollars - self._spent() - self._held()
 
@@ -231,23 +233,23 @@ def _is_plausible(usage: Usage, worst: Usage, price: Price) -> bool:
 
 
 class CallBudget:
-    """The reservations of one call: its transport reports every attempt, `finish` books them all.
+    """Reservations of one call. Its transport reports every attempt, and `finish` books them all.
 
-    The transport may report from another thread, and go on after its caller has given up.
+    The transport may report from another thread, and may continue after its caller has given up.
     """
 
     def __init__(self, client: BudgetClient, agent: str, node: int, worst: Usage) -> None:
-        """`worst`: what one attempt can cost at most."""
+        """`worst` is the maximum usage of one attempt."""
         self.n_attempts = 0
-        """Attempts that were sent."""
+        """Number of attempts sent."""
         self.usage = Usage()
-        """Tokens that were booked."""
+        """Tokens booked."""
         self.dollars = 0.0
         self.latency_s = 0.0
         self.estimated = False
-        """Whether a part of `usage` is a worst case and not what the server reported."""
+        """Whether a part of `usage` is a worst case that the server did not report."""
         self.reservations: tuple[str, ...] = ()
-        """Ids of the reservations that were settled."""
+        """Ids of the settled reservations."""
         self._client, self._agent, self._node, self._worst = client, agent, node, worst
         self._lock = threading.Lock()
         self._reserved: Reservation | None = None
@@ -256,7 +258,7 @@ class CallBudget:
         self._finished = False
 
     def begin_attempt(self) -> None:
-        """Reserve and count the next attempt; to be called before it is sent.
+        """Reserve and count the next attempt. The transport calls this before sending it.
 
         Raises:
             CapReachedError: the cap does not allow it; it must not be sent.
@@ -266,7 +268,7 @@ class CallBudget:
         self.n_attempts += 1
 
     def reserve(self) -> None:
-        """Reserve the worst case, unless it is reserved. Raises as `begin_attempt` does."""
+        """Reserve the worst case, unless already reserved. Raises as `begin_attempt` does."""
         # A ledger in another process is called without the lock, so that `finish` never waits for it.
         new = self._reserved is None
         reservation = self._client.reserve(self._agent, self._node, self._worst) if new else self._reserved
@@ -280,20 +282,20 @@ class CallBudget:
         raise LlmCallError("The call is over; nothing more is sent.", kind="deadline")
 
     def attempt_not_billed(self) -> None:
-        """The attempt was refused, or never left: its reservation serves the next one."""
+        """Record that the attempt was rejected or never sent: its reservation serves the next one."""
         with self._lock:
             self._may_be_billed = False
 
     def attempt_lost(self) -> None:
-        """The attempt was sent and no response arrived: it stays reserved until it is booked."""
+        """Record that the attempt was sent without a response: it stays reserved until it is booked."""
         with self._lock:
             if self._reserved is not None and not self._finished:
                 self._lost.append(self._reserved)
                 self._reserved, self._may_be_billed = None, False
 
     def finish(self, *, usage: Usage | None, latency_s: float, outcome: str) -> None:
-        """Book the call. `usage` None: the server reported nothing. Lost and unanswered attempts are booked
-        at their worst case."""
+        """Book the call. `usage` is None if the server reported nothing. Lost and unanswered attempts are
+        booked at their worst case."""
         with self._lock:
             self._finished, self.latency_s = True, latency_s
             reserved, lost = self._reserved, self._lost
@@ -313,22 +315,23 @@ class CallBudget:
 
 
 class LlmClient(Protocol):
-    """A client of a language model: `MessagesClient`, or the replay of a recorded call."""
+    """Client of a language model: `MessagesClient`, or the replay of a recorded call."""
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
-        """The response; blocks. Every attempt begins with `budget.begin_attempt`. Raises LlmCallError."""
+        """Response to the call; blocks. Every attempt begins with `budget.begin_attempt`. Raises
+        LlmCallError."""
         ...
 
     def worst_case(self, call: LlmCall) -> Usage:
-        """Upper bound of what one attempt can cost."""
+        """Upper bound of the tokens of one attempt."""
         ...
 
 
 def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> LlmResponse:
-    """The response to `call`; `budget` is always finished, on errors too.
+    """Response to `call`. `budget` is always finished, also on errors.
 
     Raises:
-        CapReachedError: an attempt could have passed the cap; it was not sent.
+        CapReachedError: an attempt could have exceeded the cap; it was not sent.
         LlmCallError: no usable response; its cost is booked under the error's kind.
     """
     usage: Usage | None = None

@@ -1,8 +1,5 @@
-"""Records of the agents' calls: a JSON record with the node, and events in the journal, from which the ledger
-is made again.
-
-Not here: sums and the cap (budget.py), making calls (agent_client.py), replaying responses (replay.py).
-"""
+"""Records of the agents' calls: a JSON record with the node, and journal events from which the ledger is
+rebuilt."""
 
 from __future__ import annotations
 
@@ -26,11 +23,11 @@ logger = logging.getLogger(__name__)
 
 Post: TypeAlias = Callable[[Event], None]
 WriteCall: TypeAlias = Callable[[int, str, Mapping[str, Any], bytes | None], None]
-"""(node, name, record, PNG of the figure): stores a call's record with its node."""
+"""Callback that stores a call's record with its node: (node, name, record, PNG of the figure)."""
 
 
 class CallRecorder:
-    """Stores the record of each call, then posts its event; a failed write never fails the call."""
+    """Stores the record of each call, then posts its event. A failed write never fails the call."""
 
     def __init__(self, prompts_digest: str, post: Post, write_call: WriteCall) -> None:
         self._digest, self._post, self._write_call = prompts_digest, post, write_call
@@ -74,7 +71,7 @@ def call_event(
     source: str,
     reservations: tuple[str, ...] = (),
 ) -> ev.AgentCalled:
-    """The event of a call that is booked as `entry`; the other arguments are the event's fields."""
+    """Event of a call that is booked as `entry`. The other arguments are the event's fields."""
     return ev.AgentCalled(
         node=entry.node,
         agent=entry.agent,
@@ -93,8 +90,8 @@ def call_event(
 
 
 def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
-    """The event of a request whose process died before the bill was known: its worst case, which the provider
-    may have billed in full."""
+    """Event of a request whose process died before its cost was known: its worst case, which the provider may
+    have billed in full."""
     entry = LedgerEntry(
         agent=reservation.agent,
         node=reservation.node,
@@ -118,8 +115,8 @@ def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
 def recorded_event(
     name: str, record: Mapping[str, Any], reservations: tuple[str, ...] = ()
 ) -> ev.AgentCalled:
-    """The event of a call of node 0 whose process died before it was journalled, from its record; it settles
-    these reservations."""
+    """Event, made from its record, of a call of node 0 whose process died before it was journalled. It
+    settles these reservations."""
     answer = record["answer"] or {}
     entry = LedgerEntry(
         agent=record["agent"],
@@ -141,7 +138,7 @@ def recorded_event(
 
 
 def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
-    """What `call_event` was given as `entry`."""
+    """Entry from which `call_event` made the event."""
     return LedgerEntry(
         agent=event.agent,
         node=event.node,
@@ -154,7 +151,7 @@ def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
 
 
 def reserved_event(reservation: Reservation, holder: ev.CallHolder) -> ev.CallReserved:
-    """The event of a reservation that a process is about to use."""
+    """Event of a reservation that a process is about to use."""
     return ev.CallReserved(
         node=reservation.node,
         agent=reservation.agent,
@@ -167,7 +164,7 @@ def reserved_event(reservation: Reservation, holder: ev.CallHolder) -> ev.CallRe
 
 
 class JournalledBudget:
-    """A ledger whose reservations are in a journal before a request is sent."""
+    """Ledger whose reservations are journalled before a request is sent."""
 
     def __init__(self, ledger: BudgetLedger, post: Post) -> None:
         self._ledger, self._post = ledger, post
@@ -193,8 +190,8 @@ class JournalledBudget:
 
 
 class CheckBudget(JournalledBudget):
-    """A ledger of a model's check, while there is no journal: `book` is given each call as lost, at its worst
-    case, before it is sent, and again under the same `source` once its bill is known."""
+    """Ledger for checking a model, while there is no journal. The callback `book` receives each call twice:
+    as lost, at its worst case, before it is sent, and under the same `source` once its cost is known."""
 
     def __init__(self, ledger: BudgetLedger, book: Callable[[ev.AgentCalled], None], model: str) -> None:
         super().__init__(ledger, lambda _: None)
@@ -221,7 +218,7 @@ def _check_source(reservation: Reservation) -> str:
 def ledger_of(
     facts: Mapping[str, Any], cap_dollars: float | None, events: Iterable[Event] = ()
 ) -> BudgetLedger:
-    """What these events say was spent, at the prices of `facts` (`SearchStarted.agents`)."""
+    """Ledger restored from events, at the prices of `facts` (`SearchStarted.agents`)."""
     own = {agent: _price(numbers) for agent, numbers in facts.get("prices", {}).items()}
     entries = [booked_entry(event) for event in events if isinstance(event, ev.AgentCalled)]
     return BudgetLedger(_price(facts["price"]), cap_dollars, entries, prices=own)
@@ -232,7 +229,7 @@ def _price(numbers: Mapping[str, Any]) -> Price:
 
 
 def _token_fields(usage: Usage) -> dict[str, int]:
-    """The fields of an event that hold these tokens."""
+    """Fields of an event for these tokens."""
     return {
         "input_tokens": usage.input,
         "output_tokens": usage.output,
@@ -242,7 +239,7 @@ def _token_fields(usage: Usage) -> dict[str, int]:
 
 
 def _usage_of(event: ev.AgentCalled | ev.CallReserved) -> Usage:
-    """The tokens that `_token_fields` was given."""
+    """Tokens from the fields that `_token_fields` made."""
     return Usage(
         input=event.input_tokens,
         output=event.output_tokens,
@@ -252,7 +249,7 @@ def _usage_of(event: ev.AgentCalled | ev.CallReserved) -> Usage:
 
 
 def open_reservations(events: Iterable[Event]) -> dict[str, tuple[Reservation, ev.CallHolder]]:
-    """Reservations of a journal that no call has settled, by id, each with who holds it."""
+    """Open reservations of a journal by id, each with its holder."""
     found: dict[str, tuple[Reservation, ev.CallHolder]] = {}
     for event in events:
         if isinstance(event, ev.CallReserved):
@@ -271,8 +268,8 @@ def open_reservations(events: Iterable[Event]) -> dict[str, tuple[Reservation, e
 
 
 def prompt_hash(call: LlmCall) -> str:
-    """sha256 over all that a call sends: texts, picture, tools, refused answers and exchanges without ids of
-    the server."""
+    """SHA-256 of a call's content: texts, picture, tools, rejected answers and exchanges, without the
+    server's ids."""
     parts: dict[str, Any] = {
         "system": [block.text for block in call.system],
         "content": [

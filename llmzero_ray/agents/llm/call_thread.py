@@ -1,7 +1,7 @@
-"""A coroutine in a thread with its own event loop, which ends with it.
+"""Runs a coroutine in a thread with its own event loop, which ends with it.
 
-The caller's event loop never waits for a language model, and the caller's time-out holds even where the
-coroutine blocks its loop.
+The caller's event loop never waits for a language model, and the caller's timeout holds even if the coroutine
+blocks its loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CallThread(Generic[T]):
-    """Runs one coroutine; the thread is a daemon and leaves nothing behind."""
+    """Thread that runs one coroutine. It is a daemon and leaves nothing behind."""
 
     def __init__(self, work: Coroutine[Any, Any, T], name: str) -> None:
         self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -26,7 +26,7 @@ class CallThread(Generic[T]):
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def result(self, timeout_s: float) -> T:
-        """What the coroutine returned; blocks.
+        """Result of the coroutine; blocks.
 
         Raises:
             TimeoutError: it has not returned in time; it is cancelled.

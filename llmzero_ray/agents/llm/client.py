@@ -1,9 +1,8 @@
-"""The client of the Messages API: one call, one response through a tool, within one deadline.
+"""Client of the Messages API: one call and one response through a tool, within one deadline.
 
-Retries, back-off, `retry-after`, time-outs of connections and types of errors are the anthropic SDK's. What
-it lacks is here: one deadline over all attempts, and a reservation in the budget before each of them. The key
-is read for each call and lives only in that call's frames: errors leave them as values, without traceback.
-Not here: prompts (prompts.py), cost (budget.py), request and response bodies (messages_api.py).
+The anthropic SDK provides retries, back-off, `retry-after`, connection timeouts and error types. This module
+adds one deadline over all attempts, and a budget reservation before each of them. The key is read for each
+call and lives only in that call's frames: errors leave them as values, without traceback.
 """
 
 from __future__ import annotations
@@ -54,25 +53,25 @@ T = TypeVar("T")
 _Work: TypeAlias = Callable[["_Attempts", "AsyncAnthropic"], Coroutine[Any, Any, T]]
 
 GRACE_S = 0.25
-"""How long past the deadline a caller waits for a thread that is too busy to keep it."""
+"""Seconds past the deadline that a caller waits for a thread that is too busy to keep it."""
 _CONNECT_S = 10.0
 _MAX_RETRIES = 1_000
-"""More than any deadline allows: the deadline ends them."""
+"""Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
 _PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "server", "connection"})
-"""What the SDK tries again: 408, 409, 429, 5xx and broken connections."""
+"""Errors that the SDK retries: 408, 409, 429, 5xx and broken connections."""
 # These failed before the request left, so that nothing can have been billed.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 _KEY_HEADERS = ("authorization", "x-api-key")
 _PUBLIC_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length"}
 _PUBLIC_HEADERS |= {"transfer-encoding", "anthropic-version", "anthropic-beta"}
-"""What a request to the API cannot do without, beside the SDK's own `x-stainless-...`."""
+"""Headers that a request to the API needs, besides the SDK's own `x-stainless-...`."""
 # Fields that every version of the SDK takes by name. The others come and go (temperature went, effort came),
 # while the server decides by model what it accepts.
 _NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_choice"})
 
 
 class MessagesClient:
-    """Calls one model; thread-safe, any number of calls at once; picklable."""
+    """Client that calls one model. Thread-safe, with any number of concurrent calls, and picklable."""
 
     def __init__(self, settings: LlmSettings) -> None:
         if importlib.util.find_spec("anthropic") is None:
@@ -85,8 +84,8 @@ class MessagesClient:
         self._running: set[CallThread[Any]] = set()
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
-        """The response; blocks this thread at most the deadline and `GRACE_S`. Not for an event loop's
-        thread.
+        """Response to the call. Blocks this thread for at most the deadline and `GRACE_S`, so it must not run
+        on an event loop's thread.
 
         Raises:
             CapReachedError: `budget` refused an attempt; it was not sent.
@@ -100,17 +99,18 @@ class MessagesClient:
         return self._run(work, budget, deadline_s)
 
     def check(self, *, image: bytes | None = None, budget: BudgetClient | None = None) -> Usage:
-        """Ask the server for its model, to find a wrong key, base_url or model before anything is reserved.
+        """Query the server for its model, to detect a wrong key, base_url or model before anything is
+        reserved.
 
-        Blocks like `call`, under `check_deadline_s`. With `image` (a small PNG) also whether the model takes
-        images. A server without an endpoint for models gets a message of one token instead, which is paid
-        from `budget` as agent `check`.
+        Blocks like `call`, under `check_deadline_s`. With `image` (a small PNG), also check whether the model
+        accepts images. A server without a models endpoint gets a message of one token instead, paid from
+        `budget` as agent `check`.
 
-        Returns what that cost: no tokens where the endpoint exists.
+        Returns its usage, which is zero if the endpoint exists.
 
         Raises:
             CapReachedError: `budget` does not allow the message; it was not sent.
-            LlmCallError: what is wrong.
+            LlmCallError: the check failed; `kind` says why.
         """
         import anthropic  # noqa: F401 - takes seconds, which the deadline should not pay
 
@@ -132,15 +132,15 @@ class MessagesClient:
         return usage
 
     def worst_case(self, call: LlmCall) -> Usage:
-        """Upper bound of what one attempt at `call` can cost."""
+        """Upper bound of the tokens of one attempt at `call`."""
         return worst_case(call, self.settings)
 
     def warm_up(self) -> None:
-        """Import the SDK in the background: the first call comes when seconds count."""
+        """Import the SDK in the background, because the first call may be urgent."""
         threading.Thread(target=importlib.import_module, args=("anthropic",), daemon=True).start()
 
     def close(self) -> None:
-        """Give up the calls under way; later ones are made as before."""
+        """Cancel the calls in flight. Later calls still work."""
         for thread in tuple(self._running):
             thread.cancel()
 
@@ -216,7 +216,7 @@ class MessagesClient:
 
 
 class _Attempts:
-    """The attempts of one call: a middleware of the SDK, which runs it for each attempt."""
+    """Attempts of one call: a middleware that the SDK runs for each attempt."""
 
     def __init__(self, settings: LlmSettings, budget: CallBudget, deadline_s: float) -> None:
         self.budget = budget
@@ -225,7 +225,7 @@ class _Attempts:
         self._started = time.monotonic()
         self._key: str | None = None
         self._failure: LlmCallError | None = None
-        """What the last attempt failed with; None while none has, or one is under way."""
+        """Failure of the last attempt. None before the first failure, or during an attempt."""
         self._last = ""
 
     def elapsed_s(self) -> float:
@@ -233,11 +233,11 @@ class _Attempts:
         return time.monotonic() - self._started
 
     def left_s(self) -> float:
-        """Seconds to the deadline; negative after it."""
+        """Seconds until the deadline, negative after it."""
         return self._deadline_s - self.elapsed_s()
 
     async def outcome_of(self, work: _Work[T]) -> T | LlmzeroError:
-        """The result of `work`, or any failure of it as a value: nothing that saw the key is raised."""
+        """Result of `work`, or its failure as a value, so that nothing that saw the key is raised."""
         try:
             # The SDK limits each attempt, not all of them together with their waits.
             async with asyncio.timeout(self.left_s()):
@@ -253,26 +253,26 @@ class _Attempts:
             return self.described(LlmCallError(f"The call could not be made: {what}", kind="bad_request"))
 
     async def create(self, sdk: AsyncAnthropic, body: dict[str, Any]) -> bytes:
-        """The body that answers `POST /v1/messages`."""
+        """Response body of `POST /v1/messages`."""
         named = {name: value for name, value in body.items() if name in _NAMED}
         extra = {name: value for name, value in body.items() if name not in _NAMED}
         response = await sdk.messages.with_raw_response.create(**named, extra_body=extra)
         return self.content(response.http_response)
 
     def content(self, response: Any) -> bytes:
-        """A response's body, without the key."""
+        """Body of a response, without the key."""
         body: bytes = response.content
         return body.replace(self._key.encode(), b"[key]") if self._key else body
 
     def late(self) -> LlmCallError:
-        """The error of a call whose time is up."""
+        """Error of a call whose deadline has passed."""
         n_attempts = self.budget.n_attempts
         last = f"; last: {self._last}" if self._last else ""
         tries = f" ({n_attempts} attempts{last})" if n_attempts else ""
         return LlmCallError(f"No answer within {self._deadline_s:g} s{tries}.", kind="deadline")
 
     def described(self, error: LlmzeroError) -> LlmzeroError:
-        """The error with what is known of the call, and without the frames that it comes from."""
+        """The error with details of the call, without the frames that raised it."""
         error.__traceback__ = error.__context__ = error.__cause__ = None
         if isinstance(error, LlmCallError):
             error.n_attempts = self.budget.n_attempts
@@ -311,22 +311,22 @@ class _Attempts:
             return await work(self, sdk)
 
     def _direct_routes(self) -> dict[str, None]:
-        """Addresses that no proxy of the environment is asked for: a server of this machine's own."""
+        """Addresses for which the environment's proxy is not used: a server on this machine."""
         if not self._settings.is_on_this_machine:
             return {}
         host = urllib.parse.urlsplit(self._settings.url).hostname or ""
         return {f"all://[{host}]" if ":" in host else f"all://{host}": None}
 
     async def _withhold(self, request: Any) -> None:
-        """Request hook: a redirect to another server takes along what the API needs, and neither the key nor
-        a header of the user's."""
+        """Request hook: a redirect to another server carries the headers that the API needs, but neither the
+        key nor the user's headers."""
         if not self._settings.is_own_server(str(request.url)):
             for name in list(request.headers):
                 if name not in _PUBLIC_HEADERS and not name.startswith("x-stainless-"):
                     del request.headers[name]
 
     async def _attempt(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-        """One attempt, reserved before it is sent. Whether another one follows is for the SDK to decide."""
+        """One attempt, reserved before it is sent. The SDK decides whether another one follows."""
         import anthropic
 
         self.budget.begin_attempt()  # this loop is the call's alone: it may wait for the ledger

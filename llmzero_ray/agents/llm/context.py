@@ -1,8 +1,8 @@
-"""The context of each agent's prompt: plain values for the templates, from the agents' requests.
+"""Context of each agent's prompt: plain values for the templates, made from the agents' requests.
 
-`stable_context` is the same for a whole search and comes first in every prompt, so that it can be cached; the
-other functions give what changes with each call. Pure: no file, no clock. The context of a forced fresh start
-has no checkpoints. Not here: the templates (prompts/*.md.j2), figures (figures.py).
+`stable_context` is constant during a search and comes first in every prompt, so that it can be cached. The
+other functions return the values that change with each call. Pure: no file, no clock. The context of a forced
+fresh start has no checkpoints.
 """
 
 from __future__ import annotations
@@ -62,28 +62,29 @@ Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
 MOST_SOURCES = 8
-"""Most data sources that are listed."""
+"""Maximum data sources that are listed."""
 SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
-"""Most characters of what was said when the shown phase, and one before it, was proposed."""
+"""Maximum characters of the diagnosis from when the shown phase, and earlier ones, were proposed."""
 HINTS_ROOM = 4000
-"""Most characters of all hints together."""
+"""Maximum characters of all hints together."""
 MOST_ANSWERS, ANSWER_ROOM = 3, 400
-"""Most answers that are shown, and most characters of each prompt and each answer."""
+"""Maximum answers that are shown, and maximum characters of each prompt and each answer."""
 REWARD_ROOM = 300
-"""Most characters of what a reward says of itself."""
+"""Maximum characters of a reward's description."""
 DESCRIPTION_ROOM = 1200
-"""Most characters of the task's description."""
+"""Maximum characters of the task's description."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
-"""Metrics in the early stopper's context beside validation."""
+"""Metrics in the early stopper's context besides validation."""
 MOST_STANDINGS, MOST_VERDICTS = 8, 4
-"""Most validations that are compared with the incumbent, and most earlier verdicts, the latest ones."""
+"""Maximum validations that are compared with the incumbent, and maximum earlier verdicts (the latest
+ones)."""
 STATES: Mapping[str, str] = {
     "slow": "it rises, but little",
     "declining": "validation falls or swings, without a collapse",
     "collapsing": "reward, entropy or KL break away",
     "inactive": "nothing is learnt",
 }
-"""State of a diagnosis -> what it means; the others say it themselves."""
+"""State of a diagnosis -> its meaning. The other states are self-explanatory."""
 _ALL_STATES: tuple[str, ...] = get_args(DiagnosisState)
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _UNCHANGEABLE = ("duration", "fixed")
@@ -104,11 +105,11 @@ def stable_context(
     priors: Priors = "paper",
     space: Space = VERL_SPACE,
 ) -> Context:
-    """The context that all calls of a search share: the task, its limits, notes on metrics and
-    hyper-parameters.
+    """Context that all calls of a search share: the task, its limits, notes on metrics and hyper-parameters.
 
-    `n_val`: validation items. `visual`: a picture comes with each call. `multi_stage`: phases may resume.
-    `priors`: whose experience the notes hold. `space`: what a proposal may set.
+    `n_val` is the number of validation items. `visual` says that each call has a figure, `multi_stage` that
+    phases may resume. `priors` is the source of the notes' experience, `space` the hyper-parameters that a
+    proposal may set.
     """
     knowledge = knowledge.with_priors(priors)
     notes = list(knowledge.metrics.values())
@@ -165,7 +166,7 @@ def _metric(note: MetricNote) -> Context:
 
 
 def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
-    """The hyper-parameters that a proposal may change, by group, with what they accept and what they do."""
+    """Hyper-parameters that a proposal may change, by group, with their allowed values and effects."""
     groups: dict[str, list[Context]] = {}
     for row in space.parameters:
         if row.group not in _UNCHANGEABLE and space.forbidden(row.key) is None:
@@ -197,7 +198,7 @@ def _key_hint(row: Parameter, space: Space) -> str:
 
 
 def _range(row: Parameter) -> str:
-    """What a row accepts, in a few signs: `0..0.1`, `>= 1`, `true/false`, `constant/cosine`."""
+    """Allowed values of a row in short form: `0..0.1`, `>= 1`, `true/false`, `constant/cosine`."""
     if row.kind == "bool":
         return "true/false"
     if row.choices:
@@ -265,7 +266,7 @@ def proposer_context(
 
 
 def answer_lines(on: NodeView) -> list[Context]:
-    """The phase's answers that are shown: `title` in our words, `text` as quoted data."""
+    """Shown answers of the phase: `title` in our words, `text` as quoted data."""
     return [{"title": _answer_title(one), "text": _answer_text(one)} for one in on.answers[:MOST_ANSWERS]]
 
 
@@ -282,7 +283,7 @@ def _answer_text(one: Answer) -> str:
 
 
 def answer_text(proposal: Proposal | None) -> str:
-    """A refused proposal in a line: start, length and changes; empty when it is not known."""
+    """Rejected proposal in one line: start, length and changes. Empty if it is not known."""
     if proposal is None:
         return ""
     at = proposal.resume_from
@@ -292,7 +293,7 @@ def answer_text(proposal: Proposal | None) -> str:
 
 
 def _hints(hints: Sequence[str]) -> list[str]:
-    """The newest hints that have room, oldest first, each on one line without control characters."""
+    """Newest hints that fit, oldest first, each on one line without control characters."""
     kept: list[str] = []
     for hint in (one_line(text, None) for text in reversed(hints)):
         if sum(map(len, kept)) + len(hint) > HINTS_ROOM:
@@ -302,7 +303,7 @@ def _hints(hints: Sequence[str]) -> list[str]:
 
 
 def _by_source(curves: Curves) -> list[str]:
-    """Validation by data source, where there are several: `chem: 0.310 -> 0.332`."""
+    """Validation by data source, if there are several: `chem: 0.310 -> 0.332`."""
     names = [n for n in curves.metrics if n.startswith(VAL_CORE) and n.endswith("/mean@1")]
     if len(names) < 2:
         return []
@@ -360,7 +361,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
 
 
 def _estimate(memory: MemoryView | None) -> list[str]:
-    """The estimate of GPU memory in lines: the verdict, single remedies, and some that fit together."""
+    """GPU memory estimate as lines: the verdict, single remedies, and a combination that fits."""
     if memory is None:
         return []
     together = ", ".join(f"{short(key)}: {format_value(key, value)}" for key, value in memory.fix.items())
@@ -378,7 +379,7 @@ def _peak(curves: Curves, name: str) -> str:
 
 
 def _chain(chain: Sequence[NodeView]) -> list[str]:
-    """Failed attempts, oldest first, each with what it changed against the one before."""
+    """Failed attempts, oldest first, each with its changes against the previous one."""
     lines = []
     for before, node in zip((None, *chain), chain, strict=False):
         tried = "" if before is None else nodes.changes(before.hyperparameters, node.hyperparameters) + " => "
@@ -393,7 +394,7 @@ def stop_context(
     request: StopRequest, *, n_val: int = 500, n_gpus: int = 1, checks: Sequence[str] = ()
 ) -> Context:
     """Context of the early stopper: validation of the running phase and of the incumbent by global step, the
-    differences between them, earlier verdicts, what a stop saves, and a few metrics. `checks`: findings of
+    differences between them, earlier verdicts, what a stop saves, and a few metrics. `checks` are findings of
     the deterministic rules."""
     running, incumbent = request.running, request.incumbent
     steps = (*running.curves.steps, *running.curves.val_steps)

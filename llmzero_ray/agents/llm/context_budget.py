@@ -1,6 +1,7 @@
-"""The budget of a search as text: which limit binds first, how many steps it leaves, and what a step costs.
+"""Budget of a search as text: which limit binds first, how many steps it leaves, and the cost of a step.
+compute.py counts and charges compute.
 
-Compute is counted by compute.py, which also charges it. Not here: dollars of single calls (budget.py).
+ Not here: dollars of single calls (budget.py).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def budget_lines(
     others: Iterable[NodeView] = (),
     plans: bool = True,
 ) -> list[str]:
-    """One line for each limit, the one that binds first on top. For an agent that `plans` a phase also what a
-    step of the `shown` node's configuration costs, what ends a phase that does not fit, and which of the
-    `others` draw on the budget too."""
+    """One line for each limit, beginning with the one that binds first. For an agent that `plans` a phase,
+    also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, and
+    which of the `others` use the same budget."""
     found = [*_compute(budget, shown, phase_steps), *_hours(budget, shown, phase_steps, n_gpus)]
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
@@ -49,7 +50,7 @@ def budget_lines(
 
 
 def without_own_steps(budget: Budget, running: NodeView) -> Budget:
-    """The budget with what a running phase has computed so far taken off."""
+    """The budget minus the compute of a running phase so far."""
     if budget.compute is None:
         return budget
     used = amount(tokens_so_far(running.hyperparameters, running.curves), budget.compute.cost)
@@ -58,8 +59,8 @@ def without_own_steps(budget: Budget, running: NodeView) -> Budget:
 
 
 def phase_cost(budget: Budget, node: NodeView) -> str:
-    """`cost 21.3%` of the search's compute, or `cost 1.2 GPU hours` where hours are limited; empty where
-    neither is, or it is not known."""
+    """`cost 21.3%` of the search's compute, or `cost 1.2 GPU hours` if hours are limited. Empty if neither is
+    limited, or the cost is not known."""
     if budget.compute is not None and budget.whole_compute:
         known = node.tokens is not None
         return f"cost {_share(budget, amount(node.tokens, budget.compute.cost))}" if known else ""
@@ -68,7 +69,7 @@ def phase_cost(budget: Budget, node: NodeView) -> str:
 
 
 _Limit = tuple[float, str, str]
-"""(phases of the usual length that it still allows, name, what is left)."""
+"""(remaining phases of the usual length, name, remaining amount)."""
 
 
 def _compute(budget: Budget, shown: NodeView, phase_steps: int) -> list[_Limit]:
@@ -115,7 +116,7 @@ def _dollars(budget: Budget) -> list[_Limit]:
 
 
 def _step_costs(budget: Budget, shown: NodeView) -> list[str]:
-    """What the compute of a step is made of, and what becomes of steps that do not fit."""
+    """Parts of a step's compute, and the effect on steps that do not fit."""
     if budget.compute is None or not budget.whole_compute:
         return []
     cost, tokens = budget.compute.cost, _step(shown)
@@ -153,7 +154,7 @@ def _validation(budget: Budget, shown: NodeView, step: float) -> str:
 
 
 def _step(node: NodeView) -> TokenCounts | None:
-    """Mean tokens of one step: as charged, or of a phase that still trains as it goes."""
+    """Mean tokens of one step: as charged, or measured so far for a phase that still trains."""
     return node.step_tokens or step_tokens(node.hyperparameters, node.curves)
 
 

@@ -1,7 +1,4 @@
-"""Synthetic requests of every shape, for checking prompts before a search; no number is a measurement.
-
-Not here: the check itself (prompts.py).
-"""
+"""Synthetic requests of every shape, for checking prompts before a search. No number is a measurement."""
 
 from __future__ import annotations
 
@@ -48,8 +45,8 @@ TASK = TaskView(
 
 
 def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Context, Context]]:
-    """(stable, call) of requests that reach every branch of an agent's templates: everything there, nothing
-    there, and a forced fresh start."""
+    """(stable, call) contexts of requests that reach every branch of an agent's templates: complete, empty,
+    and a forced fresh start."""
     full = stable_context(agent, TASK, knowledge)
     bare = stable_context(agent, TASK, knowledge, visual=False, multi_stage=False)
     if agent == "proposer":
@@ -77,7 +74,7 @@ def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Conte
 
 
 def proposal_request(*, bare: bool = False) -> ProposalRequest:
-    """A node with everything an agent may see, or the smallest possible one."""
+    """Request with everything that an agent may see, or the smallest possible one."""
     root = _node(0, "root", _curves(40))
     if bare:
         alone = replace(root, curves=Curves(), score=None, best_step=None)
@@ -103,7 +100,8 @@ def proposal_request(*, bare: bool = False) -> ProposalRequest:
 
 
 def error_request(*, bare: bool = False) -> ErrorRequest:
-    """A phase that ran out of memory after another attempt, or one of which nothing is known."""
+    """Request about a phase that ran out of memory after another attempt, or with as little information as
+    possible."""
     root = _node(0, "root", _curves(20))
     if bare:
         lost = replace(root, curves=Curves(), status="failed", score=None, best_step=None)
@@ -125,7 +123,7 @@ def error_request(*, bare: bool = False) -> ErrorRequest:
 
 
 def stop_request(*, bare: bool = False) -> StopRequest:
-    """A running phase beside the best one, with a history or without."""
+    """Request about a running phase and the best one, with or without a history."""
     best = _node(0, "root", _curves(40))
     running = _node(1, "evolve", Curves() if bare else _curves(15, base=20))
     path = () if bare else tuple(zip(best.curves.val_steps, best.curves.val_scores, strict=True))

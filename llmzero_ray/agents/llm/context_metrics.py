@@ -1,8 +1,7 @@
 """Metric series of a phase as short lines of text: first and last value, trend and noise, extremes, level
 shifts.
 
-The numbers come from dynamics.py. Metric names are untrusted: they are sanitised and bounded. Not here: the
-choice of phases, and validation (context.py).
+The numbers come from dynamics.py. Metric names are untrusted: they are sanitised and bounded.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from llmzero_ray.records.metrics import (
 from llmzero_ray.utils.text import number
 
 POINTS = 12
-"""Most validations that are shown, and most stretches of a longer series."""
+"""Maximum validations that are shown, and maximum segments of a longer series."""
 STEPS_SHOWN = 20
-"""A series of no more steps is shown step by step."""
+"""Maximum steps of a series that is shown step by step."""
 FEWEST = 5
-"""Points from which a series has a level and a trend; of fewer ones each is shown."""
+"""Minimum points for a level and a trend. In a shorter series each point is shown."""
 FEW_POINTS = 6
-"""Most points of a series that is shown beside others of its kind."""
+"""Maximum points of a series that is shown with others of its kind."""
 COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
-"""Metrics of which a few points are shown beside the summary."""
+"""Metrics of which a few points are shown besides the summary."""
 UNKNOWN_SHOWN = 8
-"""Metrics without a note: this many are summarised, the rest is counted."""
+"""Maximum metrics without a note that are summarised. The rest is counted."""
 BACKGROUND_CHARS, STEADY_CHARS = 150, 450
-"""Room for background metrics, and for those that never change; what does not fit is counted."""
+"""Maximum characters for background metrics, and for constant ones. The rest is counted."""
 HIDDEN = (EPOCH, GLOBAL_STEP)
 """VeRL's own counters, which contradict the steps of the search."""
 
@@ -89,20 +88,20 @@ def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, obje
 
 
 def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> list[str]:
-    """Known metrics in the order of the notes, then the others; validation and counters left out."""
+    """Known metrics in the order of the notes, then the others, without validation and counters."""
     rank = {name: i for i, note in enumerate(notes.values()) for name in note.names}
     shown = [n for n in names if n not in HIDDEN and not n.startswith((VAL_CORE, VAL_AUX))]
     return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
 
 
 def _background(found: Sequence[Series], notes: Mapping[str, MetricNote]) -> list[str]:
-    """The metrics that name a note, then those that changed most, as far as BACKGROUND_CHARS go."""
+    """Metrics that name a note, then those that changed most, up to BACKGROUND_CHARS."""
     ranked = sorted(found, key=lambda one: (one.name not in notes, -_relative_change(one), one.name))
     return _bounded([short_summary(one) for one in ranked], BACKGROUND_CHARS, "which changed less")
 
 
 def _bounded(lines: Sequence[str], room: int, rest: str) -> list[str]:
-    """The first lines that fit in `room` characters; the others are counted."""
+    """First lines that fit in `room` characters. The others are counted."""
     kept: list[str] = []
     for line in lines:
         room -= len(line) + 2
@@ -119,10 +118,10 @@ def _relative_change(one: Series) -> float:
 
 
 def describe(one: Series) -> str:
-    """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of
-    its level where two levels tell the course better than a line; the points themselves where they are few.
+    """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of its level if
+    two levels describe the series better than a line. The points themselves if there are few.
 
-    The change is that of a straight line through all steps ± its standard error.
+    The change is that of a fitted line through all steps ± its standard error.
     """
     if len(one) < FEWEST:
         return f"{safe_name(one.name)}: {_points(one)}"
@@ -144,7 +143,7 @@ def _points(one: Series) -> str:
 
 
 def _jump(one: Series, trend: Trend) -> int | None:
-    """The step from which the level is another one; None where a straight line tells the course as well."""
+    """Step at which the level changes. None if a line describes the series as well."""
     step = change_point(one)
     if step is None:
         return None
@@ -160,12 +159,12 @@ def short_summary(one: Series) -> str:
 
 
 def _ends(one: Series) -> tuple[float, float]:
-    """First and last level; of a few points the first and the last one."""
+    """First and last level, or the first and last point if there are few."""
     return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
 
 
 def course(one: Series) -> str:
-    """Every step of a short series; else means of POINTS stretches of equal length, each with its last
+    """Every step of a short series, otherwise means of POINTS segments of equal length, each with its last
     step."""
     n = len(one)
     if n <= STEPS_SHOWN:
@@ -176,14 +175,14 @@ def course(one: Series) -> str:
 
 
 def validation_course(points: Sequence[tuple[int, float]], most: int = POINTS) -> str:
-    """`5: 0.160, 10: 0.168`, at most `most` of them: first, best and last always, the others evenly."""
+    """`5: 0.160, 10: 0.168`, at most `most` points: always first, best and last, the others evenly spaced."""
     chosen = _chosen([value for _, value in points], most)
     return ", ".join(f"{step}: {value:.3f}" for step, value in (points[i] for i in chosen))
 
 
 def gain_course(curves: Curves) -> str:
-    """`5: -0.031 ± 0.012, 10: +0.004 ± 0.011`: paired differences of the validations that `validation_course`
-    shows to the phase's start; empty where none is known."""
+    """`5: -0.031 ± 0.012, 10: +0.004 ± 0.011`: paired differences to the phase's start for the validations
+    that `validation_course` shows. Empty if none is known."""
     known = [
         (step, gain)
         for step, value, gain in zip(curves.val_steps, curves.val_scores, curves.val_gains, strict=False)
@@ -199,7 +198,8 @@ def gain_text(gain: tuple[float, float]) -> str:
 
 
 def _chosen(values: Sequence[float], most: int = POINTS) -> list[int]:
-    """Places of at most `most` values: the first, the largest and the last always, the others evenly."""
+    """Indices of at most `most` values: always the first, the largest and the last, the others evenly
+    spaced."""
     n = len(values)
     if n <= most:
         return list(range(n))

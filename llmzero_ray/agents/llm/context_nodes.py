@@ -1,8 +1,4 @@
-"""Nodes of a search as text: configurations, changes and their outcome, checkpoints.
-
-Not here: metrics (context_metrics.py), the budget (context_budget.py), what an agent is
-shown (context.py).
-"""
+"""Nodes of a search as text: configurations, changes and their outcome, checkpoints."""
 
 from __future__ import annotations
 
@@ -21,16 +17,16 @@ from llmzero_ray.records.metrics import REWARDS, Curves, accuracy_error, series
 from llmzero_ray.utils.text import first_words, number, number_ranges, one_line
 
 MOST_CHANGES = 8
-"""Changes of one node that are shown."""
+"""Maximum changes of one node that are shown."""
 MOST_NODES = 32
-"""Nodes of the tree that have a line."""
+"""Maximum nodes of the tree that get a line."""
 
 
 # --- configurations -----------------------------------------------------------------------------------------
 
 
 def configuration(full: Hyperparameters, root: Hyperparameters) -> str:
-    """The configuration as YAML under short names, what differs from the root's marked; no line wraps."""
+    """Configuration as YAML with short names. Differences from the root are marked, and no line wraps."""
     differs = diff(root, full)
     order = {row.key: i for i, row in enumerate(SPACE)}
     lines = []
@@ -71,7 +67,7 @@ def title(node: NodeView) -> str:
 
 
 def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
-    """The phase's validation course, its start and the standard error of one score; steps are shifted by
+    """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
     `base`."""
     curves = node.curves
     points = [
@@ -108,7 +104,7 @@ def stop_note(node: NodeView) -> str:
 
 
 def sibling(on: NodeView, child: NodeView, *, resumes: bool) -> str:
-    """Changes of one child of `on` and their outcome; with `resumes` also its start step."""
+    """Changes of one child of `on` and their outcome. With `resumes` also its start step."""
     if not child.hyperparameters:
         return f"node {child.node} ({child.kind}, {child.status}): not planned yet"
     start = f" from global step {child.base_step}" if resumes else ""
@@ -131,7 +127,7 @@ def path_line(before: NodeView | None, node: NodeView) -> str:
 
 def checkpoint_lines(offered: Sequence[OfferedCheckpoint]) -> list[str]:
     """One line per node: `node 3: saved steps 5 to 40 by 5 (global step = step + 60); validation 10: 0.344,
-    ...`. Every saved step is named, in ranges; of the scores at most FEW_POINTS."""
+    ...`. Every saved step is named, in ranges; at most FEW_POINTS scores are."""
     by_node: dict[int, list[OfferedCheckpoint]] = {}
     for one in sorted(offered, key=lambda c: (c.global_step, c.node)):
         by_node.setdefault(one.node, []).append(one)
@@ -150,10 +146,10 @@ def _saved(found: Sequence[OfferedCheckpoint]) -> str:
 
 
 def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
-    """All phases of the search but the one to be proposed, a line each, by the checkpoint they start from.
+    """All other phases of the search, one line each, grouped by the checkpoint they start from.
 
-    `start` is the group's, in words; a forced fresh start is told no step. Phases that nobody has planned yet
-    come last. Of a large tree the lines that matter least are counted.
+    `start` describes the group; for a forced fresh start it contains no step. Unplanned phases come last. In
+    a large tree, the least relevant lines are counted only.
     """
     views = {view.node: view for view in (*request.tree, *request.path, request.on)}
     shown = _worth_showing(request, views)
@@ -178,8 +174,8 @@ def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
 
 
 def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView]) -> set[int]:
-    """All nodes of a small tree; of a large one the path, what runs, what began where this phase may begin,
-    then the best and the newest."""
+    """All nodes of a small tree. For a large one: the path, running nodes, nodes that began where this phase
+    may begin, then the best and the newest."""
     path = {view.node for view in (*request.path, request.on)}
     near = [
         view.node
@@ -222,8 +218,8 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
 
 
 def _came(view: NodeView) -> str:
-    """`best 0.634@5 (-0.010 ± 0.016), last 0.535@20 (-0.108 ± 0.017)`: with the differences to the start; one
-    score where the last is the best."""
+    """`best 0.634@5 (-0.010 ± 0.016), last 0.535@20 (-0.108 ± 0.017)`: with the differences to the start. One
+    score if the last is the best."""
     failed = [] if view.failure is None else [f"failed ({view.failure.failure_class})"]
     curves = view.curves
     points = [(s, v) for s, v in zip(curves.val_steps, curves.val_scores, strict=True) if math.isfinite(v)]
@@ -241,7 +237,7 @@ def _came(view: NodeView) -> str:
 
 
 def best_line(request: ProposalRequest) -> str:
-    """Which node is the best, beside the base model's own score; empty before any node has a score."""
+    """The best node, with the base model's own score. Empty before any node has a score."""
     views = {view.node: view for view in (*request.tree, *request.path, request.on)}
     base = next(
         (
@@ -263,8 +259,8 @@ def best_line(request: ProposalRequest) -> str:
 
 
 def other_bases(request: ProposalRequest) -> list[str]:
-    """The configurations that changes apply to when a checkpoint of an earlier phase of the path is resumed,
-    each by what differs from the one that is shown."""
+    """Configurations that changes apply to if a checkpoint of an earlier phase of the path is resumed, each
+    as differences from the shown one."""
     if request.from_scratch:
         return []
     offered = {one.node for one in request.checkpoints}
@@ -282,7 +278,7 @@ def _instead(shown: Hyperparameters, other: Hyperparameters) -> str:
 
 
 def sampled_gap(node: NodeView) -> str:
-    """The last greedy validation beside the reward of rollouts, which are sampled; empty without both."""
+    """Last greedy validation and the reward of rollouts, which are sampled. Empty without both."""
     curves = node.curves
     reward = next((one for one in (series(curves, name) for name in REWARDS) if len(one)), None)
     if reward is None or not curves.val_scores:
@@ -295,7 +291,7 @@ def sampled_gap(node: NodeView) -> str:
 
 
 def incumbent_lines(best: NodeView | None, on: NodeView) -> Mapping[str, str] | None:
-    """The best node of the search: its score and how its configuration differs from `on`'s; None if it is
+    """Best node of the search: its score, and the differences of its configuration from `on`'s. None if it is
     `on`."""
     if best is None or best.node == on.node or not best.hyperparameters:
         return None

@@ -1,4 +1,4 @@
-"""Why a call to a language model failed, in one class with a kind.
+"""Error class for failed calls to a language model, with a kind.
 
 Messages state the request, the response and the remedy. They never contain the key, request headers or whole
 bodies. Not here: which failures are tried again (the SDK decides), connections (client.py).
@@ -45,26 +45,26 @@ _MAX_EXCERPT = 300
 
 
 class LlmCallError(AgentError):
-    """A call failed; `kind` says how, `usage` what it cost nevertheless."""
+    """Failure of a call, with its `kind` and the `usage` that it still cost."""
 
     def __init__(self, message: str, *, kind: ErrorKind = "connection", usage: Usage | None = None) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
         self.usage = usage
-        """Tokens that the server reported for the failed answer; None: it reported none."""
+        """Tokens that the server reported for the failed answer, or None if it reported none."""
         self.latency_s = 0.0
         self.n_attempts = 0
-        """HTTP requests sent."""
+        """Number of HTTP requests sent."""
         self.request_id: str | None = None
 
 
 def excerpt(text: object, secret: str | None = None) -> str:
-    """Foreign text as it may stand in a message: one short line, without the key or control characters."""
+    """Untrusted text made safe for a message: one short line, without the key or control characters."""
     return one_line(redacted(str(text), secret), _MAX_EXCERPT)
 
 
 def redacted(text: str, secret: str | None) -> str:
-    """The text with every occurrence of the key replaced by `[key]`."""
+    """Text with every occurrence of the key replaced by `[key]`."""
     return text.replace(secret, "[key]") if secret else text
 
 

@@ -1,7 +1,4 @@
-"""Parts of the agents' figures: sizes in pixels, small fonts, smoothed lines, axes with few ticks.
-
-Not here: the figures (figures.py), colours and PNG bytes (plots/style.py).
-"""
+"""Parts of the agents' figures: sizes in pixels, small fonts, smoothed lines, axes with few ticks."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def figure_style() -> Iterator[None]:
 
 
 def new_figure(width: int, height: int) -> Any:
-    """An empty figure of this size in pixels, without automatic layout: that costs several drawings."""
+    """Empty figure of this size in pixels, without automatic layout, which would cost several drawings."""
     figure = style.new_figure(width / style.DPI, height / style.DPI)
     figure.set_layout_engine("none")
     return figure
@@ -48,7 +45,7 @@ def margins(width: int, height: int, rows: int, columns: int) -> dict[str, float
 def smoothed_line(
     axes: Any, steps: Sequence[int], values: Sequence[float], colour: str, **style_args: Any
 ) -> None:
-    """A thin line of the values, and a thick one of their mean over two steps on both sides."""
+    """Draw a thin line of the values, and a thick one of their mean over two steps on both sides."""
     if not steps:
         return
     axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **style_args)
@@ -58,7 +55,7 @@ def smoothed_line(
 
 
 def band(axes: Any, steps: Sequence[int], values: Sequence[float], n_val: int, colour: str) -> None:
-    """One standard error around validation scores."""
+    """Draw a band of one standard error around validation scores."""
     errors = [accuracy_error(v, n_val) for v in values]
     low = [v - e for v, e in zip(values, errors, strict=True)]
     high = [v + e for v, e in zip(values, errors, strict=True)]
@@ -66,7 +63,7 @@ def band(axes: Any, steps: Sequence[int], values: Sequence[float], n_val: int, c
 
 
 def few_ticks(axes: Any) -> None:
-    """Few ticks with short numbers; a flat line keeps its value in the middle."""
+    """Set few ticks with short numbers. A flat line keeps its value in the middle."""
     axes.locator_params(axis="y", nbins=5)
     axes.yaxis.set_major_formatter(_tick)
     axes.tick_params(labelsize=7, length=2)

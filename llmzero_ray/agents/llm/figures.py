@@ -1,8 +1,7 @@
-"""Figures for agents: the dynamics along a resume path, and a running phase over the best strategy.
+"""Figures for agents: the dynamics along a resume path, and a running phase drawn over the best strategy.
 
-PNG bytes, always the same for the same request, and no larger than an agent needs to read them: an image
-costs about width x height / 750 tokens. The style is the report's (plots/style.py). Not here: the context as
-text (context.py), lines and axes (figure_parts.py), figures for people (report/).
+Equal requests give equal PNG bytes. Figures are no larger than an agent needs, because an image costs about
+width x height / 750 tokens. The style is the report's (plots/style.py).
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _PER_ROW = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One small plot: its title and the metrics it shows, the first one thick."""
+    """One small plot: its title and its metrics, the first one drawn thick."""
 
     title: str
     metrics: tuple[str, ...]
     names: tuple[str, ...] = ()
-    """Of the lines, where there are several."""
+    """Names of the lines, if there are several."""
 
 
 PANELS = (
@@ -59,18 +58,18 @@ PANELS = (
     Panel(title="advantages", metrics=(ADVANTAGE_MAX, ADVANTAGE_MIN), names=("largest", "smallest")),
     Panel(title="KL of an update (ppo_kl)", metrics=(PPO_KL,)),
 )
-"""In the order in which they are shown; validation comes first, and panels without data are left out."""
+"""Panels in display order. Validation comes first, and panels without data are left out."""
 MOST_PANELS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """A phase of the path as far as the next one follows it."""
+    """A phase of the path, up to where the next one continues it."""
 
     node: NodeView
     begin: int
     cut: int | None
-    """Step inside the phase at which the path leaves it; None: at its end."""
+    """Step inside the phase at which the path leaves it, or None for its end."""
 
     def line(self, name: str) -> tuple[list[int], list[float]]:
         one = series(self.node.curves, name)
@@ -96,7 +95,7 @@ def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
     """PNG of a request: `composite` for a proposal, `overlay` for the early stopper.
 
     Raises:
-        AgentError: there is no such kind, or nothing was logged that could be drawn.
+        AgentError: the kind does not exist, or nothing was logged that could be drawn.
     """
     if kind == "overlay":
         return overlay_png(request, n_val=n_val)
@@ -114,7 +113,7 @@ def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
 def composite_png(
     on: NodeView, path: Sequence[NodeView] = (), *, n_val: int = 500, from_scratch: bool = False
 ) -> bytes | None:
-    """Small multiples of a resume path by global step, 1,100 pixels wide; None where nothing was logged.
+    """Small multiples of a resume path by global step, 1,100 pixels wide. None if nothing was logged.
 
     `path` ends with `on`; borders of phases are dashed. `from_scratch` shows the node alone, by its own
     steps: the context of a forced fresh start has no path.
@@ -146,7 +145,7 @@ def composite_png(
 
 
 def _parts(path: Sequence[NodeView]) -> list[_Part]:
-    """The phases of a path, each cut where the next one resumed."""
+    """Phases of a path, each cut where the next one resumed."""
     found = []
     for node, after in zip(path, (*path[1:], None), strict=True):
         cut = None if after is None else after.base_step - node.base_step
@@ -187,7 +186,7 @@ def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
 
 
 def _caps(axes: Any, parts: Sequence[_Part]) -> None:
-    """The response cap along the path, where it lies within sight; equal neighbours are one stretch."""
+    """Draw the response cap along the path, if it is in range. Equal neighbours form one segment."""
     low, top = axes.get_ylim()
     stretches: list[tuple[int, int, int]] = []
     for part in parts:
@@ -205,7 +204,7 @@ def _caps(axes: Any, parts: Sequence[_Part]) -> None:
 
 
 def _frame(axes: Any, parts: Sequence[_Part]) -> None:
-    """Borders of phases, and the same steps in all panels."""
+    """Draw borders of phases, and set the same steps in all panels."""
     for part in parts[1:]:
         axes.axvline(part.begin, color=style.DARK, linewidth=0.8, linestyle="--", zorder=1)
     first, last = parts[0].begin, max(part.end for part in parts)

@@ -1,7 +1,4 @@
-"""Calls to a language model and its responses: frozen values, independent of any SDK.
-
-Not here: request and response bodies (messages_api.py), sending them (client.py).
-"""
+"""Calls to a language model and its responses: frozen values, independent of any SDK."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from llmzero_ray.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens by kind, as billed. `input` excludes what was read from or written to the prompt cache."""
+    """Tokens by kind, as billed. `input` excludes tokens read from or written to the prompt cache."""
 
     input: int = 0
     output: int = 0
-    """Answer and thinking together."""
+    """Tokens of answer and thinking together."""
     cache_read: int = 0
     cache_creation: int = 0
 
@@ -32,14 +29,14 @@ class Usage:
 
     @property
     def all_input(self) -> int:
-        """Every token of the prompt, cached or not."""
+        """All tokens of the prompt, cached or not."""
         return self.input + self.cache_read + self.cache_creation
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemBlock:
-    """A part of the system prompt. `cacheable` marks text that is the same in the next call too; such blocks
-    come first."""
+    """A part of the system prompt. `cacheable` marks text that the next call repeats; such blocks come
+    first."""
 
     text: str
     cacheable: bool = False
@@ -62,47 +59,47 @@ class ImageBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedAnswer:
-    """An answer of the model and why it was refused: two more turns of the conversation."""
+    """Rejected answer of the model with the reason: two more turns of the conversation."""
 
     content: tuple[Mapping[str, Any], ...]
     """The blocks of the answer as the server sent them, thinking included: `LlmResponse.content`."""
     reason: str
-    """For the model: what to repair."""
+    """Correction for the model."""
 
     @property
     def tool_use_id(self) -> str:
-        """The call of the tool that the reason replies to."""
+        """Id of the tool call that the reason answers."""
         return next(str(block["id"]) for block in self.content if block["type"] == "tool_use")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolExchange:
-    """A call of a tool by the model and what it was given: two more turns of a conversation."""
+    """Tool call of the model and its result: two more turns of a conversation."""
 
     content: tuple[Mapping[str, Any], ...]
     """The blocks of the answer as the server sent them, thinking included: `LlmResponse.content`."""
     result: str
-    """What the tool gave."""
+    """Result of the tool."""
     is_error: bool = False
     then: str = ""
-    """Text of the user's that follows the result in the same turn."""
+    """User text that follows the result in the same turn."""
 
     @property
     def tool_use(self) -> Mapping[str, Any]:
-        """The call of the tool that the result replies to."""
+        """Tool call that the result answers."""
         return next(block for block in self.content if block["type"] == "tool_use")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A tool that the model must call; its input, an object of JSON Schema `schema`, is the response."""
+    """Tool that the model must call. Its input, an object of JSON Schema `schema`, is the response."""
 
     name: str
     description: str
     schema: Mapping[str, Any]
     strict: bool = False
-    """The server enforces the schema while it generates. The API then takes only a subset of JSON Schema:
-    every object needs `additionalProperties: false`, numeric bounds are not known."""
+    """Whether the server enforces the schema during generation. The API then accepts only a subset of JSON
+    Schema: every object needs `additionalProperties: false`, and numeric bounds are not supported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +112,13 @@ class LlmCall:
     content: tuple[TextBlock | ImageBlock, ...]
     tool: Tool
     max_tokens: int
-    """Token limit of the response itself; thinking has its own (`LlmSettings.thinking_budget`)."""
+    """Token limit of the response itself. Thinking has its own (`LlmSettings.thinking_budget`)."""
     deadline_s: float | None = None
-    """Seconds for the whole call; None: that of the settings."""
+    """Timeout of the whole call in seconds. If None, the one of the settings applies."""
     refused: tuple[RefusedAnswer, ...] = ()
     """Earlier answers to the same content, oldest first."""
     others: tuple[Tool, ...] = ()
-    """Further tools; the model must call one of all."""
+    """Further tools. The model must call one of all tools."""
     exchanges: tuple[ToolExchange, ...] = ()
     """The conversation since the content, oldest first."""
 
@@ -151,18 +148,18 @@ class LlmResponse:
     """A model's response through the tool, with tokens, latency and attempts."""
 
     input: Mapping[str, Any]
-    """The tool's input: an object, not yet checked against the schema."""
+    """Tool input: an object that is not yet checked against the schema."""
     stop_reason: str
     usage: Usage
     latency_s: float
     """Seconds from the call to the response, retries and waits included."""
     n_attempts: int
-    """HTTP requests sent; 1 = no retry."""
+    """HTTP requests sent; 1 means no retry."""
     model: str
     """The model that answered, as the server names it."""
     request_id: str | None
     """The server's id of the last request, for its support."""
     content: tuple[Mapping[str, Any], ...] = ()
-    """The answer's blocks in the form in which the API takes them back, up to the call of the tool."""
+    """Blocks of the answer in the form that the API accepts again, up to the tool call."""
     tool: str = ""
-    """The tool called, where several were offered."""
+    """Name of the called tool, if several were offered."""

@@ -1,4 +1,4 @@
-"""The bodies of the Messages API: from a call to a request, from a response to the tool's input.
+"""Bodies of the Messages API: converts a call into a request, and a response into the tool's input.
 
 Stable parts of a request come first, so that the prompt cache can serve them: tool, cacheable system blocks,
 the rest of the system prompt, the user's turn. Responses are read here and not by the SDK, which builds its
@@ -24,7 +24,7 @@ from llmzero_ray.agents.llm.settings import LlmSettings
 _EPHEMERAL = {"type": "ephemeral"}
 
 _MAX_TOKENS = 10**9
-"""A server that reports more talks nonsense."""
+"""Maximum plausible number of tokens in a report."""
 _Count = Annotated[int, Field(ge=0, le=_MAX_TOKENS)]
 
 
@@ -58,9 +58,9 @@ class _Block(BaseModel):
     data: str | None = None
 
     def to_send_back(self) -> dict[str, Any] | None:
-        """The block as a later request holds it; None: of no use there.
+        """The block as a later request sends it, or None if it is not sent.
 
-        The server checks the signatures of thinking, which has to come back unchanged.
+        The server checks the signatures of thinking blocks, which must be returned unchanged.
         """
         fields = _SENT_BACK.get(self.type, ())
         values = {name: getattr(self, name) for name in fields}
@@ -70,7 +70,7 @@ class _Block(BaseModel):
 
 
 def _sendable(value: Any) -> Any:
-    """JSON as a request may hold it: NaN and infinities as text, so that the model is told what is wrong."""
+    """JSON value for a request. NaN and infinities become text, so that the model is told what is wrong."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -103,7 +103,7 @@ class _Message(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolUse:
-    """What a usable response holds."""
+    """Content of a usable response."""
 
     tool: str
     input: Mapping[str, Any]
@@ -111,14 +111,14 @@ class ToolUse:
     usage: Usage
     model: str
     content: tuple[Mapping[str, Any], ...]
-    """The blocks up to this call of the tool, to be sent back."""
+    """Blocks up to this tool call, to be sent back."""
 
 
 def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = True) -> dict[str, Any]:
     """Keyword arguments of `messages.create`, in plain JSON values.
 
-    `force_tool` asks for the tool by name; with thinking the API allows only `auto`, whatever `force_tool`
-    says.
+    `force_tool` requires the tool by name. With thinking the API allows only `auto`, regardless of
+    `force_tool`.
     """
     tools = [_tool(tool) for tool in (call.tool, *call.others)]
     system: list[dict[str, Any]] = [{"type": "text", "text": block.text} for block in call.system]
@@ -162,8 +162,8 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _turns(call: LlmCall) -> list[dict[str, Any]]:
-    """The user's turn, then each refused answer with the refusal as the result of its tool, then each
-    exchange. The end of a conversation is marked, so that the next call of it finds it in the cache."""
+    """The user's turn, then each rejected answer with the reason as its tool result, then each exchange. The
+    end of a conversation is marked as cacheable for its next call."""
     turns: list[dict[str, Any]] = [{"role": "user", "content": [_block(block) for block in call.content]}]
     for answer in call.refused:
         result = {
@@ -203,7 +203,7 @@ def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
 
 
 def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection[str] = ()) -> ToolUse:
-    """The input that the model gave to `tool`, or to one of the others.
+    """Input that the model gave to `tool`, or to one of the others.
 
     Raises:
         LlmCallError: kind malformed, refusal, max_tokens, empty or no_tool_call; `usage` is what the failed
@@ -263,13 +263,14 @@ def reported_usage(body: bytes) -> Usage:
     """The token counts of any response of the Messages API.
 
     Raises:
-        LlmCallError: kind malformed: it is none.
+        LlmCallError: kind malformed: the body is not a response.
     """
     return _message(body).usage.tokens()
 
 
 def check_model(body: bytes, settings: LlmSettings, images: bool) -> bool:
-    """Whether a body describes a model, as `GET /v1/models/{id}` answers; False: some other endpoint did.
+    """Whether a body describes a model, as `GET /v1/models/{id}` returns it. False if another endpoint
+    answered.
 
     Raises:
         LlmCallError: the model is retired, or takes no images and `images` asks for them.

@@ -1,6 +1,6 @@
 """Prices of tokens: list prices of the `genai-prices` package, and the cost of a call.
 
-The table ships with the package; nothing is downloaded. A search keeps the price that it started with.
+The table is part of that package; nothing is downloaded. A search keeps its initial price.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.text import nearest
 
 PRICE_FILE = "prices.yaml"
-"""In a user's directory of prompts: a table that replaces the package's."""
+"""File in a user's directory of prompts with a table that replaces the package's."""
 _DATED = re.compile(r"-\d{8}$")
 _PER = 1_000_000
 
@@ -44,12 +44,12 @@ class Price:
                 )
 
     def to_json(self) -> dict[str, float]:
-        """Plain numbers, to be frozen with a search."""
+        """Prices as plain numbers, to be frozen with a search."""
         return asdict(self)
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Price:
-        """From `agents.price`: input, output, cache write, cache read.
+        """Price from `agents.price`: input, output, cache write, cache read.
 
         Raises:
             ConfigError: not four numbers >= 0.
@@ -68,8 +68,8 @@ FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
 
 
 def price_of(model: str, override: Sequence[float] | None = None, directory: str | None = None) -> Price:
-    """The price of a model: `override` where given (`agents.price`), else that of `known_prices(directory)`.
-    A dated id (`<id>-20251001`) costs what its undated one does.
+    """Price of a model: `override` if given (`agents.price`), otherwise from `known_prices(directory)`. A
+    dated id (`<id>-20251001`) has the price of its undated id.
 
     Raises:
         ConfigError: the model is not known, or the override or the user's table is malformed.
@@ -90,10 +90,11 @@ def price_of(model: str, override: Sequence[float] | None = None, directory: str
 
 
 def known_prices(directory: str | None = None) -> Mapping[str, Price]:
-    """Model id -> today's price: the table in `directory`, a user's directory of prompts, where it has one;
-    else the package's, of Anthropic's models.
+    """Model id -> current price: from the table in `directory` (a user's directory of prompts) if it has one,
+    otherwise the package's prices of Anthropic's models.
 
-    Prices that grow with the length of a prompt are those of short ones: agents send a few thousand tokens.
+    Prices that depend on the length of a prompt are those of short prompts, because agents send a few
+    thousand tokens.
 
     Raises:
         ConfigError: the package is missing, or the user's table is malformed.
@@ -124,7 +125,7 @@ def cost(usage: Usage, price: Price) -> float:
 
 
 def _listed(prices: Any) -> Price | None:
-    """A price of the package; None where it does not say what the prompt cache costs."""
+    """Price in the package. None if it does not state the price of the prompt cache."""
     per_million = (prices.input_mtok, prices.output_mtok, prices.cache_write_mtok, prices.cache_read_mtok)
     if any(amount is None for amount in per_million):
         return None

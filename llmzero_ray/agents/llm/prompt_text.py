@@ -1,7 +1,6 @@
 """Untrusted text made safe for a prompt: bounded, without control characters, quoted as data.
 
-Logs, metric names, data sources, causes of failures and texts of earlier agents all pass through here. Not
-here: the choice of texts (context.py).
+Logs, metric names, data sources, causes of failures and texts of earlier agents all pass through here.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ _NAME = re.compile(r"[^\w./@:+-]+", re.ASCII)
 
 
 def safe_name(name: str, limit: int = 64) -> str:
-    """A name of letters, digits and ./@:+-_ only: other characters become one underscore each run."""
+    """Name of letters, digits and ./@:+-_ only. Each run of other characters becomes one underscore."""
     found = _NAME.sub("_", clean(name)).strip("_") or "unnamed"
     return found if len(found) <= limit else found[: limit - 1] + CUT
 
 
 def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, width: int = 300) -> str:
-    """The end of a text as a fenced block of data, every line behind a bar.
+    """The end of a text as a fenced block of data, each line after a bar.
 
-    The fence contains a digest of the text, so that a text cannot close its own fence. Lines left out are
-    counted at the top.
+    The fence contains a digest of the text, so that a text cannot close its own fence. The number of omitted
+    lines is given at the top.
     """
     lines = [line.rstrip() for line in clean(text).splitlines()]
     lines = [line for line in lines if line]
@@ -47,7 +46,7 @@ def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, 
 
 
 def middle_cut(text: str, room: int) -> str:
-    """A cleaned text of at most `room` characters: its begin and its end, where a question may stand."""
+    """Cleaned text of at most `room` characters: its beginning and its end, where a question may be."""
     text = clean(text).strip()
     if len(text) <= room:
         return text
@@ -56,5 +55,5 @@ def middle_cut(text: str, room: int) -> str:
 
 
 def score(value: float | None) -> str:
-    """A validation score with three decimals, or `none`."""
+    """Validation score with three decimals, or `none`."""
     return "none" if value is None or not math.isfinite(value) else f"{value:.3f}"

@@ -1,8 +1,8 @@
-"""The prompts of the agents: templates of prompts/, packaged or the user's own, rendered from plain values.
+"""Prompts of the agents: packaged or user-supplied templates of prompts/, rendered from plain values.
 
-Each agent has two templates. `<agent>.system.md.j2` sees only what stays the same for a whole search, so that
-it can be cached; `<agent>.user.md.j2` sees that and what changes with each call. Values are inserted, never
-compiled, and templates run in Jinja's sandbox. Not here: the values (context.py), calls (agent_client.py).
+Each agent has two templates. `<agent>.system.md.j2` uses only values that are constant during a search, so
+that it can be cached. `<agent>.user.md.j2` also uses the values of each call. Values are inserted, never
+compiled, and templates run in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     ),
     "early_stopper.user.md.j2": ("running", "incumbent"),
 }  # fmt: skip
-"""Variables that a template must use: an agent cannot do its work without them."""
+"""Variables that a template must use, because an agent cannot work without them."""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """One call's texts."""
+    """Texts of one call."""
 
     system: str
-    """The same in all calls of one agent in one search: the part to cache."""
+    """System prompt, constant in all calls of one agent in one search, so that it can be cached."""
     user: str
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """All texts of one search, read once; can be pickled."""
+    """All texts of one search, read once. Picklable."""
 
     texts: Mapping[str, str]
-    """File name -> its text: what goes into the journal."""
+    """File name -> its text, which is stored in the journal."""
     origins: Mapping[str, str]
-    """File name -> where it was read, for messages."""
+    """File name -> its origin, for messages."""
 
     @classmethod
     def load(cls, directory: str | None = None) -> Prompts:
-        """The packaged prompts, file by file replaced by those of `directory`.
+        """Packaged prompts, replaced file by file by those in `directory`.
 
         Raises:
             ConfigError: the directory does not exist or holds a file that nothing reads, or a file is not
@@ -104,12 +104,13 @@ class Prompts:
 
     @cached_property
     def digest(self) -> str:
-        """One sha256 over all names and texts: changes with any edit."""
+        """SHA-256 over all names and texts, which changes with any edit."""
         return text_digest("\n".join(f"{name} {self.hashes[name]}" for name in sorted(self.hashes)))
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """The YAML files, read. A search that began before one of them was part of it has the packaged one.
+        """Content of the YAML files. A search that began before a file was stored with it uses the packaged
+        one.
 
         Raises:
             ConfigError: one of them is malformed.
@@ -122,8 +123,8 @@ class Prompts:
         )
 
     def render(self, agent: AgentName, stable: Mapping[str, Any], call: Mapping[str, Any]) -> Rendered:
-        """The texts of one call: `stable` holds for the whole search, `call` for this call only. Where both
-        have a name, the user template sees the call's.
+        """Texts of one call. `stable` holds for the whole search, `call` for this call only. If both have a
+        name, the user template sees the call's value.
 
         Raises:
             ConfigError: a template uses a value that is not there; names file, line and variable.
@@ -135,7 +136,7 @@ class Prompts:
         )
 
     def check(self) -> None:
-        """Refuse prompts that cannot work, before anything is started.
+        """Reject prompts that cannot work, before anything is started.
 
         Every template is searched for unknown and for missing variables, and rendered with requests that
         reach its branches.
@@ -185,11 +186,12 @@ class Prompts:
 
 
 Load: TypeAlias = Callable[[str], str | tuple[str, str, None] | None]
-"""Template name -> its text, alone or with the file name for tracebacks; None: no such template."""
+"""Callable that maps a template name to its text, alone or with the file name for tracebacks, or to None if
+there is no such template."""
 
 
 def template_environment(load: Load) -> Any:
-    """A `jinja2.Environment` for plain text, in Jinja's sandbox; a value that is not there is an error."""
+    """`jinja2.Environment` for plain text, in Jinja's sandbox. A missing value is an error."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -215,12 +217,12 @@ def _environment(texts: tuple[tuple[str, str], ...], origins: tuple[tuple[str, s
 
 
 def _quoted(text: object, label: str) -> str:
-    """For templates: text that may hold foreign words, as a block of data."""
+    """Template filter: untrusted text as a block of data."""
     return quote(str(text), label=label, max_lines=12, max_chars=1200, width=400)
 
 
 def _variables(environment: Any, name: str, text: str, origin: str) -> Iterator[tuple[str, int]]:
-    """The variables a template takes from outside, each with the line of its first use."""
+    """External variables of a template, each with the line of its first use."""
     import jinja2
     from jinja2 import meta, nodes
 
@@ -241,7 +243,7 @@ def _syntax(error: Any, origin: str) -> ConfigError:
 
 
 def _line(traceback: TracebackType | None, file: str) -> int:
-    """The template's line in which an error was raised; 0 when it is not known."""
+    """Line of the template in which an error was raised, or 0 if not known."""
     line = 0
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == file:

@@ -2,8 +2,7 @@
 
 The coordinator rejects a first proposal that breaks a rule. The second one is corrected here: values clipped
 to their bounds, forbidden changes dropped, an unknown checkpoint replaced by the nearest. Epochs are always
-recomputed. Pure. Not here: requests (agents.py), the rules themselves (hyperparameters/,
-coordinator/plan.py).
+recomputed. Pure.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ class ProposalBounds:
 
     task: TaskView
     base: Callable[[ResumeFrom | None], Hyperparameters]
-    """Start of the phase -> the configuration that its changes apply to."""
+    """Callback: start of the phase -> configuration that its changes apply to."""
     checkpoints: tuple[OfferedCheckpoint, ...]
-    """Checkpoints to resume from; empty: the phase starts from the base model."""
+    """Checkpoints to resume from. Empty if the phase starts from the base model."""
     n_gpus: int
     space: Space = VERL_SPACE
 
     @property
     def limits(self) -> Limits:
-        """Room for a response, and the number of training items."""
+        """Maximum length of a response, and the number of training items."""
         return Limits(max_model_len=self.task.max_model_len, n_train=self.task.n_train)
 
     def full(self, changes: Iterable[Change], resume: ResumeFrom | None) -> Hyperparameters:
-        """The whole configuration of a phase that starts there.
+        """Complete configuration of a phase that starts there.
 
         Raises:
             HyperparameterError: a key, a value or a coupling is wrong.
@@ -59,7 +58,7 @@ class ProposalBounds:
 def bounds_of(
     request: ProposalRequest | ErrorRequest, n_gpus: int, space: Space = VERL_SPACE
 ) -> ProposalBounds:
-    """The bounds of a response to this request."""
+    """Bounds of a response to this request."""
     scratch = isinstance(request, ProposalRequest) and request.from_scratch
     offered = () if scratch else request.checkpoints
     return ProposalBounds(
@@ -78,7 +77,7 @@ def parse_proposal(
     bounds: ProposalBounds,
     agent: str,
 ) -> Proposal:
-    """The proposal in a response, with recomputed epochs; it may break rules."""
+    """Proposal in a response, with recomputed epochs. It may break rules."""
     wanted = checkpoint.resume_from
     resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
     base = bounds.base(resume)
@@ -100,7 +99,7 @@ def parse_proposal(
 
 
 def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
-    """The proposal with recomputed total epochs; a wrong number is noted in the rationale."""
+    """The proposal with recomputed total epochs. A wrong number is noted in the rationale."""
     try:
         full = bounds.full(proposal.changes, proposal.resume_from)
     except HyperparameterError:
@@ -117,7 +116,7 @@ def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
 
 
 def _change(response: ChangeSchema, base: Hyperparameters, space: Space) -> Change:
-    """A change under VeRL's key; an unknown name is kept, so that validation refuses it by that name."""
+    """Change under VeRL's key. An unknown name is kept, so that validation rejects it by that name."""
     value: HyperparameterValue = tuple(response.value) if isinstance(response.value, list) else response.value
     try:
         key = space.canonical(response.name)
@@ -137,7 +136,7 @@ def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> in
 
 
 def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal, tuple[str, ...]] | None:
-    """(proposal that breaks no rule, notes on its corrections); None when it has changes and all had to be
+    """(proposal that breaks no rule, notes on its corrections). None if it has changes and all had to be
     dropped."""
     notes: list[str] = []
     resume = _checkpoint(proposal.resume_from, bounds, notes)
@@ -185,7 +184,7 @@ def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[s
 def _within_bounds(
     change: Change, resume: ResumeFrom | None, space: Space, notes: list[str]
 ) -> Change | None:
-    """The change with its value clipped to the bounds; None when the key is unknown or may not change."""
+    """The change with its value clipped to the bounds. None if the key is unknown or may not change."""
     try:
         key = space.canonical(change.key)
     except HyperparameterError:
@@ -212,7 +211,7 @@ def _within_bounds(
 
 
 def _clipped(key: str, value: HyperparameterValue, space: Space) -> HyperparameterValue:
-    """A number clipped to the bounds of its key; None where that is impossible."""
+    """Number clipped to the bounds of its key, or None if that is impossible."""
     row = space.bounds(key)
     if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple):
         return None
@@ -228,7 +227,7 @@ def _clipped(key: str, value: HyperparameterValue, space: Space) -> Hyperparamet
 def _without_conflicts(
     changes: list[Change], resume: ResumeFrom | None, bounds: ProposalBounds, notes: list[str]
 ) -> list[Change]:
-    """The changes without those that violate a coupling, dropped one at a time."""
+    """Changes without those that violate a coupling, dropped one at a time."""
     while changes:
         try:
             bounds.full(changes, resume)

@@ -1,8 +1,7 @@
-"""Recorded responses of an earlier search in place of a language model: no network, no key, no cost.
+"""Recorded responses of an earlier search instead of a language model: no network, no key, no cost.
 
-Every prompt is rendered from the present state and its hash is journalled, so that a changed prompt or a
-different course of the search is visible; the response is the recorded one of the same node and call.
-Not here: writing records (call_records.py).
+Every prompt is rendered from the current state and its hash is journalled, so that a changed prompt or a
+different course of the search is visible. The response is the recorded one of the same node and call.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
 
 
 class RecordedResponses:
-    """The recorded calls below `<search>/nodes/*/agents/`."""
+    """Recorded calls below `<search>/nodes/*/agents/`."""
 
     def __init__(self, search: str) -> None:
         """Raises ConfigError when the directory holds no recorded call."""
@@ -35,7 +34,7 @@ class RecordedResponses:
             )
 
     def client(self, node: int, name: str) -> RecordedClient:
-        """The client that replays the call of that name."""
+        """Client that replays the call of that name."""
         return RecordedClient(self._find(node, name), f"{name} of node {node}")
 
     def _find(self, node: int, name: str) -> dict[str, Any] | None:
@@ -57,16 +56,16 @@ class RecordedResponses:
 
 
 class RecordedClient:
-    """A client that returns one recorded response."""
+    """Client that returns one recorded response."""
 
     def __init__(self, record: dict[str, Any] | None, what: str) -> None:
         self._record, self._what = record, what
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
-        """The recorded response, its tokens included.
+        """Recorded response with its tokens.
 
         Raises:
-            LlmCallError: none was recorded, or what was recorded is an error.
+            LlmCallError: none was recorded, or the recorded call failed.
         """
         budget.reserve()  # no request is sent
         return self.answer(call)
@@ -92,17 +91,17 @@ class RecordedClient:
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
-        """The tokens of the recorded response; a replay costs nothing."""
+        """Tokens of the recorded response. A replay costs nothing."""
         response = (self._record or {}).get("answer")
         return Usage() if response is None else Usage(**response["usage"])
 
 
 class ResumingClient:
-    """A client that repeats what was answered to a prompt before its process died, at no cost, and asks
-    another client everything else."""
+    """Client that repeats answers given before its process died, at no cost, and asks another client for
+    everything else."""
 
     def __init__(self, answered: Mapping[str, dict[str, Any]], client: LlmClient) -> None:
-        """`answered`: hash of a prompt -> record of the call (`answered_calls`)."""
+        """`answered` maps the hash of a prompt to the record of its call (`answered_calls`)."""
         self._answered, self._client = answered, client
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
@@ -111,7 +110,7 @@ class ResumingClient:
         return self._client.call(call, budget) if recorded is None else recorded.answer(call)
 
     def worst_case(self, call: LlmCall) -> Usage:
-        """The recorded tokens, or the client's upper bound."""
+        """Recorded tokens, or the client's upper bound."""
         recorded = self._recorded(call)
         return self._client.worst_case(call) if recorded is None else recorded.worst_case(call)
 
@@ -130,12 +129,12 @@ def recorded_calls(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def answered_calls(records: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Hash of the prompt -> record, of calls that got an answer."""
+    """Hash of the prompt -> record, for calls that got an answer."""
     return {record["prompt"]: record for record in records.values() if record["answer"] is not None}
 
 
 def _tool_use(call: LlmCall, answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """The blocks of an answer of which only the tool's input was recorded."""
+    """Blocks of an answer of which only the tool's input was recorded."""
     return [{"type": "tool_use", "id": "recorded", "name": call.tool.name, "input": answer}]
 
 
@@ -150,8 +149,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plain(data: Any) -> Any:
-    """The data with blocks of answers as they were sent: records write a mapping that has a key `type`, as
-    blocks do, as its items."""
+    """The data with answer blocks as they were sent. Records store a mapping with a key `type`, such as a
+    block, as a list of items."""
     if isinstance(data, list):
         return [_plain(value) for value in data]
     if not isinstance(data, dict):

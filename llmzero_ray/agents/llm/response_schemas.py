@@ -1,8 +1,6 @@
 """Response schemas of the agents: one tool per agent, whose input is the response.
 
-What a schema cannot say (bounds, couplings, sums) is checked afterwards (proposal_response.py). Not here: how
-a schema becomes JSON Schema and a response is parsed (structured_output.py), the words that explain the
-fields (prompts/).
+What a schema cannot say (bounds, couplings, sums) is checked afterwards (proposal_response.py).
 """
 
 from __future__ import annotations

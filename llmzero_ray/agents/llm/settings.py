@@ -1,4 +1,5 @@
-"""Settings of the client of a language model: without the key, safe to print, pickle and journal."""
+"""Settings of a language model's client. They do not contain the key, so they are safe to print, pickle and
+journal."""
 
 from __future__ import annotations
 
@@ -20,33 +21,35 @@ _MIN_THINKING_BUDGET = 1024
 
 
 class LlmSettings(StrictModel):
-    """One model and the manner of asking it. Which values of thinking, effort and temperature are accepted
-    depends on the model; what it refuses comes back as its own message."""
+    """One model and how it is called. The accepted values of thinking, effort and temperature depend on the
+    model. If it rejects one, its own message is reported."""
 
     model: str
     """Id of the model, as its server names it."""
     base_url: str | None = None
-    """Another server of the Messages API, such as vLLM inside the cluster; None: Anthropic's."""
+    """Another server of the Messages API, such as vLLM inside the cluster. If None, Anthropic's is used."""
     key_file: str | None = None
-    """File with the key of the server at `base_url`; None: see `takes_environment_key`."""
+    """File with the key of the server at `base_url`. If None, see `takes_environment_key`."""
     temperature: float | None = None
-    """None: not sent, the model's default. Left out with thinking."""
+    """Sampling temperature. If None, it is not sent and the model's default applies. It is never sent with
+    thinking."""
     thinking: Thinking | None = None
-    """The API's thinking type. None: not sent, the model's default; with a `thinking_budget` the same as
-    `enabled`."""
+    """The API's thinking type. If None, it is not sent and the model's default applies; with a
+    `thinking_budget`, None means `enabled`."""
     thinking_budget: int | None = Field(None, ge=_MIN_THINKING_BUDGET)
-    """Tokens for thinking on top of an answer's own. With `enabled` the API's `budget_tokens`; with
-    `adaptive` only room, since the model decides by `effort`."""
+    """Tokens for thinking on top of an answer's own. With `enabled` this is the API's `budget_tokens`. With
+    `adaptive` it only raises the limit, since the model decides by `effort`."""
     effort: Effort | None = None
-    """How much work goes into an answer; None: not sent, the model's default."""
+    """How much effort the model spends on an answer. If None, it is not sent and the model's default
+    applies."""
     deadline_s: float = Field(120.0, gt=0)
-    """Seconds of wall clock for one call with everything it needs."""
+    """Deadline of one call in wall-clock seconds, retries included."""
     check_deadline_s: float = Field(20.0, gt=0)
-    """The same for the check at start-up."""
+    """Deadline of the check at start-up, in seconds."""
     key_env: str = KEY_ENV
     """Environment variable that holds the key."""
     key_file_env: str = KEY_FILE_ENV
-    """Environment variable that names a file with the key; read when `key_env` is not set."""
+    """Environment variable that names a file with the key, read if `key_env` is not set."""
 
     @field_validator("model")
     @classmethod
@@ -73,7 +76,7 @@ class LlmSettings(StrictModel):
 
     @property
     def thinking_type(self) -> Thinking | None:
-        """The API's thinking type in effect; None: nothing is sent."""
+        """The API's thinking type in effect, or None if nothing is sent."""
         if self.thinking is None and self.thinking_budget is not None:
             return "enabled"
         return self.thinking
@@ -85,29 +88,31 @@ class LlmSettings(StrictModel):
 
     @property
     def url(self) -> str:
-        """Where requests go. `ANTHROPIC_BASE_URL` is not read: the settings alone decide."""
+        """URL of requests. `ANTHROPIC_BASE_URL` is ignored: only the settings count."""
         return PUBLIC_URL if self.base_url is None else self.base_url
 
     @property
     def takes_environment_key(self) -> bool:
         """Whether requests carry the key that the environment gives: to the public server and to servers on
-        this machine. Any other gets the key of `key_file` or none: the environment's was not meant for it."""
+        this machine. Any other server gets the key of `key_file` or none, because the environment's key was
+        not meant for it."""
         if self.key_file is not None:
             return False
         return _origin(self.url) == _origin(PUBLIC_URL) or self.is_on_this_machine
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether the server is on loopback: a proxy of the environment is not for it, and would see the
-        key."""
+        """Whether the server is on loopback, so that the environment's proxy must not be used: it would see
+        the key."""
         return _is_loopback(urllib.parse.urlsplit(self.url))
 
     def is_own_server(self, url: str) -> bool:
-        """Whether an address is of the server that the key is meant for: scheme, host and port of `url`."""
+        """Whether an address belongs to the server that the key is meant for: same scheme, host and port as
+        `url`."""
         return _origin(url) == _origin(self.url)
 
     def output_tokens(self, max_tokens: int) -> int:
-        """The request's `max_tokens` for an answer of `max_tokens`: thinking counts against it too."""
+        """`max_tokens` of the request for an answer of `max_tokens`, since thinking counts too."""
         room = self.thinking_budget if self.thinks and self.thinking_budget is not None else 0
         return max_tokens + room
 

@@ -1,7 +1,7 @@
 """Structured output: the base class of response schemas, their JSON Schema, and tools that take responses.
 
 The JSON Schema is limited to what the API can enforce while it generates: closed objects, enumerations, no
-numeric bounds. Not here: the schemas (response_schemas.py, drafting/llm_requests.py).
+numeric bounds.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from llmzero_ray.utils.text import clean, one_line
 
 _MAX_TEXT = 2000
 _MAX_ENTRIES = 12
-"""Longer texts and lists are truncated, not rejected."""
+"""Maximum sizes of texts and lists. Longer ones are truncated, not rejected."""
 _MAX_FAULTS = 6
 _MAX_PLACE = 100
 _DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
 _UNION = {"bool", "int", "float", "str", "list[float]"}
-"""Members of a union in pydantic's error locations; the model knows fields only."""
+"""Members of a union in pydantic's error locations, which the model does not know."""
 
 
 def _cut(value: Any) -> Any:
@@ -55,21 +55,21 @@ def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseTool:
-    """The tool by which a model hands in a response."""
+    """Tool with which a model returns a response."""
 
     name: str
     description: str
-    """For the model: what it hands in."""
+    """Description for the model."""
     schema: type[ResponseSchema]
 
     def definition(self, *, strict: bool) -> Tool:
-        """The tool as the API takes it; `strict`: the server enforces the schema."""
+        """Definition of the tool for the API. With `strict`, the server enforces the schema."""
         return Tool(
             name=self.name, description=self.description, schema=json_schema(self.schema), strict=strict
         )
 
     def parse(self, tool_input: Any) -> Any:
-        """The response in the tool's input, an object of `schema`.
+        """Response in the tool's input, an object of `schema`.
 
         Raises:
             ProposalError: it does not match the schema; the message says where and what is allowed, for the

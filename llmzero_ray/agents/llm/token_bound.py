@@ -1,7 +1,6 @@
-"""Upper bound of the tokens that a call can be billed for, which is reserved before the call.
+"""Upper bound of the tokens that a call can be billed for, reserved before the call.
 
-Bounds, not guesses: no tokenizer makes more tokens than there are bytes of text, so that a bound is several
-times the usual count.
+No tokenizer makes more tokens than there are bytes of text, so a bound is several times the usual count.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usag
 from llmzero_ray.agents.llm.settings import LlmSettings
 
 OVERHEAD_TOKENS = 1024
-"""What the API adds by itself: the prompt that explains tools (some hundred tokens), roles and separators."""
+"""Tokens that the API adds: the prompt that explains tools (some hundred tokens), roles and separators."""
 _PIXELS_PER_TOKEN = 700
-"""An image costs about one token for each 750 pixels; larger ones are scaled down first."""
+"""Pixels per token of an image, a lower bound: about 750, and larger images are scaled down first."""
 _LARGEST_IMAGE_TOKENS = 8192
 _PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 
 
 def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
-    """Tokens that one answered request of `call` can cost at most; the whole prompt counts as newly cached,
-    which is the dearest way to send it."""
+    """Maximum tokens of one answered request of `call`. The whole prompt counts as newly cached, the most
+    expensive case."""
     tools = [[tool.name, tool.description, dict(tool.schema)] for tool in (call.tool, *call.others)]
     text = sum(len(block.text.encode()) for block in call.system)
     text += sum(len(json.dumps(tool, default=str).encode()) for tool in tools)
@@ -36,13 +35,13 @@ def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
 
 
 def probe_worst_case(image: bytes | None) -> Usage:
-    """The same for the smallest possible message, with an image if given."""
+    """Maximum tokens of the smallest possible message, with an image if given."""
     images = 0 if image is None else image_tokens(image)
     return Usage(cache_creation=OVERHEAD_TOKENS + images, output=1)
 
 
 def image_tokens(png: bytes) -> int:
-    """Upper bound for one picture, from the size in its header."""
+    """Upper bound of the tokens of one image, from the size in its header."""
     if len(png) < 24 or not png.startswith(_PNG_HEADER):
         return _LARGEST_IMAGE_TOKENS
     width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")

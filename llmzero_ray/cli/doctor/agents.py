@@ -1,7 +1,6 @@
-"""Check that the agents can call their model from the head: key, price, server. No tokens are spent.
+"""Check that the agents can call their model from the head: key, price, server. It spends no tokens.
 
-`agents_found` runs on the head, where the coordinator and the stopper run and keys may be. Not here: the
-agents (llmzero_ray.agents).
+`agents_found` runs on the head, where the coordinator and the stopper run and where keys may be stored.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ _TODO = "start the server, correct agents.base_url, or choose agents.backend: ex
 
 
 def agents_from(head: Node, config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
-    """The finding about the agents from the head; `key_file` names a file with the command's key."""
+    """Finding about the agents from the head. `key_file` names a file with the command's key."""
     answer = run_on_nodes([head], agents_found, config_json, key_file, limit_s=_HEAD_S)[head.label]
     return CheckFinding("FAIL", answer.reason) if isinstance(answer, NoResult) else CheckFinding(*answer)
 
 
 def agents_found(config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
-    """The finding about the agents from this process."""
+    """Finding about the agents from this process."""
     with key_file_in_use(key_file):
         return _found(parse_config(config_json))
 
@@ -79,7 +78,7 @@ def _key_text(settings: LlmSettings, key: str | None) -> str:
 
 
 def _own_server(settings: LlmSettings, described: str, key: str | None) -> CheckFinding:
-    """Check that the server responds over HTTP; a list of models, if it has one, must contain the model."""
+    """Check that the server responds over HTTP. If it lists its models, the list must contain the model."""
     model = settings.model
     request = urllib.request.Request(f"{settings.url.rstrip('/')}/v1/models")
     if key:

@@ -1,8 +1,7 @@
-"""The table of the doctor's checks, from cheap to expensive.
+"""Table of the doctor's checks, from cheap to expensive.
 
-A check is one function of what is known so far; it returns what it found, or raises an error whose message is
-the finding of a failed check. Not here: the checks of one subject (files.py, cluster.py, agents.py,
-memory.py, training.py), running the table (examination.py).
+A check is one function of the results so far. It returns its finding, or raises an error whose message is the
+finding of the failed check.
 """
 
 from __future__ import annotations
@@ -43,26 +42,26 @@ class Context:
 
     config: SearchConfig
     step: bool
-    """Whether training steps are wanted."""
+    """Whether to run training steps."""
     scratch: Scratch
     rows: list[Row] = field(default_factory=list)
     task: PreparedTask | None = None
     private_head: bool = False
-    """The cluster is a head of this command alone."""
+    """Whether the cluster is a head of this command only."""
     reserved: bool = False
-    """The hardware of the slots was asked for and must be given back."""
+    """Whether the hardware of the slots was requested and must be released."""
     nodes: Sequence[Node] = ()
     probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
     """By label of a node: its versions and its room."""
     estimate: Estimate | None = None
     """What the root takes of a GPU."""
     seconds: list[dict[str, float]] = field(default_factory=list)
-    """Of each slot that trained: `slot`, `step_s`, `startup_s`, `validation_s`."""
+    """Seconds of each slot that trained: `slot`, `step_s`, `startup_s`, `validation_s`."""
     logs: dict[str, str] = field(default_factory=dict)
-    """By slot, of those whose steps failed."""
+    """Slot -> log, for slots whose steps failed."""
 
     def failed(self, name: str) -> bool:
-        """Whether that check was made and failed."""
+        """Whether that check ran and failed."""
         return any(row.name == name and row.status == "FAIL" for row in self.rows)
 
     @property
@@ -73,30 +72,30 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
     kind: Kind
-    """What is wrong when it fails; decides the exit code."""
+    """Kind of problem if it fails, which determines the exit code."""
     stage: Stage
     run: Callable[[Context], CheckFinding | list[Row]]
-    """Its finding, or one row for each part that has a name of its own."""
+    """Function that returns its finding, or one row for each named part."""
     limit_s: float | None = _CHECK_S
-    """None: it ends by itself, and runs in the main thread."""
+    """Time limit in seconds. If None, the check ends by itself and runs in the main thread."""
     limit_per_node_s: float = 0.0
-    """Added to the limit for each machine."""
+    """Seconds added to the limit for each machine."""
     applies: Callable[[Context], bool] = lambda _: True
-    """Without a row where it does not."""
+    """Whether the check applies. If not, it has no row."""
     skip: Callable[[Context], str] = lambda _: ""
-    """Why it is pointless now; empty: it is not."""
+    """Why the check is pointless now, or empty if it is not."""
     needed_for_training: bool = True
-    """Whether a training step is pointless when this has failed."""
+    """Whether a training step is pointless if this check fails."""
     listed_without_cluster: bool = True
-    """Whether it has a row when no cluster can be joined."""
+    """Whether it has a row if no cluster can be joined."""
 
 
 def _task(context: Context) -> CheckFinding:
-    """The prepared task can be read as its manifest says."""
+    """Check that the prepared task can be read as its manifest says."""
     context.task = task = load_task(context.config.task.dir)
     sizes: list[str] = []
     with contextlib.suppress(ConfigError):  # the root's own check says what is wrong
@@ -106,14 +105,14 @@ def _task(context: Context) -> CheckFinding:
 
 
 def _room(context: Context) -> CheckFinding:
-    """The search's directory can be written here, and no other doctor is running in it."""
+    """Check that the search's directory is writable here, and that no other doctor runs in it."""
     found = files.own_storage(context.config, context.task)
     context.scratch.take()
     return found
 
 
 def _cluster(context: Context) -> CheckFinding:
-    """A cluster answers, or a head could be started for this command alone."""
+    """Check that a cluster answers, or that a head could be started for this command only."""
     try:
         check_platform(context.config)
         context.private_head = _actors.head.connect(context.config)
@@ -126,13 +125,14 @@ def _cluster(context: Context) -> CheckFinding:
 
 
 def _slots(context: Context) -> CheckFinding:
-    """The cluster gives the slots: what is looked at from here on is what the search will get."""
+    """Check that the cluster provides the slots. Later checks examine the hardware that the search will
+    get."""
     context.reserved = True
     return training.reserve(context.config, private_head=context.private_head)
 
 
 def _agents(context: Context) -> CheckFinding:
-    """The agents can call their model from the head: key, price, server."""
+    """Check that the agents can call their model from the head: key, price, server."""
     config, key = context.config, None
     if needs_key(config.agents):
         key = key_file(config.storage, private_head=context.private_head)
@@ -140,26 +140,26 @@ def _agents(context: Context) -> CheckFinding:
 
 
 def _task_files(context: Context) -> CheckFinding:
-    """Every machine reads the same splits and the same reward."""
+    """Check that every machine reads the same splits and the same reward."""
     assert context.task is not None
     return files.task_files(context.task, context.nodes)
 
 
 def _model_files(context: Context) -> CheckFinding:
-    """Every machine sees the same files of the base model."""
+    """Check that every machine sees the same files of the base model."""
     assert context.model_path is not None
     return files.model_files(context.model_path, context.nodes)
 
 
 def _gpu_memory(context: Context) -> CheckFinding:
-    """The root fits on the GPUs, by estimate."""
+    """Check by estimate that the root fits on the GPUs."""
     card_gib = memory.card_of(context.config, context.nodes, limit_s=_CHECK_S / 2)
     found, context.estimate = memory.on_cards(context.config, context.task, card_gib)
     return found
 
 
 def _gpus(context: Context) -> CheckFinding:
-    """The GPUs of every machine compute and reach each other."""
+    """Check that the GPUs of every machine compute and reach each other."""
     nodes = [node for node in context.nodes if node.gpus >= 1]
     if not nodes:
         return skipped("no machine with GPUs is up")
@@ -171,7 +171,7 @@ def _gpus(context: Context) -> CheckFinding:
 
 
 def _sandbox(context: Context) -> CheckFinding:
-    """Where answers will be scored, the task's reward can be confined."""
+    """Check that the task's reward can be confined on the machines that score answers."""
     assert context.task is not None
     scoring = [node for node in context.nodes if node.gpus > 0] or list(context.nodes)
     answers = run_on_nodes(scoring, probe_sandbox, limit_s=_CHECK_S / 2)
@@ -179,7 +179,7 @@ def _sandbox(context: Context) -> CheckFinding:
 
 
 def _sockets(context: Context) -> list[Row]:
-    """What a search listens on, and who may speak to it."""
+    """Sockets on which a search listens, and who may connect."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
     return sockets.listeners(
@@ -190,7 +190,7 @@ def _sockets(context: Context) -> list[Row]:
 
 
 def _training(context: Context) -> list[Row]:
-    """Two steps of the root on every slot; the adapters score again what they scored."""
+    """Run two steps of the root on every slot. The saved adapters must reproduce their scores."""
     assert context.task is not None
     rows, context.seconds, context.logs = training.train_on_all_slots(
         context.config, context.task, private_head=context.private_head
@@ -345,4 +345,4 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(name="step", kind="engine", stage="training", run=_training, limit_s=None, skip=_why_not_train),
 )
-"""In the order in which they run."""
+"""Checks in the order in which they run."""

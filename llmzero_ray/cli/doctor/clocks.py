@@ -1,7 +1,4 @@
-"""How far the clocks of the cluster's machines are apart.
-
-Not here: what that means (machine_findings.py).
-"""
+"""Clock offsets of the cluster's machines."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _TRIES = 3
 def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | NoResult]:
     """Label -> seconds by which a node's clock is ahead of this one's, and the uncertainty of that.
 
-    Half of the shortest of a few round trips is taken for the way there.
+    The one-way time is half of the shortest of a few round trips.
     """
     found: dict[str, tuple[float, float] | NoResult] = {}
     for node in nodes:

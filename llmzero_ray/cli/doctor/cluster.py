@@ -1,7 +1,4 @@
-"""Whether the root can be trained, and whether the cluster has room for the slots.
-
-Not here: files (files.py), agents (agents.py), training (training.py).
-"""
+"""Checks that the root can be trained, and that the cluster has the hardware for the slots."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MUST_GROW = "the machines that are up do not hold the slots, and more may be add
 
 
 def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
-    """The root's recipe can be trained, and the engine can be loaded.
+    """Check that the root's recipe can be trained, and that the engine can be loaded.
 
     Raises:
         ConfigError: it cannot.
@@ -36,7 +33,7 @@ def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFin
 
 
 def resources_of_all(*, private_head: bool) -> CheckFinding:
-    """What the cluster that was joined has in all."""
+    """Total resources of the joined cluster."""
     if private_head:
         return CheckFinding("ok", "none is running: this machine alone, with logical CPUs")
     machines = _actors.machines.cluster_machines()
@@ -45,7 +42,8 @@ def resources_of_all(*, private_head: bool) -> CheckFinding:
 
 
 def room_for_slots(config: SearchConfig) -> CheckFinding:
-    """The machines have what the slots ask for, and how much of it is free; or more may be added."""
+    """Check that the machines have the slots' resources and how much of them is free, or that machines may be
+    added."""
     import ray
 
     machines = _actors.machines.cluster_machines()

@@ -1,7 +1,6 @@
 """The command `doctor`: checks a cluster against a configuration before any budget is spent.
 
-Prints a table and keeps it, with the seconds that were measured, in the search's directory. Not here: the
-checks (checks.py), running them (examination.py).
+It prints a table and stores it, with the measured seconds, in the search's directory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.utils.files import replace_file
 
 _WIDTH = 120
-"""Columns where no terminal says how many there are."""
+"""Number of columns without a terminal."""
 
 
 def doctor(
@@ -37,7 +36,8 @@ def doctor(
     settings: options.Settings,
     no_step: Annotated[bool, typer.Option("--no-step", help="leave out the training steps")] = False,
 ) -> int:
-    """Check, print, keep; the exit code: 0 when nothing failed, else that of the first kind that did.
+    """Run the checks, print and store the table. The exit code is 0 if nothing failed, otherwise that of the
+    first kind that did.
 
     Raises:
         ConfigError: the configuration cannot be read.
@@ -60,7 +60,7 @@ def doctor(
 
 
 def _keep(context: Context) -> None:
-    """doctor.json; seconds that this run has not measured are kept from the run before."""
+    """Write doctor.json. Seconds that this run has not measured are kept from the previous run."""
     config = context.config
     storage = SearchStorage(config.storage, config.name)
     measured: Any = (read_doctor(storage) or {}).get("measured")

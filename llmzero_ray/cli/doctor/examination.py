@@ -1,7 +1,7 @@
-"""Run the table of checks, stage by stage; a failing check never loses the rows of others.
+"""Runs the table of checks, stage by stage. A failing check never loses the rows of others.
 
-A check that raises or exceeds its time limit is a failed row; one whose precondition failed is a skipped row
-with the reason. Not here: the table (checks.py), printing and saving the rows (command.py).
+A check that raises or times out is a failed row. A check whose precondition failed is a skipped row with the
+reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOK_S = 180.0
 
 
 def examine(context: Context, console: Console) -> None:
-    """Run all checks; `context` has their rows afterwards."""
+    """Run all checks. `context` holds their rows afterwards."""
     with _doing("checking the configuration and the storage", console):
         _run_stage("files", context)
     with _actors.head.disconnecting():
@@ -60,7 +60,7 @@ def examine(context: Context, console: Console) -> None:
 
 
 def _doing(what: str, console: Console) -> AbstractContextManager[Any]:
-    """Say what is done: in a line that goes away on a terminal, else in one that stays."""
+    """Show the current action: in a transient line on a terminal, otherwise in a permanent one."""
     if console.is_terminal:
         return console.status(what)
     print_line(console, what)
@@ -68,10 +68,10 @@ def _doing(what: str, console: Console) -> AbstractContextManager[Any]:
 
 
 def rows_of_check(check: Check, context: Context) -> list[Row]:
-    """Run one check; its rows.
+    """Run one check and return its rows.
 
     Raises:
-        Exception: whatever a check without a time limit raises.
+        Exception: any exception of a check without a time limit.
     """
     if not check.applies(context):
         return []

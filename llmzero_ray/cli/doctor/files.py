@@ -1,7 +1,4 @@
-"""Whether every machine sees the same files: the storage, the task, the model.
-
-Not here: what runs on the machines (probes.py), what it means (machine_findings.py).
-"""
+"""Checks that every machine sees the same files: the storage, the task, the model."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.utils.text import GIB
 
 FILES_S = 300.0
-"""Longest wait for machines to read a task's files."""
+"""Maximum wait, in seconds, for machines to read a task's files."""
 STORAGE_S = 60.0
 _PATIENCE_S = 15.0
-"""How long a file that another machine wrote may take to appear."""
+"""Seconds within which a file written by another machine must appear."""
 
 
 def own_storage(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
-    """The search's directory can be made and written here, and has room for what will be saved.
+    """Check that the search's directory can be created and written here, and has space for all saved files.
 
     Raises:
         StorageError: it cannot.
@@ -48,7 +45,8 @@ def own_storage(config: SearchConfig, task: PreparedTask | None) -> CheckFinding
 
 
 def shared_storage(config: SearchConfig, nodes: Sequence[Node]) -> CheckFinding:
-    """Every machine writes a file into the storage; this process and every machine read them all.
+    """Check that every machine can write a file into the storage, and that this process and every machine
+    read all of them.
 
     Raises:
         StorageError: this process cannot write there.
@@ -70,7 +68,7 @@ def shared_storage(config: SearchConfig, nodes: Sequence[Node]) -> CheckFinding:
 
 
 def task_files(task: PreparedTask, nodes: Sequence[Node]) -> CheckFinding:
-    """The splits and the reward, with the same SHA-256 on every machine."""
+    """Check that splits and reward have the same SHA-256 on every machine."""
     reward = [] if task.reward_module else [task.reward_path]
     paths = [f"{task.directory}/manifest.json", task.train, task.val, task.test, *reward]
     todo = "put the task where every machine sees it under the same path, and set task.dir to it"
@@ -78,7 +76,7 @@ def task_files(task: PreparedTask, nodes: Sequence[Node]) -> CheckFinding:
 
 
 def model_directory(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
-    """The base model's directory holds what is needed.
+    """Check that the base model's directory is complete.
 
     Raises:
         TaskError: it is not a model that VeRL and vLLM can load.
@@ -95,13 +93,13 @@ def model_directory(config: SearchConfig, task: PreparedTask | None) -> CheckFin
 
 
 def model_files(path: str, nodes: Sequence[Node]) -> CheckFinding:
-    """The same files of the same sizes on every machine."""
+    """Check that every machine has the same files with the same sizes."""
     todo = "copy the model to every machine under that path, or to a directory that all of them mount"
     return same_files(todo, _digests([path], nodes))
 
 
 def model_path(config: SearchConfig, task: PreparedTask | None) -> str | None:
-    """The base model's directory, the task's own where the configuration names none."""
+    """Directory of the base model: the configured one, otherwise the task's own."""
     return config.model.path or (task.model_path if task is not None else None)
 
 

@@ -1,7 +1,8 @@
-"""Whether the GPUs of a machine compute, and reach each other: driver, matrix product, flash attention, NCCL.
+"""Probe whether the GPUs of a machine compute and reach each other: driver, matrix product, flash attention,
+NCCL.
 
-`probe_gpus` runs as a Ray task on a machine; the work is done by a process of its own, one process for each
-GPU below it, so that nothing of CUDA stays behind. Not here: what the results mean (machine_findings.py).
+`probe_gpus` runs as a Ray task on a machine. A child process does the work, with one process per GPU below
+it, so that no CUDA state stays behind.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from llmzero_ray.errors import EngineError
 from llmzero_ray.utils.api_key import without_secrets
 
 PROBE_S = 240.0
-"""Imports, a context on each GPU and the first collective of NCCL."""
+"""Timeout in seconds for the imports, a context on each GPU and NCCL's first collective."""
 _SMI = ("nvidia-smi", "--query-gpu=driver_version,memory.total,memory.used", "--format=csv,noheader,nounits")
 _SMI_S = 20.0
 _SIZE = 256
@@ -57,7 +58,7 @@ def _driver() -> tuple[str | None, list[float]]:
 
 
 def check_all(n_gpus: int, device: str) -> dict[str, Any]:
-    """Everything that needs torch; see `probe_gpus`."""
+    """Run all checks that need torch; see `probe_gpus`."""
     import torch
     import torch.multiprocessing as processes
 
@@ -90,7 +91,7 @@ def _free_port() -> int:
 
 
 def _check_one(rank: int, n_gpus: int, device: str, port: int, problems: Any) -> None:
-    """All checks of one GPU; a line for each that fails."""
+    """Run all checks of one GPU, with a line for each failure."""
     checks = [("matrix product", _product), ("collective", _collective)]
     if device == "cuda":
         checks.insert(1, ("flash attention", _flash_attention))
@@ -111,7 +112,7 @@ def _place(rank: int, device: str) -> Any:
 
 
 def _product(rank: int, _: int, device: str) -> None:
-    """A product in bf16 is that of the CPU."""
+    """Check that a bf16 product equals the CPU's."""
     import torch
 
     drawn = torch.Generator().manual_seed(rank)
@@ -122,7 +123,7 @@ def _product(rank: int, _: int, device: str) -> None:
 
 
 def _flash_attention(rank: int, _: int, device: str) -> None:
-    """flash-attn's kernel runs on this card and gives what torch's attention gives."""
+    """Check that flash-attn's kernel runs on this GPU and agrees with torch's attention."""
     import torch
     from flash_attn import flash_attn_func  # type: ignore[import-not-found]
 
@@ -135,7 +136,7 @@ def _flash_attention(rank: int, _: int, device: str) -> None:
 
 
 def _collective(rank: int, n_gpus: int, device: str) -> None:
-    """The sum over all GPUs of the machine arrives on each."""
+    """Check that the sum over all GPUs of the machine arrives on each of them."""
     import datetime
 
     import torch

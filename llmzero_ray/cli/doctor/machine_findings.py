@@ -1,7 +1,4 @@
-"""Findings from the probes of all machines, one row each. Pure.
-
-Not here: running the probes (llmzero_ray.launch.nodes).
-"""
+"""Findings from the probes of all machines, one row each. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _USED_WARN_MIB = 1024.0
 
 
 def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
-    """Every package has one version, and on machines with GPUs it is one the engine takes."""
+    """Finding: every package has one version, which the engine accepts on machines with GPUs."""
     answers, failed = _split(probed)
     packages = dict.fromkeys(name for answer in answers.values() for name in answer["versions"])
     split = []
@@ -50,7 +47,7 @@ def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> Che
 
 
 def room(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
-    """/tmp and /dev/shm have room; a machine without GPUs never fails for /dev/shm."""
+    """Finding: /tmp and /dev/shm have free space. A machine without GPUs never fails for /dev/shm."""
     answers, failed = _split(probed)
     with_gpus = {node.label for node in nodes if node.gpus > 0}
     full: list[str] = list(failed)
@@ -75,7 +72,7 @@ def room(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFi
 
 
 def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
-    """The GPUs of every machine that has some compute, reach each other and are free."""
+    """Finding: the GPUs of every machine that has some compute, reach each other and are free."""
     given, problems = _split(answers)
     busy = []
     for label, answer in given.items():
@@ -97,7 +94,7 @@ def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
 
 
 def sandbox(task: PreparedTask, answers: Mapping[str, Isolation | NoResult]) -> CheckFinding:
-    """Every machine that scores answers can confine the task's reward, if it is one that must be."""
+    """Finding: every machine that scores answers can confine the task's reward, if required."""
     given, failed = _split(answers)
     without = {label: answer for label, answer in given.items() if not answer.full}
     if not task.confines_reward:
@@ -121,7 +118,7 @@ def sandbox(task: PreparedTask, answers: Mapping[str, Isolation | NoResult]) -> 
 
 
 def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFinding:
-    """Clocks agree; the journal's times and the age of heartbeats depend on them."""
+    """Finding: clocks agree, on which the journal's times and the age of heartbeats depend."""
     answers, failed = _split(offsets)
     ahead = {label: offset for label, (offset, _) in answers.items()}
     if not ahead:
@@ -137,7 +134,7 @@ def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFindin
 
 
 def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | NoResult]) -> CheckFinding:
-    """Every machine sees the same files under the same paths; the first machine is the reference."""
+    """Finding: every machine sees the same files under the same paths. The first machine is the reference."""
     answers, problems = _split(digests)
     right = next(iter(answers.values()), {})
     for path, digest in right.items():
@@ -160,7 +157,7 @@ def storage(
     seen: Mapping[str, Collection[str] | NoResult],
     free: str,
 ) -> CheckFinding:
-    """Every machine can write to the storage, and every machine sees the files of all others.
+    """Finding: every machine can write to the storage, and sees the files of all others.
 
     `written` is label -> seconds of a write forced to the disk, `seen` is label -> labels of those whose
     files that machine read with the right bytes.
@@ -188,7 +185,7 @@ def storage(
 
 
 def _split(answers: Mapping[str, T | NoResult]) -> tuple[dict[str, T], list[str]]:
-    """Results, and a line for each machine without one."""
+    """Results, and a line for each machine without a result."""
     given = {label: answer for label, answer in answers.items() if not isinstance(answer, NoResult)}
     return given, [f"{label}: {a.reason}" for label, a in answers.items() if isinstance(a, NoResult)]
 

@@ -21,7 +21,7 @@ _STATUS: Mapping[str, Status] = {"fits": "ok", "tight": "warn", "does not fit": 
 
 
 def card_of(config: SearchConfig, nodes: Sequence[Node], *, limit_s: float) -> float | None:
-    """GiB of the smallest GPU that a machine with GPUs reports; else what the configuration says."""
+    """GiB of the smallest GPU that a machine reports, otherwise the configured size."""
     answers = run_on_nodes([node for node in nodes if node.gpus > 0], card_gib, limit_s=limit_s)
     sizes = [answer for answer in answers.values() if not isinstance(answer, NoResult) and answer is not None]
     return min(sizes, default=config.slots.gpu_memory_gib)

@@ -28,8 +28,8 @@ _LOOK_S = 0.2
 
 
 def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
-    """Versions, what the engine says of them (None: nothing), path -> (free, total) bytes, and bytes of
-    memory."""
+    """Versions, the engine's objection to them (None if it has none), path -> (free, total) bytes, and bytes
+    of memory."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -50,12 +50,12 @@ def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
 
 
 def probe_sandbox() -> Isolation:
-    """What reward code could be run in here, found out by doing it."""
+    """Isolation that is available for reward code here, determined by trying it."""
     return find_isolation()
 
 
 def memory_bytes() -> int:
-    """Bytes of memory that processes have here: the machine's, or those of the container."""
+    """Bytes of memory available to processes here: the machine's, or the container's."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in _MEMORY_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # absent, or "max"
@@ -64,15 +64,16 @@ def memory_bytes() -> int:
 
 
 def digests(paths: Sequence[str]) -> dict[str, str | None]:
-    """Path -> digest of a file's content, or of a directory's names and sizes; None: not there."""
+    """Path -> digest of a file's content, or of a directory's names and sizes. None if the path does not
+    exist."""
     return {path: _digest(Path(path)) for path in paths}
 
 
 def write_probe(directory: str, name: str) -> float:
-    """Write a small file into a directory that must be there, forced to the disk; the seconds it took.
+    """Write and sync a small file into an existing directory, and return the seconds it took.
 
     Raises:
-        StorageError: the directory is not there, or cannot be written.
+        StorageError: the directory does not exist, or cannot be written.
     """
     if not os.path.isdir(directory):
         raise StorageError(f"does not see {directory}")
@@ -95,7 +96,7 @@ def write_own_probe(directory: str, names: Mapping[str, str]) -> float:
 
 
 def read_probes(directory: str, names: Sequence[str], patience_s: float) -> list[str]:
-    """Those of the named files that are there with the right bytes, waiting a while for the others."""
+    """Named files that exist with the right bytes, waiting a while for missing ones."""
     deadline = time.monotonic() + patience_s
     while True:
         found = [name for name in names if _read(Path(directory) / name) == content_of(name)]
@@ -105,7 +106,7 @@ def read_probes(directory: str, names: Sequence[str], patience_s: float) -> list
 
 
 def content_of(name: str) -> bytes:
-    """What a probe of that name holds."""
+    """Content of a probe of that name."""
     return (name * 64).encode()
 
 
@@ -135,5 +136,5 @@ def _sources_digest() -> str:
 
 
 def now() -> float:
-    """Unix seconds by this machine's clock."""
+    """Unix time of this machine's clock."""
     return time.time()

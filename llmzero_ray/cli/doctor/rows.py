@@ -1,7 +1,4 @@
-"""What checks find, as rows of a table, and the exit code that the rows mean.
-
-Not here: the checks (checks.py), running them (examination.py).
-"""
+"""Findings of checks as rows of a table, and the resulting exit code."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ Kind: TypeAlias = Literal["config", "storage", "capacity", "engine"]
 Status: TypeAlias = Literal["ok", "warn", "FAIL", "skipped"]
 
 EXIT_CODES: Mapping[Kind, int] = {"config": 2, "storage": 3, "capacity": 4, "engine": 5}
-"""Of a failed check, by its kind; in the order of the table."""
+"""Exit code of a failed check by its kind, in the order of the table."""
 _LISTED = 4
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red", "skipped": "dim"}
 
 
 class CheckFinding(NamedTuple):
-    """What one check found."""
+    """Finding of one check."""
 
     status: Status
     found: str
     todo: str = ""
-    """The remedy; empty: none."""
+    """Remedy, or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,22 +40,22 @@ class Row:
 
 
 def skipped(why: str) -> CheckFinding:
-    """The finding of a check that was not made."""
+    """Finding of a check that was skipped."""
     return CheckFinding("skipped", f"skipped: {why}")
 
 
 def exit_code(rows: Iterable[Row]) -> int:
-    """0 when nothing failed, else the code of the first kind that did."""
+    """Exit code: 0 if nothing failed, otherwise the code of the first kind that did."""
     return min((EXIT_CODES[row.kind] for row in rows if row.status == "FAIL"), default=0)
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
-    """Rows by kind, within a kind as they were found."""
+    """Rows sorted by kind, and within a kind in order of appearance."""
     return sorted(rows, key=lambda row: EXIT_CODES[row.kind])
 
 
 def table_of(title: str, rows: Sequence[Row]) -> Table:
-    """The rows as a table for a terminal; the column of remedies only where there is one."""
+    """The rows as a table for a terminal, with a column of remedies only if there are any."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -73,6 +70,6 @@ def table_of(title: str, rows: Sequence[Row]) -> Table:
 
 
 def first_few(parts: Sequence[str], *, separator: str = "; ") -> str:
-    """The first parts of a list, and how many more there are."""
+    """The first parts of a list, and the number of the others."""
     more = f"{separator}and {len(parts) - _LISTED} more" if len(parts) > _LISTED else ""
     return separator.join(parts[:_LISTED]) + more

@@ -1,7 +1,4 @@
-"""The doctor's own directory while it works: beside the search, removed afterwards.
-
-Not here: what is written there (files.py, training.py).
-"""
+"""The doctor's own directory while it works: next to the search's, removed afterwards."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ def scratch_of(config: SearchConfig) -> Path:
 
 
 class Scratch:
-    """That directory, held by one doctor of a search at a time."""
+    """The directory, held by one doctor of a search at a time."""
 
     def __init__(self, config: SearchConfig) -> None:
         self._path = scratch_of(config)
         self._lock: FileLock | None = None
 
     def take(self) -> None:
-        """Make it, empty.
+        """Create the empty directory.
 
         Raises:
             StorageError: it cannot be made, or another doctor of the search is at work.
@@ -50,7 +47,7 @@ class Scratch:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     def remove(self) -> None:
-        """Remove it with everything in it; repeatable. A storage that hangs is left alone."""
+        """Remove the directory with its content. Idempotent. A hanging storage is left alone."""
         if self._lock is None:
             return
         with contextlib.suppress(TimeoutError):

@@ -1,7 +1,4 @@
-"""What a search listens on, with who may speak to it: a row each. SECURITY.md says the same in words.
-
-Pure. Not here: what makes it so (actors/head.py, engines/verl/queue_keys.py, actors/model_server.py).
-"""
+"""Sockets on which a search listens, and who may connect: a row each, as described in SECURITY.md. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ _TOKEN = "set RAY_AUTH_MODE=token where Ray is started and here; see cluster.yam
 
 
 def listeners(*, private_head: bool, n_machines: int, has_token: bool) -> list[Row]:
-    """Rows for a cluster of `n_machines`; `has_token`: Ray asks for its token.
+    """Rows for a cluster of `n_machines`. `has_token` is set if Ray requires its token.
 
-    A `warn` is a socket that lets a neighbour run code. Those of slots are there while a search runs.
+    A `warn` is a socket through which a neighbour can run code. Sockets of slots exist while a search runs.
     """
     ray_is_closed = private_head or has_token
     at = "loopback" if private_head else "every address"

@@ -1,4 +1,4 @@
-"""A call with a time limit, for work that may hang on a storage or a cluster."""
+"""A call with a timeout, for work that may hang on a storage or a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def within(limit_s: float, work: Callable[[], T]) -> T:
-    """Call `work` in a thread of its own and return its result; the thread is abandoned at the limit.
+    """Call `work` in a separate thread and return its result. The thread is abandoned after the timeout.
 
     Raises:
         TimeoutError: it has not ended within `limit_s` seconds.

@@ -1,8 +1,7 @@
 """Two real GRPO steps on every slot at once, through the placement groups, runners and engine of a search.
 
-The engine reads back what it trains with and refuses a difference; the adapter that was saved is loaded again
-and must score as it did. Everything is removed at the end, after an interrupt too. Not here: the engine
-(llmzero_ray.engines), what came of it (training_rows.py).
+The engine reads back its settings and rejects a difference. The saved adapter is loaded again and must
+reproduce its score. Everything is removed at the end, also after an interrupt.
 """
 
 from __future__ import annotations
@@ -30,28 +29,29 @@ from llmzero_ray.storage import SearchStorage
 
 STEPS = 2
 _NAME_CHARS = 56
-"""Of a search's name, so that ours is not too long either."""
+"""Maximum characters taken from a search's name, so that the name of the doctor's search is not too long."""
 _STAGES = 5
-"""Two validations, two steps and the scoring of the adapter may take as long as a stage that hangs each."""
+"""Number of stages that may each take as long as a hanging stage: two validations, two steps and the scoring
+of the adapter."""
 
 
 def trial_of(config: SearchConfig) -> SearchConfig:
-    """The search under a name of its own, with its files out of the search's way."""
+    """The search under another name, with separate files."""
     name = f"{config.name[:_NAME_CHARS]}-doctor"
     slots = config.slots.model_copy(update={"shared": None})  # those of others are not touched
     return config.model_copy(update={"name": name, "storage": str(scratch_of(config)), "slots": slots})
 
 
 def name_in_use(config: SearchConfig) -> str | None:
-    """The name that the trial would have, when a search of that name is at work."""
+    """Name that the trial would have, if a search of that name is running."""
     name = trial_of(config).name
     return name if _is_actor(_actors.names.coordinator_name(name)) else None
 
 
 def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
-    """Reserve the hardware of all slots, as a search does; `give_back` ends it.
+    """Reserve the hardware of all slots, as a search does; `give_back` releases it.
 
-    An autoscaler adds what is missing, so that every machine that the search gets is up afterwards.
+    An autoscaler adds missing machines, so afterwards all machines of the search are up.
     """
     trial = trial_of(config)
     _actors.app.clean_up(trial)  # what a doctor left that was killed
@@ -65,7 +65,7 @@ def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
 
 
 def give_back(config: SearchConfig) -> None:
-    """End what works on the slots and give their hardware back."""
+    """End all processes on the slots and release their hardware."""
     with _uninterrupted():
         _actors.app.clean_up(trial_of(config))
 
@@ -73,8 +73,8 @@ def give_back(config: SearchConfig) -> None:
 def train_on_all_slots(
     config: SearchConfig, task: PreparedTask, *, private_head: bool
 ) -> tuple[list[Row], list[dict[str, float]], dict[str, str]]:
-    """Rows of steps and adapters on the slots that are reserved; seconds of each slot that trained
-    (`seconds_of`); and by slot the log of each that failed."""
+    """Rows of steps and adapters on the reserved slots, seconds of each slot that trained (`seconds_of`), and
+    the log of each slot that failed."""
     trial = trial_of(config)
     trials = asyncio.run(_train_all(trial, task, private_head=private_head))
     rows = [row for each in trials for row in rows_of(trial, each)]
@@ -89,7 +89,7 @@ def _pool(trial: SearchConfig, *, private_head: bool) -> _actors.runner_pool.Run
 
 
 async def _train_all(trial: SearchConfig, task: PreparedTask, *, private_head: bool) -> list[SlotTrial]:
-    """What came of each slot."""
+    """Results of each slot."""
     pool = _pool(trial, private_head=private_head)
     specs = [_spec(trial, task, slot) for slot in range(trial.slots.count)]
     limits = Estimate(trial, task).time_limits(specs[0].hyperparameters)
@@ -139,7 +139,7 @@ async def _stage(pool: _actors.runner_pool.RunnerPool, slot: int) -> str:
 
 
 def _spec(trial: SearchConfig, task: PreparedTask, slot: int) -> PhaseSpec:
-    """The root for two steps; the slot's number serves as the node's."""
+    """Spec of the root for two steps. The slot's number serves as the node's."""
     paths, root = SearchStorage(trial.storage, trial.name).paths, root_hyperparameters(trial, task.n_train)
     planner = Planner(config=trial, n_train=task.n_train, root=root, runs={})
     return dataclasses.replace(
@@ -164,7 +164,7 @@ def _is_actor(name: str) -> bool:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C must not leave hardware reserved."""
+    """Context in which a second Ctrl-C does not leave hardware reserved."""
     known = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,7 +1,4 @@
-"""Results of the doctor's two training steps on a slot: rows of the table, and step times for estimates.
-
-Not here: training them (training.py).
-"""
+"""Results of the doctor's two training steps on a slot: rows of the table, and step times for estimates."""
 
 from __future__ import annotations
 
@@ -24,18 +21,18 @@ _TODO = {
 }
 
 _MOST_CHANGED = 0.1
-"""Share of validation items whose accuracy may change when rounding differs from run to run."""
+"""Maximum share of validation items whose accuracy may change due to rounding between runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotTrial:
-    """One slot's two steps."""
+    """Two steps of one slot."""
 
     slot: int
     result: PhaseResult | PhaseFailure | str
-    """A text: why there is none."""
+    """Result, or a text that explains why there is none."""
     items: tuple[ItemOutcome, ...] | str = ""
-    """What the saved adapter answers to the validation split, or why that is not known."""
+    """Outcomes of the saved adapter on the validation split, or why they are not known."""
     scoring_s: float = 0.0
 
     @property
@@ -73,8 +70,8 @@ def rows_of(config: SearchConfig, trial: SlotTrial) -> list[Row]:
 def seconds_of(config: SearchConfig, trial: SlotTrial) -> dict[str, float]:
     """`step_s`, `startup_s`, `validation_s` of a slot that trained.
 
-    The last step counts: the first one warms up. A validation that the engine did not time is taken to last
-    as long as scoring the adapter did.
+    The last step counts, because the first one warms up. A validation that the engine did not time counts as
+    long as scoring the adapter.
     """
     assert isinstance(trial.result, PhaseResult)
     points = load_points(SearchStorage(config.storage, config.name), trial.slot)
@@ -88,7 +85,7 @@ def seconds_of(config: SearchConfig, trial: SlotTrial) -> dict[str, float]:
 
 
 def _adapter_row(name: str, config: SearchConfig, trial: SlotTrial, result: PhaseResult) -> Row:
-    """The saved adapter, loaded again, scores what the phase's own validation gave."""
+    """Row on whether the saved adapter, loaded again, reproduces the phase's own validation score."""
 
     def row(status: Status, found: str, todo: str = "") -> Row:
         return Row(name=name, kind="engine", status=status, found=found, todo=todo)

@@ -1,8 +1,5 @@
-"""LoRA tensors, and their optimizer's state, between the live module and PEFT folders, on every rank alike.
-
-Not here: when they are exchanged (workers.py), what else a full checkpoint holds
-(workers.py, full_checkpoint.py).
-"""
+"""Transfer of LoRA tensors and their optimizer state between the live module and PEFT folders, identical on
+every rank."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from llmzero_ray.utils.files import replace_directory
 
 
 def reshard(module: torch.nn.Module) -> None:
-    """Back to sharded parameters: after a forward pass FSDP2 may still hold gathered ones."""
+    """Reshard the parameters: after a forward pass FSDP2 may still hold gathered ones."""
     for part in module.modules():
         if hasattr(part, "reshard"):
             part.reshard()
@@ -36,14 +33,14 @@ def write(parameter: torch.nn.Parameter, full: torch.Tensor) -> None:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded tensor (DTensor); a plain one as it is."""
+    """This rank's shard of a sharded tensor (DTensor). A plain tensor is returned unchanged."""
     from torch.distributed.tensor import DTensor
 
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _placed(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """A full tensor, sharded as the parameter is. Every rank holds it: no communication."""
+    """Full tensor, sharded like the parameter. Every rank holds it, so no communication is needed."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(parameter, DTensor):
@@ -52,8 +49,8 @@ def _placed(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """PEFT's default start (A Kaiming-uniform, B zero), drawn per tensor from `seed`: the same warm, cold, on
-    any rank count."""
+    """PEFT's default initialisation (A Kaiming-uniform, B zero), drawn per tensor from `seed`, so that it is
+    identical warm, cold, and for any number of ranks."""
     if "lora_A" not in name:
         return torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
@@ -62,9 +59,9 @@ def fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of the live adapter, whole and on the CPU, by PEFT name; all ranks take part.
+    """Complete CPU copy of the live adapter, by PEFT name. All ranks take part.
 
-    Base weights stay where they are: where they are offloaded, a GPU that vLLM uses has no room for them.
+    Base weights are not moved: if they are offloaded, a GPU that vLLM uses has no memory for them.
     """
     reshard(module)
     return {
@@ -75,7 +72,7 @@ def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def optimizer_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """A copy of the optimizer's state, whole and on the CPU, named as in the file; all ranks take part."""
+    """Complete CPU copy of the optimizer state, named as in the file. All ranks take part."""
     return {
         f"{peft_name(name)}:{key}": whole(torch.as_tensor(value)).to("cpu", copy=True)
         for name, parameter in module.named_parameters()
@@ -86,10 +83,10 @@ def optimizer_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -
 def restore_optimizer(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, torch.Tensor]
 ) -> None:
-    """Give a new optimizer the state that `optimizer_state` gave; its own rates and settings stay.
+    """Load the state from `optimizer_state` into a new optimizer, which keeps its own rates and settings.
 
     Raises:
-        ValueError: the state is of other parameters.
+        ValueError: the state belongs to other parameters.
     """
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name, value in saved.items():
@@ -109,7 +106,8 @@ def restore_optimizer(
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of all ranks' shards; offloaded ones come to the device one by one. All ranks take part."""
+    """Complete tensor from all ranks' shards. Offloaded ones move to the device one by one. All ranks take
+    part."""
     from torch.distributed.tensor import DTensor
 
     tensor = tensor.detach()
@@ -119,18 +117,18 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def peft_name(live_name: str) -> str:
-    """A PEFT file's name of a tensor of the live module."""
+    """Name in a PEFT file of a tensor of the live module."""
     return live_name.replace(".default.", ".")
 
 
 def live_name(peft_name: str) -> str:
-    """The live module's name of a tensor in a PEFT file."""
+    """Name in the live module of a tensor in a PEFT file."""
     head, _, tail = peft_name.rpartition(".")
     return f"{head}.default.{tail}"
 
 
 def digest_of(tensors: dict[str, torch.Tensor]) -> str:
-    """16 hex digits that differ when any value or name does; values count as float32."""
+    """Digest of 16 hex digits over all names and values (as float32)."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -139,14 +137,14 @@ def digest_of(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def read_adapter(path: str) -> dict[str, torch.Tensor]:
-    """The tensors of a PEFT folder, by PEFT name."""
+    """Tensors of a PEFT folder, by PEFT name."""
     from safetensors.torch import load_file
 
     return dict(load_file(os.path.join(path, "adapter_model.safetensors")))
 
 
 def read_optimizer(path: str) -> dict[str, torch.Tensor]:
-    """The optimizer's state beside the adapter in a PEFT folder, as `optimizer_state` gave it."""
+    """Optimizer state next to the adapter in a PEFT folder, as from `optimizer_state`."""
     from safetensors.torch import load_file
 
     return dict(load_file(os.path.join(path, OPTIMIZER_FILE)))
@@ -159,8 +157,8 @@ def save_peft(
     facts: dict[str, Any],
     optimizer: dict[str, torch.Tensor] | None = None,
 ) -> None:
-    """Write a PEFT folder with its manifest, and the optimizer's state if there is one; complete, or not
-    there at all."""
+    """Write a PEFT folder with its manifest, and the optimizer state if there is one. Atomic: the folder is
+    complete or missing."""
     from safetensors.torch import save_file
 
     config = {

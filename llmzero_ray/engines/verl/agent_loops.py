@@ -1,8 +1,7 @@
 """VeRL's agent-loop worker and its manager, extended: every request carries its own seed and length, and the
-manager gives batches that need no agent loop to batched_rollouts.py.
+manager passes batches that need no agent loop to batched_rollouts.py.
 
-The worker is a plain class that travels by reference and is wrapped by Ray late. Not here: the trainer that
-drives them (trainer.py), the vLLM server (rollout_server.py), what the values should be (config_check.py).
+The worker is a plain class that is pickled by reference and wrapped by Ray late.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _AgentLoopWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
 
 class PhaseAgentLoopWorker(_AgentLoopWorker):
-    """VeRL's agent-loop worker; every request carries its own seed and `max_tokens`."""
+    """VeRL's agent-loop worker, in which every request carries its own seed and `max_tokens`."""
 
     def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
-        """Use `config` (whole) from now on; caps in tokens."""
+        """Use `config` (complete) from now on; caps in tokens."""
         patches.collect_garbage_as_usual()
         self.config = config
         self.rollout_config = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
@@ -61,9 +60,9 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
 class PhaseAgentLoopManager(AgentLoopManagerTQ):
     """VeRL's manager with our workers.
 
-    With `batched`, batches that need no agent loop go there. The workers then start with the first batch that
-    does need one, after `start_helpers`, which starts what they call and gives their clients: the one of the
-    vLLM servers, and the handles of the reward workers.
+    With `batched`, it passes on batches that need no agent loop. The workers then start with the first batch
+    that needs one, after `start_helpers`, which starts the actors they call and returns the vLLM servers'
+    client and the handles of the reward workers.
     """
 
     def __init__(
@@ -84,15 +83,14 @@ class PhaseAgentLoopManager(AgentLoopManagerTQ):
             await super()._init_agent_loop_workers()
 
     def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
-        """Use `config` (whole) and `seed` for rollouts from now on; caps in tokens."""
+        """Use `config` (complete) and `seed` for rollouts from now on; caps in tokens."""
         self._phase = (config, seed, train_max_tokens, eval_max_tokens)
         if self.batched is not None:
             self.batched.begin_phase(*self._phase)
         ray.get([worker.begin_phase.remote(*self._phase) for worker in self.agent_loop_workers])
 
     def generate_sequences(self, prompts: Any) -> None:
-        """Have a batch of prompts answered and scored, without waiting; what comes of it goes into the
-        queue."""
+        """Start answering and scoring a batch of prompts without waiting. Results go into the queue."""
         if self.batched is not None:
             rows = rows_of(prompts)
             reason = self.batched.refusal(rows)
@@ -112,8 +110,8 @@ class PhaseAgentLoopManager(AgentLoopManagerTQ):
             ray.get([worker.begin_phase.remote(*self._phase) for worker in self.agent_loop_workers])
 
     def look_once_ended(self, replay_buffer: Any) -> None:
-        """Have a replay buffer of VeRL's look as soon as a batch that is under way has ended, in place of
-        ever so often."""
+        """Let a VeRL replay buffer poll as soon as a batch in flight has ended, instead of at fixed
+        intervals."""
         assert self.batched is not None
         batched, next_poll = self.batched, replay_buffer._wait_for_next_poll
         idle_s, replay_buffer.poll_interval = replay_buffer.poll_interval, 0

@@ -1,13 +1,10 @@
-"""Rollouts of a whole batch in a few calls: one to each vLLM server, one for the rewards, two to the queue.
+"""Rollouts of a complete batch in a few calls: one to each vLLM server, one for the rewards, two to the
+queue.
 
-VeRL's agent loop makes a request, a reward call and several calls to the queue for every sample, which is
-most of a small model's step. Where its single-turn loop would do nothing else, the same is done here for the
-batch at once, on a thread of the process that embeds VeRL: the same requests with the same seeds, the same
-rewards, the same rows in the queue but for columns that have no reader. A validation's answers can be had
-without the queue.
-
-Not here: the servers' side (rollout_server.py), the reward calls (reward_calls.py), VeRL's own path
-(agent_loops.py), what a validation makes of its answers (validation.py).
+For every sample VeRL's agent loop makes a request, a reward call and several queue calls, which take most of
+a small model's step. If its single-turn loop would do nothing else, this module does the same for the batch
+at once, on a thread of the process that embeds VeRL: same requests and seeds, same rewards, same rows in the
+queue except columns that nobody reads. Validation answers are available without the queue.
 """
 
 from __future__ import annotations
@@ -25,53 +22,54 @@ from llmzero_ray.engines.verl.seeds import derive_seed
 logger = logging.getLogger(__name__)
 
 ROW_KEY = "llmzero_row"
-"""Rides in the reward's extra information to the validation: the row's position."""
+"""Key in the reward's extra information that carries the row's position to the validation."""
 
 READ_FIELDS = ("uid", "reward_model", "data_source")
-"""Columns of the data that VeRL's trainer reads back from the queue."""
+"""Data columns that VeRL's trainer reads back from the queue."""
 
 _SINGLE_TURN = "single_turn_agent"
 _OWN_PATH_COLUMNS = ("__rollout_n__", "__do_sample__", "priority")
-"""Columns by which VeRL changes single requests."""
+"""Columns with which VeRL changes single requests."""
 _LONGEST_WAIT_S = 1.0
 _THREADS = 4
-"""Batches under way at once; a synchronous trainer has one."""
+"""Maximum batches in flight. A synchronous trainer has one."""
 
 AskServer: TypeAlias = Callable[[list[list[int]], list[list[int]], Mapping[str, Any]], Callable[[], Any]]
-"""Sends prompts (token ids), the seeds of each and the sampling parameters to a vLLM server; what it returns
-waits for the answers, as `RecordingServer.generate_many` gives them."""
+"""Callback that sends prompts (token ids), their seeds and the sampling parameters to a vLLM server. It
+returns a callback that waits for the answers, in the form of `RecordingServer.generate_many`."""
 Put: TypeAlias = Callable[[list[str], str, list[dict[str, Any]], Any], None]
-"""Puts keys into a partition of the queue, with a tag for each and a TensorDict of columns, or None."""
+"""Callback that puts keys into a partition of the queue, with a tag for each and a TensorDict of columns, or
+None."""
 
 
 @dataclass
 class Trajectory:
-    """One answer to a prompt, on its way to the queue."""
+    """One answer to a prompt, before it is put into the queue."""
 
     row: Mapping[str, Any]
-    """The columns of its prompt."""
+    """Columns of its prompt."""
     session: int
-    """Which of the prompt's answers: 0, 1, ..."""
+    """Index of the answer among the prompt's answers, from 0."""
     prompt_ids: list[int] = field(default_factory=list)
     response_ids: list[int] = field(default_factory=list)
     response_mask: list[int] = field(default_factory=list)
-    """1: vLLM made this token; 0: VeRL's token builder did."""
+    """1 if vLLM generated this token, 0 if VeRL's token builder added it."""
     log_probs: list[float] | None = None
     extra_fields: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     """The response without special tokens."""
     score: float | None = None
     error: str | None = None
-    """Why there is no score, in words; None: there is one, or none is due yet."""
+    """Why there is no score. None if there is one, or if none is due yet."""
 
     @property
     def key(self) -> str:
-        """As VeRL names trajectories in the queue."""
+        """VeRL's name of the trajectory in the queue."""
         return f"{self.row['uid']}_{self.session}_0"
 
     @property
     def tag(self) -> dict[str, Any]:
-        """What VeRL's replay buffer and metrics read without the columns; lengths in tokens."""
+        """Values that VeRL's replay buffer and metrics read without the columns. Lengths are in tokens."""
         of_prompt, of_response = len(self.prompt_ids), len(self.response_ids)
         return {
             "status": "success",
@@ -85,7 +83,7 @@ class Trajectory:
 
 
 class BatchedRollouts:
-    """Answers batches of prompts on a thread, and puts what comes of them into the queue."""
+    """Answers batches of prompts on a thread, and puts the results into the queue."""
 
     def __init__(
         self,
@@ -97,8 +95,9 @@ class BatchedRollouts:
         *,
         has_processor: bool = False,
     ) -> None:
-        """`token_builder` is VeRL's continuous-token builder; `score` gives each sample, with its text, a
-        score or an error; `put` puts into the queue; `has_processor`: the model takes images."""
+        """`token_builder` is VeRL's continuous-token builder. The callback `score` gives each sample, with
+        its text, a score or an error, and `put` writes to the queue. `has_processor` is set if the model
+        accepts images."""
         self._tokenizer, self._builder, self._servers = tokenizer, token_builder, list(servers)
         self._score_samples, self._put, self._has_processor = score, put, has_processor
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="rollouts")
@@ -113,29 +112,28 @@ class BatchedRollouts:
         self._max_tokens = {False: train_max_tokens, True: eval_max_tokens}
 
     def refusal(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why VeRL's agent loop must take these prompts, in words; None: it need not."""
+        """Why VeRL's agent loop must take these prompts, or None if it need not."""
         return refusal(self._config, rows, has_processor=self._has_processor)
 
     def start(self, rows: list[dict[str, Any]]) -> None:
-        """Have a batch of prompts, one dictionary of columns each, answered and scored, without waiting.
+        """Start answering and scoring a batch of prompts, one dictionary of columns each, without waiting.
 
-        When it has ended, every sample that got a score is in the queue, and every prompt has its status:
-        `finished`, or `failure` when one of its samples has no score.
+        When it has ended, every scored sample is in the queue, and every prompt has its status: `finished`,
+        or `failure` if one of its samples has no score.
         """
         self._running = {future for future in self._running if not future.done()}
         self._running.add(self._threads.submit(self._run, rows, bool(rows[0].get("validate", False))))
 
     def validate(self, rows: list[dict[str, Any]]) -> list[Trajectory]:
-        """The answers to a validation's prompts, in order, each with a score or an error. They are waited
-        for, and nothing is put into the queue."""
+        """Answers to a validation's prompts, in order, each with a score or an error. Blocks until they are
+        complete, and puts nothing into the queue."""
         future = self._threads.submit(self._scored, rows, True)
         while not future.done():  # in short waits, which a signal can end
             concurrent.futures.wait([future], timeout=_LONGEST_WAIT_S)
         return future.result()
 
     def wait(self, idle_s: float) -> None:
-        """Until a batch that is under way has ended, at most a second; `idle_s` seconds when there is
-        none."""
+        """Wait until a batch in flight has ended, at most a second, or `idle_s` seconds if there is none."""
         running = {future for future in self._running if not future.done()}
         if running:
             concurrent.futures.wait(
@@ -226,7 +224,7 @@ class BatchedRollouts:
         seeds: Mapping[int, list[int]],
         sampling: Mapping[str, Any],
     ) -> dict[int, list[dict[str, Any]]]:
-        """The servers' answers, by place; a part whose server failed has errors in their place."""
+        """Answers of the servers, by place. If a server failed, its part holds errors."""
         parts = shares(places, len(self._servers))
         calls = [
             ask([prompts[i] for i in part], [seeds[i] for i in part], sampling)
@@ -251,7 +249,7 @@ class BatchedRollouts:
         answer: Mapping[str, Any],
         longest: int,
     ) -> Trajectory:
-        """What VeRL's single-turn agent loop makes of an answer."""
+        """Trajectory that VeRL's single-turn agent loop would make of an answer."""
         sample = Trajectory(row=row, session=session)
         if "error" in answer:
             sample.error = answer["error"] or "vLLM gave no answer"
@@ -292,14 +290,12 @@ class BatchedRollouts:
 
 
 def row_number(index: Any) -> int:
-    """A validation row's position; -1 for a training row whose file names it by a text, and which nobody
-    looks up."""
+    """Position of a validation row, or -1 for a training row with a text index, which is never looked up."""
     return int(index) if isinstance(index, Integral) else -1
 
 
 def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
-    """Why VeRL's agent loop must take these prompts under VeRL's configuration, in words; None: it need
-    not."""
+    """Why VeRL's agent loop must take these prompts under VeRL's configuration, or None if it need not."""
     rollout = config.actor_rollout_ref.rollout
     agents = {row.get("agent_name", rollout.agent.default_agent_loop) for row in rows}
     others = sorted(str(name) for name in agents - {_SINGLE_TURN})
@@ -332,7 +328,7 @@ def _enabled(parent: Any, name: str) -> bool:
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
-    """A TensorDict as one dictionary per prompt: tensors row by row, everything else as it was put in."""
+    """A TensorDict as one dictionary per prompt: tensors row by row, all else as it was stored."""
     from tensordict import NonTensorData, NonTensorStack
 
     rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
@@ -348,13 +344,13 @@ def rows_of(batch: Any) -> list[dict[str, Any]]:
 
 
 def shares(places: Sequence[int], n_servers: int) -> list[list[int]]:
-    """`places` in order, split evenly over at most `n_servers` servers; no share is empty."""
+    """`places` in order, split evenly over at most `n_servers` servers. No share is empty."""
     size = -(-len(places) // max(1, n_servers))
     return [list(places[i : i + size]) for i in range(0, len(places), size)] if places else []
 
 
 def prompt_statuses(rows: Sequence[Mapping[str, Any]], samples: Sequence[Trajectory], n: int) -> list[str]:
-    """VeRL's status of each prompt: `finished` when all its `n` samples have a score, else `failure`."""
+    """VeRL's status of each prompt: `finished` if all its `n` samples have a score, otherwise `failure`."""
     scored: dict[Any, int] = {}
     for sample in samples:
         if sample.error is None:
@@ -363,7 +359,7 @@ def prompt_statuses(rows: Sequence[Mapping[str, Any]], samples: Sequence[Traject
 
 
 def columns_of(samples: Sequence[Trajectory]) -> Any:
-    """The samples as VeRL's TensorDict, with the columns that have a reader; lengths vary from row to row."""
+    """The samples as VeRL's TensorDict, with the columns that are read. Lengths vary by row."""
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
     return list_of_dict_to_tensordict([_columns(sample) for sample in samples])

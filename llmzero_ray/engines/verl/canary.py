@@ -1,10 +1,10 @@
-"""Whether vLLM serves the policy that is trained: log-probabilities of a fixed text, by the actor and by a
-server, with the adapter and without it.
+"""Check that vLLM serves the policy that is trained: compares log-probabilities of a fixed text by the actor
+and by a server, with and without the adapter.
 
-A difference of rollouts' log-probabilities cannot see a missing adapter while adapters change little: here
-the server is compared with both of the actor's policies, and its own base model says how much the two
-programs differ anyway; a server of merged weights is judged by which of the two policies it is nearer to.
-Pure. Not here: when weights are pushed (trainer.py), taking the values (workers.py, rollout_server.py).
+While adapters change little, the log-probabilities of rollouts do not reveal a missing adapter. Here the
+server is compared with both policies of the actor, and the server's own base model shows how much the two
+programs differ anyway. A server with merged weights is judged by which of the two policies it is nearer to.
+Pure.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ TEXT = "There are 12 apples in a box. Ann takes 5 of them, and 7 are left, becau
 MOST_TOKENS = 64
 
 MAX_NATS = 0.1
-"""Mean absolute difference a token, in any case: as of rollouts (config_check.MAX_ROLLOUT_KL)."""
+"""Maximum mean absolute difference per token, the same as for rollouts (config_check.MAX_ROLLOUT_KL)."""
 _LEAST_NATS = 0.01
 _TIMES_BASE = 10.0
-"""With the adapter the two programs may differ by this much more than without it."""
+"""Factor by which the two programs may differ more with the adapter than without it."""
 _SHARE = 0.01
 _VISIBLE = 4.0
-"""An adapter whose effect is this many times the difference of the two programs must show."""
+"""Multiple of the two programs' difference from which the effect of an adapter must be visible."""
 _LEAST_SERVED = 0.5
-"""Of the effect of an adapter that was merged, where twice `_VISIBLE` lets that be seen."""
+"""Minimum share of a merged adapter's effect that must be visible, where twice `_VISIBLE` makes it
+measurable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogProbs:
-    """Of the fixed text's tokens but the first, nats."""
+    """Log-probabilities of the fixed text's tokens except the first, in nats."""
 
     policy: tuple[float, ...]
-    """With the adapter."""
+    """Values with the adapter."""
     base: tuple[float, ...] | None
-    """Without it; None: a server of merged weights that was not asked before the first ones came (trainer.py
-    asks). Actors always have it."""
+    """Values without the adapter. None for a server of merged weights that was not asked before the first
+    ones arrived (trainer.py asks it). Actors always have them."""
 
 
 def difference(actor: LogProbs, server: LogProbs, *, merged: bool = False) -> str | None:
-    """Why the server does not serve the actor's policy, in words; None: it does, as far as can be seen.
+    """Why the server does not serve the actor's policy, or None if no difference is visible.
 
-    Of `merged` weights a part of the adapter may be missing, by rounding or because tensors did not arrive.
+    With `merged` weights, part of the adapter may be missing because of rounding or because tensors did not
+    arrive.
 
-    An actor whose own values are not finite has nothing to be compared with: config_check.check_finite ends
-    its phase.
+    An actor with non-finite values cannot be compared: config_check.check_finite ends its phase.
     """
     if actor.base is None or not all(map(math.isfinite, actor.policy)):
         return None
@@ -79,6 +80,6 @@ def _too_far(off: float, limit: float) -> str:
 
 
 def _distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Mean absolute difference; infinite where a value is not finite."""
+    """Mean absolute difference, infinite if a value is not finite."""
     found = sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
     return found if math.isfinite(found) else math.inf

@@ -1,11 +1,9 @@
-"""Whether a phase trains with what it was asked to: values read back from where they act, against its spec.
+"""Checks that a phase trains with the requested values: reads them back from where they take effect, and
+compares them with its spec.
 
-Three moments: after the set-up, after a full checkpoint was put back, after the first batch of rollouts.
-After every push of weights: whether vLLM serves the policy that is trained. After every step: whether it has
-sampled from that policy, and whether what is trained is still finite.
-
-Not here: reading on the workers and servers (workers.py, rollout_server.py), when a check is due
-(trainer.py).
+It does so after set-up, after restoring a full checkpoint, and after the first batch of rollouts. After every
+push of weights it checks that vLLM serves the trained policy. After every step it checks that vLLM sampled
+from that policy, and that the trained values are finite.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _PER_REQUEST = (
     f"{_ROLLOUT}.top_k",
     "data.max_response_length",
 )
-"""In the order of the server's record."""
+"""Per-request keys, in the order of the server's record."""
 
 READ_AT_START = (
     "algorithm.use_kl_in_reward",
@@ -61,20 +59,20 @@ READ_AT_START = (
 )
 
 MAX_ROLLOUT_KL = 0.1
-"""Nats between vLLM's and the actor's log-probabilities of the same tokens. Seen: 0.000 in fp32 on the CPU;
-beyond this, vLLM samples from another policy than the one that is trained."""
+"""Maximum difference in nats between vLLM's and the actor's log-probabilities of the same tokens. In fp32 on
+the CPU it is 0.000. Beyond the limit, vLLM samples from another policy than the trained one."""
 
 _ROLLOUT_KL = ("rollout_corr/kl", "actor/ppo_kl")
-"""The first that is there is judged."""
+"""Metrics to check; the first one that exists is used."""
 
 _MUST_BE_FINITE = (GRAD_NORM, LOSS, PG_LOSS, REWARDS[1])
 
 
 def check_start(trainer: Any, spec: PhaseSpec) -> None:
-    """After a phase has been set up and before it trains.
+    """Check a phase after its set-up and before it trains.
 
     Raises:
-        EffectiveConfigError: something acts with another value than the spec's.
+        EffectiveConfigError: a value in effect differs from the spec's.
     """
     wanted, acting = trainer.actor_rollout_wg.adapter_digest(spec.adapter, derive_seed(spec.seed, "adapter"))[
         0
@@ -89,10 +87,10 @@ def check_start(trainer: Any, spec: PhaseSpec) -> None:
 
 
 def check_restored(trainer: Any, spec: PhaseSpec) -> None:
-    """After a full checkpoint has been put back: the optimizer still has the spec's values.
+    """Check after restoring a full checkpoint that the optimizer has the spec's values.
 
     Raises:
-        EffectiveConfigError: it has others, or no state.
+        EffectiveConfigError: it has other values, or no state.
     """
     refuse(mismatches({**expected_at_start(spec), "optimizer_state_empty": False}, _seen(trainer)))
 
@@ -100,18 +98,18 @@ def check_restored(trainer: Any, spec: PhaseSpec) -> None:
 def check_rollout_kl(
     metrics: Mapping[str, float], asked: Hyperparameters, step: int, *, merged: bool = False
 ) -> None:
-    """After every step: vLLM sampled from the policy that is trained.
+    """Check after every step that vLLM sampled from the trained policy.
 
-    Where VeRL takes vLLM's log-probabilities as the old ones (`bypass_mode`), it computes none to compare
-    them with before the update; the update's own difference from them, `actor/ppo_kl`, is the same quantity
-    where a step makes one update (overrides.py refuses others).
+    If VeRL takes vLLM's log-probabilities as the old ones (`bypass_mode`), it computes none to compare with
+    before the update. The update's own difference, `actor/ppo_kl`, is the same quantity if a step makes one
+    update (overrides.py rejects others).
 
-    Where a nucleus is sampled from, vLLM's probabilities are shares of its mass, which is at least `top_p`;
-    of the mass of `top_k` tokens nothing is known. Step 0 is the validation before the first step: nothing
-    was sampled to train on.
+    With nucleus sampling, vLLM's probabilities are shares of the nucleus' mass, which is at least `top_p`.
+    The mass of `top_k` tokens is unknown. Step 0 is the validation before the first step: nothing was sampled
+    to train on.
 
     Raises:
-        EffectiveConfigError: it did not, or nothing tells.
+        EffectiveConfigError: it did not, or no metric shows it.
     """
     if step == 0:
         return
@@ -134,7 +132,7 @@ def check_rollout_kl(
 
 
 def check_canary(actor: LogProbs, servers: Sequence[LogProbs], *, merged: bool = False) -> None:
-    """After weights have been pushed: every server serves the policy that is trained.
+    """Check after a push of weights that every server serves the trained policy.
 
     Raises:
         EffectiveConfigError: one does not.
@@ -153,7 +151,7 @@ def _cure(merged: bool) -> str:
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
-    """After every step.
+    """Check the metrics after every step.
 
     Raises:
         NonFiniteError: a loss, gradient norm or reward was NaN or infinite.
@@ -164,7 +162,7 @@ def check_finite(metrics: Mapping[str, float], step: int) -> None:
 
 
 def refuse(differences: list[str]) -> None:
-    """Raises EffectiveConfigError when there are any."""
+    """Raise EffectiveConfigError if there are any differences."""
     if differences:
         raise EffectiveConfigError(
             f"the phase would not train with what it was asked to: {'; '.join(differences)}. "
@@ -192,7 +190,7 @@ def _seen(trainer: Any) -> dict[str, Any]:
 
 
 def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
-    """What must be seen once a phase has been set up and before it trains, by VeRL key."""
+    """Values that must be in effect after the set-up of a phase and before it trains, by VeRL key."""
     asked = spec.hyperparameters
     expected: dict[str, Any] = {key: asked[key] for key in READ_AT_START if key in asked}
     if asked.get("algorithm.use_kl_in_reward"):
@@ -207,7 +205,8 @@ def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
 def expected_of_rollouts(
     spec: PhaseSpec, records: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(expected, seen) of the first batch of rollouts, as vLLM received it; one record per server."""
+    """(expected, seen) values of the first batch of rollouts, as vLLM received it, with one record per
+    server."""
     asked = spec.hyperparameters
     batch, n = asked.get("data.train_batch_size"), asked.get(f"{_ROLLOUT}.n")
     sampling: dict[str, set[Any]] = {key: set() for key in _PER_REQUEST}
@@ -234,7 +233,7 @@ def expected_of_rollouts(
 
 
 def mismatches(expected: Mapping[str, Any], seen: Mapping[str, Any]) -> list[str]:
-    """One line per key whose seen value is not the expected one, or was not seen at all."""
+    """One line per key whose seen value is missing or differs from the expected one."""
     lines = []
     for key, want in expected.items():
         if key not in seen:

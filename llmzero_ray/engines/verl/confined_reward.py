@@ -1,4 +1,4 @@
-"""The function that VeRL's reward workers load in place of a reward that does not ship.
+"""Function that VeRL's reward workers load instead of a user's reward.
 
 It has each answer scored in a sandbox, as when the reward was tried. A reward worker has one sandbox for as
 long as it lives; what is waiting is scored in batches. An answer that cannot be scored has no score, and VeRL
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from llmzero_ray.engines.verl.settings import VerlSettings
 
 SOURCE = f"pkg://{__name__}"
-"""For VeRL's `reward.custom_reward_function.path`; its name is `compute_score`."""
+"""Value for VeRL's `reward.custom_reward_function.path`; the function's name is `compute_score`."""
 _OPTION = "confined"
 
 
 def kwargs_of(settings: VerlSettings) -> dict[str, Any]:
-    """VeRL's `reward_kwargs` by which `compute_score` knows what to run."""
+    """VeRL's `reward_kwargs` that tell `compute_score` what to run."""
     return {
         _OPTION: {
             "path": settings.reward_source,
@@ -51,14 +51,14 @@ async def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """What the reward returns; values that are neither number, text nor None come back as their class's name.
+    """Result of the reward. Values that are neither number, text nor None are returned as their class's name.
 
-    A reward that was vetted gets what it was vetted with, so that nothing tells it that it is used in
-    training: of `extra_info` the columns of the task, and no other arguments. Others get all that is plain.
+    A validated reward gets the same arguments as during validation, so that it cannot detect training: only
+    the task's columns of `extra_info`, and no other arguments. Other rewards get all plain values.
 
     Raises:
-        TaskError: this answer cannot be scored; in words, why.
-        RewardError: nothing can be: the reward cannot be started, or has been given up.
+        TaskError: this answer cannot be scored; the message says why.
+        RewardError: no answer can be scored: the reward cannot be started, or was given up.
     """
     row = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
     if confined["keys"] is None:
@@ -81,7 +81,7 @@ async def compute_score(
 def service_of(
     path: str, name: str, module: str | None, sha256: str | None, allow_unsandboxed: bool
 ) -> SandboxService:
-    """The sandbox of this process for that reward; it starts with the first call."""
+    """Sandbox of this process for that reward, started by the first call."""
     service = SandboxService(
         str(top_of(module)) if module else path,
         name,
@@ -98,6 +98,6 @@ _services: list[SandboxService] = []
 
 
 def renew() -> None:
-    """Try the rewards of this process that were given up once more."""
+    """Retry the rewards of this process that were given up."""
     for service in _services:
         service.renew()

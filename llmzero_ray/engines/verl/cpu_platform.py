@@ -1,8 +1,7 @@
-"""VeRL platform for machines without an accelerator, offered through VeRL's own platform registry.
+"""VeRL platform for machines without an accelerator, registered in VeRL's own platform registry.
 
-Ray's GPU is a logical resource here: `ray start --num-gpus=N` works on a machine without any, so placement
-groups, accelerator ids and VeRL's capacity checks are the same code as on GPUs. Chosen only by
-VERL_PLATFORM=cpu.
+Ray's GPU is a logical resource: `ray start --num-gpus=N` works on a machine without any, so placement groups,
+accelerator ids and VeRL's capacity checks use the same code as on GPUs. Active only with VERL_PLATFORM=cpu.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 
 class _CpuDeviceId(str):
-    """Means "cpu" to `tensor.to`, 0 to int(), and formats as 0 so that f"{name}:{id}" gives "cpu:0"."""
+    """Device id that is "cpu" for `tensor.to` and 0 for int(), and formats as 0, so that f"{name}:{id}" gives
+    "cpu:0"."""
 
     def __new__(cls) -> _CpuDeviceId:
         return super().__new__(cls, "cpu")

@@ -1,7 +1,7 @@
-"""Reading of torch's files that may hold data alone.
+"""Reads torch files that may contain only data.
 
-A full checkpoint lies in the search's storage, which other processes and machines write to. VeRL reads it by
-unpickling, and unpickling runs whatever the file says.
+A full checkpoint is in the search's storage, to which other processes and machines write. VeRL unpickles it,
+and unpickling runs any code in the file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 
 @contextlib.contextmanager
 def loading_data_alone() -> Iterator[None]:
-    """Inside, `torch.load` builds tensors, numbers, texts, containers and NumPy arrays and nothing else, also
-    where VeRL asks it for more; anything else in a file raises `pickle.UnpicklingError`."""
+    """Context in which `torch.load` builds only tensors, numbers, texts, containers and NumPy arrays, even if
+    VeRL asks for more. Anything else in a file raises `pickle.UnpicklingError`."""
     original = torch.load
     random_states: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.uint32)), _reconstruct()]
     torch.load = functools.partial(_load, original)
@@ -34,6 +34,6 @@ def _load(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reconstruct() -> Any:
-    """What NumPy's arrays are pickled by."""
+    """Function with which NumPy arrays are pickled."""
     made: Any = np.zeros(0).__reduce__()
     return made[0]

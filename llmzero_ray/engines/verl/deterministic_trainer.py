@@ -1,8 +1,6 @@
-"""VeRL's synchronous trainer, made repeatable and quick on small steps: prompts named by step and place,
-trajectories in one order, whatever order they finished in, and only what is computed with sent to workers.
-
-Not here: phases (trainer.py), seeds of requests (batched_rollouts.py, agent_loops.py).
-"""
+"""VeRL's synchronous trainer, made deterministic and fast for small steps: prompts named by step and
+position, trajectories in a fixed order whenever they finish, and only the columns that are used sent to
+workers."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from verl.utils import tensordict_utils as tu
 from llmzero_ray.engines.verl.workers import AND_REFERENCE
 
 POLL_INTERVAL_S = {"cpu": 0.02, "gpu": 0.5}
-"""VeRL's replay buffer sleeps 2 s between looks, the floor of every small step, and offers no key for it. On
-GPUs rollouts take minutes, and each look lists all answers."""
+"""Seconds between two polls of VeRL's replay buffer. VeRL sleeps 2 s, the lower bound of every small step,
+and has no key for it. On GPUs rollouts take minutes, and each poll lists all answers."""
 
 LOG_PROB_FIELDS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
 """Columns of a batch that the log-probability passes of a text model read."""
@@ -32,10 +30,10 @@ UPDATE_FIELDS = (
 
 
 class DeterministicTrainer(PPOTrainerSync):
-    """The same data, seeds and weights give the same numbers."""
+    """Trainer that gives equal numbers for equal data, seeds and weights."""
 
     few_calls = False
-    """Whether a step makes as few calls to the workers as it can, in place of VeRL's own."""
+    """Whether a step makes as few worker calls as possible, instead of VeRL's own."""
     poll_interval_s = POLL_INTERVAL_S["cpu"]
 
     def _build_replay_buffer(self) -> Any:
@@ -80,8 +78,8 @@ class DeterministicTrainer(PPOTrainerSync):
 
     @property
     def _asks_for_both_log_probs(self) -> bool:
-        """Whether one call to the workers gives the log probabilities of policy and reference, which are the
-        same module with and without its adapter."""
+        """Whether one worker call returns the log-probabilities of policy and reference, which are the same
+        module with and without its adapter."""
         correction = self.config.algorithm.get("rollout_correction") or {}
         return (
             self.few_calls

@@ -1,11 +1,11 @@
 """VeRL in a process of its own: a Ray driver, one per slot, that takes requests from the engine over a pipe.
 
-It takes one request at a time (start, run, evaluate) and a stop at any time. A closed pipe ends it at once,
-so does the end of its parent, and the death of any of VeRL's processes; all of VeRL's actors end with it.
-What it prints goes to the slot's log file.
+It takes one request at a time (start, run, evaluate), and a stop at any time. It ends at once if the pipe
+closes, its parent ends, or any of VeRL's processes dies, and all of VeRL's actors end with it. Its output
+goes to the slot's log file.
 
 Run as `python -m llmzero_ray.engines.verl.driver FD PARENT SLOT`: the inherited end of the pipe, the process
-id of the parent, and the slot's name, by which the process and its Ray job are recognised.
+id of the parent, and the slot's name, which identifies the process and its Ray job.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Driver:
         self._settings: Any = None
         self._n_train = 0
         self._stops: dict[int, str] = {}
-        """Run id -> reason: a stop may arrive before its run does."""
+        """Run id -> reason of a stop, which may arrive before its run does."""
 
     def serve(self) -> None:
         """Answer requests until the pipe closes."""
@@ -103,7 +103,7 @@ class Driver:
     # --- requests ------------------------------------------------------------------------------------------
 
     def _start(self, request: Start) -> Ready:
-        """Connect to Ray, check VeRL, bring up its processes for the first phase's cold keys."""
+        """Connect to Ray, check VeRL, and start its processes for the first phase's cold keys."""
         self._settings, self._n_train = request.settings, request.n_train
         log_began = os.path.getsize(request.settings.log_path)
         patches.collect_garbage_rarely()
@@ -149,10 +149,10 @@ class Driver:
         return Ready(failure=None, lost=False)
 
     def _compose(self, spec: PhaseSpec, settings: Any) -> Any:
-        """VeRL's configuration of a phase, passed by VeRL's own validation.
+        """VeRL's configuration of a phase, checked by VeRL's own validation.
 
         Raises:
-            ConfigError: VeRL refuses it.
+            ConfigError: VeRL rejects it.
         """
         config = compose(all_overrides(settings, spec, self._n_train))
         _check_config(config)
@@ -193,7 +193,7 @@ class Driver:
         return Trained(outcome=state.result(), usable=True, lost=False)
 
     def _is_loss(self, error: BaseException, ours: bool) -> bool:
-        """Whether a dead process is behind an exception; one of our own checks never is one."""
+        """Whether a dead process caused an exception. Never true for one of our own checks."""
         if ours or failures.failure_class(error) in ("nan", "oom"):
             return False
         if failures.is_lost_process(error):
@@ -204,7 +204,7 @@ class Driver:
         return cause is not None
 
     def _die(self, what: str) -> None:
-        """A process of VeRL's is gone: say so and end, and all others with this driver."""
+        """Report that a VeRL process has died, and end this driver and all others with it."""
         logger.error("%s; this driver ends", what)
         with contextlib.suppress(OSError):
             self._answer(ProcessDied(what))
@@ -230,8 +230,8 @@ def _failure(progress: Progress, spec: PhaseSpec, error: BaseException) -> Phase
 
 
 def _core_failure(error: BaseException, log_path: str, log_began: int) -> EngineError | None:
-    """The cause of an engine core that did not start, from the log after `log_began` bytes; None: it is
-    another failure, or the core printed none. Ray needs a moment to bring here what the core printed."""
+    """The cause of an engine core that did not start, from the log after `log_began` bytes. None if it is
+    another failure, or the core printed no cause. Ray forwards the core's output with a short delay."""
     if not failures.is_core_failure(error):
         return None
     deadline = time.monotonic() + _LOG_SETTLES_S
@@ -266,7 +266,7 @@ def _connect(request: Start) -> list[Any]:
 
 
 def _start_servers(settings: VerlSettings, config: Any, groups: list[Any]) -> dict[int, Any]:
-    """Handles of vLLM's servers by replica rank, where they start beside the imports of VeRL: on the CPU of
+    """Handles of vLLM's servers by replica rank, if they start in parallel with VeRL's imports: on the CPU of
     one machine."""
     if settings.platform != "cpu" or not settings.queue_dir:
         return {}
@@ -276,10 +276,10 @@ def _start_servers(settings: VerlSettings, config: Any, groups: list[Any]) -> di
 
 
 def _check_config(config: Any) -> None:
-    """Pass VeRL's own validation, with its queue enabled.
+    """Run VeRL's own validation, with its queue enabled.
 
     Raises:
-        ConfigError: VeRL refuses the configuration.
+        ConfigError: VeRL rejects the configuration.
     """
     internals.check_config_paths(config)
     from omegaconf import open_dict
@@ -297,10 +297,10 @@ def _check_config(config: Any) -> None:
 
 
 def _start_queue(config: Any, groups: list[Any]) -> Future[Any]:
-    """Start the TransferQueue on a thread, on the nodes of `groups`; its client is ready with the result.
+    """Start the TransferQueue on a thread, on the nodes of `groups`. Its client is ready with the result.
 
-    Patched first: the plugin patches it with the import of VeRL, and a queue that has started by then is one
-    that VeRL's other processes do not find.
+    It is patched first: the plugin patches it when VeRL is imported, and VeRL's other processes would not
+    find a queue started before.
     """
     import transfer_queue
     from omegaconf import open_dict

@@ -1,8 +1,5 @@
-"""The process that embeds VeRL, as the engine holds it: its start, its pipe, its end.
-
-It dies with the process that holds this object. Not here: what the messages mean (engine.py), what runs in it
-(driver.py).
-"""
+"""Engine's handle of the process that embeds VeRL: its start, its pipe, its end. The process dies with its
+holder."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class DriverProcess:
     """A running child and the pipe to it. Only `send` may be called by several threads."""
 
     def __init__(self, settings: VerlSettings, clock: StageClock) -> None:
-        """The child starts; stages that it reports go to `clock`."""
+        """Start the child. Its reported stages go to `clock`."""
         self._socket_dir = private_directory("slot") if is_here(settings) else None
         if self._socket_dir is not None:
             path = str(self._socket_dir.path)
@@ -66,15 +63,15 @@ class DriverProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still there."""
+        """Whether the process lives."""
         return self._child.poll() is None
 
     def start(self, spec: PhaseSpec, n_train: int) -> Ready:
-        """Have VeRL brought up for the cold keys of `spec`.
+        """Start VeRL for the cold keys of `spec`.
 
         Raises:
             EngineError: it took longer than `start_timeout_s`.
-            EngineLostError: the process has gone.
+            EngineLostError: the process has died.
         """
         import ray
 
@@ -94,7 +91,7 @@ class DriverProcess:
         """Send a request and wait for its answer.
 
         Raises:
-            EngineLostError: the process has gone.
+            EngineLostError: the process has died.
         """
         self.send(request)
         while (answer := self.next_message()) is None:
@@ -102,7 +99,7 @@ class DriverProcess:
         return _expected(answer, kind)
 
     def send(self, message: Any) -> None:
-        """Raises EngineLostError when the process has gone."""
+        """Send a message. Raises EngineLostError if the process has died."""
         try:
             with self._sending:
                 self._pipe.send(message)
@@ -110,10 +107,10 @@ class DriverProcess:
             raise self._lost() from None
 
     def next_message(self) -> Any:
-        """The next message for the engine; None when there is none for a moment.
+        """Next message for the engine, or None if none arrives within a moment.
 
         Raises:
-            EngineLostError: the process, or one of VeRL's, has gone.
+            EngineLostError: the process, or one of VeRL's, has died.
         """
         try:
             message = self._pipe.recv() if self._pipe.poll(_LOOK_S) else None
@@ -130,7 +127,7 @@ class DriverProcess:
         return message
 
     def end(self, grace_s: float = 5.0) -> None:
-        """Close the pipe, which ends the process; kill it after `grace_s` seconds. Repeatable."""
+        """Close the pipe, which ends the process; kill it after `grace_s` seconds. Idempotent."""
         self._pipe.close()
         if self._exit_code(grace_s) is None:
             self._child.kill()
@@ -175,8 +172,8 @@ def is_here(settings: VerlSettings) -> bool:
 def on_one_machine() -> bool:
     """Whether the whole Ray cluster is this machine, so that VeRL's processes reach each other through files.
 
-    On a cluster of several machines VeRL spreads the helpers of a slot over all of them, whatever the slot
-    has; its TransferQueue then listens on TCP ports, with keys (queue_keys.py).
+    On a cluster of several machines VeRL spreads a slot's helpers over all of them. Its TransferQueue then
+    listens on TCP ports, with keys (queue_keys.py).
     """
     import ray
 
@@ -184,8 +181,8 @@ def on_one_machine() -> bool:
 
 
 def wait_until_slot_is_free(slot_namespace: str) -> None:
-    """Block until no earlier Ray job of this slot has a living actor; a warning after a minute ends the
-    wait."""
+    """Block until no earlier Ray job of this slot has a live actor. After a minute, log a warning and
+    return."""
     import ray
 
     if not ray.is_initialized():

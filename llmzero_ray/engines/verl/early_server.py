@@ -1,9 +1,8 @@
-"""vLLM's servers, started before this process imports VeRL.
+"""Starts vLLM's servers before this process imports VeRL.
 
-A server's process imports for as long as this one does, and vLLM's engine core once more after it. Ray starts
-an actor only from its class, and VeRL's server is a class of a module that imports all of vLLM: so the class
-here has the methods of that one, and passes each call on to it. Not here: the server itself, and how VeRL is
-given those that have been started (rollout_server.py).
+A server's process imports for as long as this one, and vLLM's engine core again after it. Ray starts an actor
+only from its class, and VeRL's server class is in a module that imports all of vLLM. Therefore this module
+has a proxy class with the same methods.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ METHODS = (
     "wait_for_requests_to_drain",
     "wake_up",
 )
-"""All public methods of that server."""
+"""Public methods of that server."""
 
 
 class EarlyServer:
-    """Has the methods of the server that it holds, whose module is imported in the server's process alone."""
+    """Proxy of a server, whose module is imported only in the server's process."""
 
     def __init__(self, module: str, name: str) -> None:
         self._server = getattr(importlib.import_module(module), name)()
@@ -69,8 +68,8 @@ for _name in METHODS:
 
 
 def start_servers_early(count: int, concurrency: int, node_id: str) -> dict[int, Any]:
-    """Handles of servers whose processes import vLLM from now on, by replica rank; for servers of one machine
-    each, on this node (Ray's id, hex). Each takes `concurrency` calls at a time."""
+    """Handles, by replica rank, of servers whose processes start importing vLLM now. Each server runs on one
+    machine, this node (Ray's hex id), and takes `concurrency` calls at a time."""
     import ray
 
     server = ray.remote(type(SERVER, (EarlyServer,), {}))  # Ray names processes and lines of logs by it

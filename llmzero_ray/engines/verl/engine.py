@@ -1,12 +1,8 @@
-"""The VeRL engine as the rest of the project sees it. Imports no VeRL: it drives a child process (driver.py)
-over a pipe.
+"""The VeRL engine for the rest of the project. It imports no VeRL: it drives a child process (driver.py) over
+a pipe.
 
-Warm or cold: a phase re-uses the child when only hot-settable keys differ from those the child was started
-with; otherwise, and after an error of VeRL's own, the child is ended and a new one started. The result says
-which key forced it.
-
-Not here: VeRL itself (driver.py, trainer.py), the child's life (driver_process.py), which keys are hot
-(hyperparameters/), retries (the coordinator), what is a hang (the runner).
+Warm or cold: a phase reuses the child if only hot keys differ from those it was started with. Otherwise, and
+after an error inside VeRL, the child is ended and a new one started. The result names the key that forced it.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class VerlEngine:
-    """One slot's VeRL; see `llmzero_ray.engines.base.Engine` for the protocol."""
+    """VeRL on one slot. See `llmzero_ray.engines.base.Engine` for the protocol."""
 
     def __init__(
         self,
@@ -57,9 +53,11 @@ class VerlEngine:
         is_hot: Callable[[str], bool],
         stop_deadline_s: Callable[[PhaseSpec], float] | None = None,
     ) -> None:
-        """Nothing starts yet. `idle` is the configuration used to score policies before any phase has run.
+        """Does not start anything yet. `idle` is the configuration used to score policies before any phase
+        has run.
 
-        `stop_deadline_s` gives the seconds in which a phase must have stopped; None: those of the settings.
+        `stop_deadline_s` gives the seconds within which a phase must stop; if None, the settings' value
+        applies.
         """
         self._stop_deadline_s = stop_deadline_s or (lambda _: settings.stop_deadline_s)
         self._settings, self._n_train, self._idle, self._is_hot = settings, n_train, idle, is_hot
@@ -67,7 +65,7 @@ class VerlEngine:
         self._started_with: PhaseSpec | None = None
         self._starts = 0
         self._continuity_seen = False
-        """Whether a phase of the present child has validated before its first step."""
+        """Whether a phase of the current child has validated before its first step."""
         self._broken: str | None = None
         self._running = False
         self._run_id = 0
@@ -80,14 +78,14 @@ class VerlEngine:
     def run(
         self, spec: PhaseSpec, on_metric: OnMetric, skip: tuple[str, ...] = ()
     ) -> PhaseResult | PhaseFailure:
-        """Train one phase; `skip` leaves named swaps out and exists for the tests of the read-back.
+        """Train one phase. `skip` leaves out named swaps and exists for the tests of the read-back.
 
-        A phase that goes on from a full checkpoint reports only the steps after it, but its outcome is that
-        of the whole phase; `gpu_hours` alone are those of this attempt. The last full checkpoint stays: until
-        the outcome is on the disk a repeat may need it.
+        A phase that continues from a full checkpoint reports only the steps after it, but its outcome covers
+        the whole phase; only `gpu_hours` are those of this attempt. The last full checkpoint stays, because a
+        retry may need it until the outcome is on disk.
 
         Raises:
-            EngineLostError: a process or node went away; the phase may be repeated.
+            EngineLostError: a process or node was lost; the phase may be retried.
             EngineError: the engine cannot start at all.
         """
         began = time.monotonic()
@@ -143,7 +141,7 @@ class VerlEngine:
         return outcome
 
     def stop(self, reason: str) -> None:
-        """Ask the running phase to end at the next step boundary; the first reason counts."""
+        """Request that the running phase ends at the next step boundary. Only the first reason counts."""
         with self._lock:
             if not self._running or self._stop_asked is not None:
                 return
@@ -153,13 +151,13 @@ class VerlEngine:
             self._pass_stop_on(driver, reason)
 
     def stage(self) -> Stage | None:
-        """What the running phase or evaluation is doing; None when idle. Thread-safe."""
+        """Stage of the running phase or evaluation, or None if idle. Thread-safe."""
         return self._clock.read()
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes per row of `parquet`, in row order; `adapter` None scores the base model.
+        """Greedy outcomes per row of `parquet`, in row order. If `adapter` is None, the base model is scored.
 
-        An adapter of another LoRA rank or alpha than the last phase's is scored at its own: VeRL starts anew.
+        For an adapter with another LoRA rank or alpha than the last phase's, VeRL is restarted.
 
         Raises:
             EngineError: more tokens than the engine was started for, a damaged adapter, or the rows could not
@@ -193,13 +191,13 @@ class VerlEngine:
         return answer.items
 
     def close(self) -> None:
-        """End the child and with its Ray job every VeRL process of this slot."""
+        """End the child and, with its Ray job, every VeRL process of this slot."""
         self._broken = None
         if self._end_driver():
             wait_until_slot_is_free(self._settings.slot_namespace)
 
     def _resolved(self, spec: PhaseSpec) -> PhaseSpec:
-        """The phase with every `auto` value made a number for this slot."""
+        """The phase with every `auto` value replaced by a number for this slot."""
         limit = self._settings.micro_batch_limit
         found = resolve(spec.hyperparameters, n_gpus=self._settings.n_gpus, micro_batch_limit=limit)
         return dataclasses.replace(spec, hyperparameters=found)
@@ -218,7 +216,7 @@ class VerlEngine:
         return next((f"{key} changed" for key in changed if not self._is_hot(key)), None)
 
     def _start(self, spec: PhaseSpec) -> PhaseFailure | None:
-        """Cold start; a configuration that VeRL refuses comes back as a failure of the phase."""
+        """Cold start. If VeRL rejects the configuration, returns it as a failure of the phase."""
         internals.check_versions(self._settings.platform)
         self._end_driver()
         self._broken = None
@@ -238,7 +236,7 @@ class VerlEngine:
         return answer.failure
 
     def _end_driver(self, grace_s: float = 5.0) -> bool:
-        """End the child, if there is one; whether there was. Its actors may take a moment longer."""
+        """End the child, if any. Returns whether there was one. Its actors may live a moment longer."""
         with self._lock:
             driver, self._driver = self._driver, None
         self._started_with, self._continuity_seen = None, False
@@ -247,7 +245,7 @@ class VerlEngine:
         return driver is not None
 
     def _abandon_driver(self, why: str) -> None:
-        """End what is left, without waiting: its actors are waited for by the next start."""
+        """End the child without waiting. The next start waits for its actors."""
         self._end_driver(grace_s=0.0)
         self._broken = why
 
@@ -266,7 +264,8 @@ class VerlEngine:
         found: rolling_checkpoint.Restorable | None,
         progress: Progress,
     ) -> PhaseResult | PhaseFailure:
-        """`progress` is kept up to date, for an outcome when the child has to be killed."""
+        """Train the phase. `progress` is kept up to date, so that an outcome exists if the child has to be
+        killed."""
         driver = self._living_driver()
         restore = None if found is None else found.path
         driver.send(Run(spec, self._run_id, skip, restore, self._takes_start(spec)))
@@ -291,7 +290,8 @@ class VerlEngine:
                 return killed
 
     def _takes_start(self, spec: PhaseSpec) -> bool:
-        """Whether the validation at step 0 may be left out; the child decides by what its servers answer."""
+        """Whether the validation at step 0 may be skipped. The child decides based on its servers'
+        answers."""
         known = spec.known_start
         return (
             known is not None and self._continuity_seen and (known.on_cpu or self._settings.platform == "gpu")
@@ -311,7 +311,8 @@ class VerlEngine:
         )
 
     def _next(self, driver: DriverProcess, spec: PhaseSpec, progress: Progress) -> Any:
-        """The next message; past the deadline of a stop: what is known so far, and the child killed."""
+        """Next message. Past the deadline of a stop, the current progress is returned and the child is
+        killed."""
         while True:
             if (message := driver.next_message()) is not None:
                 return message

@@ -1,4 +1,4 @@
-"""Environment of VeRL's processes: the child, and through its Ray job every worker. Pure dictionaries."""
+"""Environment variables of VeRL's processes: the child and, through its Ray job, every worker. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from llmzero_ray.utils.api_key import SECRET_VARIABLES, without_key
 from llmzero_ray.utils.files import text_digest
 
 EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
-"""Set to `mp` on the CPU, vLLM's engine gets processes of its own, as it has on GPUs."""
+"""Key that is `mp` on the CPU: vLLM's engine then gets processes of its own, as on GPUs."""
 
 NEW_WEIGHTS_ENV = "LLMZERO_NEW_WEIGHTS"
-"""Set where vLLM's CPU build is to take new base weights (`VerlSettings.serve_merged`)."""
+"""Variable that is set if vLLM's CPU build must accept new base weights (`VerlSettings.serve_merged`)."""
 MODEL_RUNNER_ENV = "VLLM_USE_V2_MODEL_RUNNER"
-"""vLLM's own switch: 1 or 0; unset, it chooses by model and settings."""
+"""Variable of vLLM: 1 or 0. If unset, vLLM chooses by model and settings."""
 
 _COMMON = {
     "VERL_USE_EXTERNAL_MODULES": "llmzero_ray.engines.verl.plugin",
@@ -65,7 +65,7 @@ _CPU = {
 
 
 def socket_scope(settings: VerlSettings) -> str:
-    """Part of the names of the slot's sockets; short, as such names must be."""
+    """Part of the names of the slot's sockets, which must be short."""
     return text_digest(settings.namespace)[:12]
 
 
@@ -97,7 +97,7 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
 
 
 def plain_vars(settings: VerlSettings) -> dict[str, str]:
-    """Variables with which VeRL trains by itself, without a driver of this project."""
+    """Variables for VeRL alone, without a driver of this project."""
     shared = {key: value for key, value in _COMMON.items() if key != "VERL_USE_EXTERNAL_MODULES"}
     if settings.platform == "gpu":
         return shared
@@ -111,8 +111,8 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def process_env(settings: VerlSettings) -> dict[str, str]:
-    """Environment of the driver process: this process's own, VeRL's variables, and a path that finds this
-    package."""
+    """Environment of the driver process: this process's variables, VeRL's variables, and a path on which this
+    package is found."""
     env = {**without_key(os.environ), **worker_vars(settings), "PYTHONPATH": _python_path()}
     if settings.platform == "gpu":
         env["CUDA_VISIBLE_DEVICES"] = ""  # the driver computes nothing
@@ -123,10 +123,10 @@ def process_env(settings: VerlSettings) -> dict[str, str]:
 
 
 def runtime_env(settings: VerlSettings) -> dict[str, Any]:
-    """Ray runtime environment of the host's job; a working_dir given to this process's job is passed on.
+    """Ray runtime environment of the driver's job. A working_dir given to this process's job is passed on.
 
-    The variables of the API key and of the user's headers are empty in it: on a head that others started, the
-    environment of Ray itself may carry them.
+    The variables of the API key and of the user's headers are empty in it, because on a head that others
+    started Ray's own environment may contain them.
     """
     import ray
 

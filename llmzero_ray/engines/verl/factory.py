@@ -1,4 +1,4 @@
-"""From the configuration of a search to a VeRL engine on a slot: the one place that maps the fields."""
+"""Creates a VeRL engine for a slot from the configuration of a search. Only this module maps the fields."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from llmzero_ray.prepared import PreparedTask
 
 _MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
-"""Sequences per GPU. A tiny model on the CPU wants one large pass; GPUs have long sequences to fit."""
+"""Maximum sequences per GPU in a micro batch. A tiny model on the CPU needs one large pass; GPUs have long
+sequences to fit."""
 
 
 def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_request"]:
-    """`auto` becomes `batched` on the CPU, where calls cost more than the work, and `per_request` on GPUs,
-    where the rewards of the first answers are computed while the last ones are generated."""
+    """For `auto`: `batched` on the CPU, where calls cost more than the work, and `per_request` on GPUs, where
+    rewards of the first answers are computed while the last ones are generated."""
     if asked in ("batched", "per_request"):
         return cast(Literal["batched", "per_request"], asked)
     return "batched" if platform == "cpu" else "per_request"
 
 
 def make_verl_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlEngine:
-    """An engine that has not started anything yet; its log goes to `log_dir`/engine.log."""
+    """Engine that has not started anything yet. Its log is `log_dir`/engine.log."""
     settings = verl_settings(config, task, slot, log_dir)
     estimate = Estimate(config, task)
 
@@ -46,7 +47,7 @@ def make_verl_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_d
 
 
 def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> VerlSettings:
-    """What stays the same for the whole search on this slot."""
+    """Settings that are constant during the search on this slot."""
     model_path = config.model.path or task.model_path
     if model_path is None:
         raise ConfigError(
@@ -105,10 +106,10 @@ def idle_spec(config: SearchConfig, n_train: int, log_dir: str) -> PhaseSpec:
 
 
 def check_root(config: SearchConfig, task: PreparedTask, hyperparameters: Hyperparameters) -> None:
-    """Refuse, before anything starts, a root that VeRL's own configuration does not know.
+    """Reject, before anything starts, a root that VeRL's own configuration does not accept.
 
     Raises:
-        ConfigError: names the key and what VeRL says of it.
+        ConfigError: names the key and VeRL's message.
     """
     slot = Slot(
         search=config.name,

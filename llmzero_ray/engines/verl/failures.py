@@ -1,4 +1,4 @@
-"""Name a failure: from an exception or a dead process to a class and one line. Pure text work."""
+"""Classifies a failure: maps an exception or a dead process to a class and one line. Pure text processing."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _HARDWARE = re.compile(
     r"|remote process exited or there was a network error|Watchdog caught collective operation timeout",
     re.IGNORECASE,
 )
-"""What CUDA, its driver and NCCL say of a card or a connection that failed, whatever was computed on it."""
+"""Messages of CUDA, its driver and NCCL about a failed GPU or connection."""
 _NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception|full_key)")
 _CORE_FAILED = "Engine core initialization failed"
-"""vLLM's words in the process that started the core; the cause is in what the core printed alone."""
+"""Message of vLLM in the process that started the core. The cause is only in the core's output."""
 _SERVER_LINE = re.compile(r"^(?:\x1b\[\d+m)*\(RecordingServer pid=[^)]*\)(?:\x1b\[\d+m)* ?(.*)$")
-"""Ray's mark of what a vLLM server and the processes below it print."""
+"""Ray's prefix of output from a vLLM server and its child processes."""
 _MARKS = re.compile(r"^(?:\((?:EngineCore|Worker)[^)]*\) ?|(?:ERROR|CRITICAL) \d\S* \S+ \[[^\]]*\] )*")
-"""vLLM's own marks: the process, then level, time and place."""
+"""vLLM's own prefixes: the process, then level, time and place."""
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): (?!.*root cause)\S")
 _REPEATED = re.compile(r"(?:\x1b\[\d+m)* ?\[repeated \d+x across cluster\].*$")
 _LIMIT = 600
@@ -37,7 +37,7 @@ _TAIL_BYTES = 20_000
 
 
 def failure_class(error: BaseException) -> FailureClass:
-    """The class of an exception that ended a phase."""
+    """Failure class of an exception that ended a phase."""
     if isinstance(error, EffectiveConfigError):
         return "mismatch"
     if isinstance(error, ConfigError):
@@ -51,17 +51,17 @@ def failure_class(error: BaseException) -> FailureClass:
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether the exception means that a process, a node, a card or the network between cards failed:
-    infrastructure, not the phase's fault.
+    """Whether an exception shows an infrastructure failure (a process, node, GPU, or the network between
+    GPUs).
 
-    A worker that ran out of memory and said so is the phase's fault.
+    A worker that reports out-of-memory is the phase's own failure.
     """
     text = f"{type(error).__name__}: {error}"
     return bool(_LOST.search(text) or _HARDWARE.search(text)) and not _OOM.search(text)
 
 
 def one_line(error: BaseException) -> str:
-    """The cause in one line: the innermost exception's last telling line, at most 600 characters."""
+    """Cause in one line: the last informative line of the innermost exception, at most 600 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
     text = lines[-1] if lines else ""
     name = type(error).__name__
@@ -72,13 +72,13 @@ def one_line(error: BaseException) -> str:
 
 
 def is_core_failure(error: BaseException) -> bool:
-    """Whether vLLM's engine core did not start, which leaves the cause in the log alone."""
+    """Whether vLLM's engine core failed to start, so that only the log has the cause."""
     return _CORE_FAILED in str(error)
 
 
 def cause_of_core_failure(log: str) -> str | None:
-    """The exception that ended vLLM's engine core, or a worker below it, in what the driver has logged since
-    its start; None: there is none yet."""
+    """Exception that ended vLLM's engine core, or a worker below it, from what the driver has logged since
+    its start. None if there is none yet."""
     found = None
     for line in log.splitlines():
         if (server := _SERVER_LINE.match(line)) is None:
@@ -90,10 +90,10 @@ def cause_of_core_failure(log: str) -> str | None:
 
 
 def memory_cause(log: str) -> str | None:
-    """What vLLM's processes said when they ran out of memory, in what the driver logged of a phase; None:
-    they did not.
+    """Message of vLLM's processes when they ran out of memory, from the driver's log of a phase. None if they
+    did not.
 
-    A server that dies of it looks like lost hardware: its exception says only that it has gone.
+    A server that dies of it looks like lost hardware, because its exception only says that it has died.
     """
     found = None
     for line in log.splitlines():
@@ -111,7 +111,7 @@ def size(path: str) -> int:
 
 
 def since(path: str, began: int) -> str:
-    """What a log file holds from this byte on; empty when there is none."""
+    """Content of a log file from this byte on. Empty if there is none."""
     try:
         with open(path, "rb") as log:
             log.seek(began)
@@ -121,7 +121,7 @@ def since(path: str, began: int) -> str:
 
 
 def tail(path: str, n_lines: int = 60) -> str:
-    """Last lines of a log file; empty when there is none."""
+    """Last lines of a log file. Empty if there is none."""
     try:
         with open(path, "rb") as log:
             log.seek(0, 2)

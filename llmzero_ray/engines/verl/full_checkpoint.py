@@ -1,8 +1,9 @@
-"""The whole of a running phase, to a directory and back: the workers' state and the trainer's own.
+"""Saves the complete state of a running phase to a directory, and restores it: the workers' state and the
+trainer's.
 
-Written between two steps, when nothing is under way. What is put back is compared with what was saved, part
-by part, before anything trains with it. vLLM, agent loops and reward workers hold no state: every request
-carries a seed made of its step and place. Not here: which directory counts (rolling_checkpoint.py).
+It is written between two steps, when nothing is in flight. The restored parts are compared with the saved
+ones before training. vLLM, agent loops and reward workers hold no state: every request carries a seed derived
+from its step and position. rolling_checkpoint.py decides which directory counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WORKERS, _LOADER = "worker", "loader.pt"
 
 
 def save_if_due(trainer: Any, phase: PhaseState, step: int) -> None:
-    """After every `rolling_freq` steps: the full checkpoint of `phase`, written whole but not committed."""
+    """Write the full checkpoint of `phase` every `rolling_freq` steps, without committing it."""
     spec = phase.spec
     ends = step >= trainer.total_training_steps or phase.stop_reason is not None
     if spec.rolling_dir is None or not spec.rolling_freq or step % spec.rolling_freq or step == 0 or ends:
@@ -47,11 +48,11 @@ def save_if_due(trainer: Any, phase: PhaseState, step: int) -> None:
 
 
 def restore(trainer: Any, phase: PhaseState) -> None:
-    """Put a freshly begun phase where the full checkpoint `phase.restore` was; `phase.skip` may name parts
-    to leave (`restore.optimizer`), for the tests.
+    """Restore the full checkpoint `phase.restore` in a phase that has just begun. `phase.skip` may name parts
+    to skip (`restore.optimizer`), for the tests.
 
     Raises:
-        EffectiveConfigError: what acts now is not what was saved.
+        EffectiveConfigError: the state in effect differs from the saved one.
     """
     assert phase.restore is not None
     path = Path(phase.restore)

@@ -1,10 +1,8 @@
-"""Where VeRL starts the processes that help a slot's workers: on the slot's own nodes.
+"""Makes VeRL start the helper processes of a slot's workers on the slot's own nodes.
 
 VeRL spreads agent-loop workers, reward workers and the units of its TransferQueue over all nodes of the
-cluster, and leaves its load balancer and the queue's controller to Ray: the loss of any node would end the
-phases of all slots, and no node of a slot that was given back would ever be idle.
-
-Not here: workers and vLLM servers, which lie on the slot's bundles (verl_hooks.py).
+cluster, and leaves the placement of its load balancer and the queue's controller to Ray. The loss of any node
+would then end the phases of all slots, and no node of a released slot would ever be idle.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 
 def nodes_of(groups: Sequence[Any]) -> frozenset[str]:
-    """Ids of the nodes, hex, that these placement groups have bundles on."""
+    """Ids (hex) of the nodes on which these placement groups have bundles."""
     from ray.util.placement_group import placement_group_table
 
     tables = [placement_group_table(group) for group in groups]
@@ -22,8 +20,8 @@ def nodes_of(groups: Sequence[Any]) -> frozenset[str]:
 
 
 def place_queue_on(node_ids: Collection[str]) -> None:
-    """The TransferQueue starts its units on these nodes (Ray's ids, hex) alone, its controller on one of
-    them."""
+    """Make the TransferQueue start its storage units only on these nodes (Ray's hex ids), and its controller
+    on one of them."""
     import transfer_queue.interface as interface
     import transfer_queue.utils.common as common
 
@@ -32,8 +30,8 @@ def place_queue_on(node_ids: Collection[str]) -> None:
 
 
 def place_helpers_on(node_ids: Collection[str]) -> None:
-    """VeRL starts agent-loop and reward workers on these nodes (Ray's ids, hex) alone, its load balancer on
-    one of them."""
+    """Make VeRL start agent-loop and reward workers only on these nodes (Ray's hex ids), and its load
+    balancer on one of them."""
     import verl.experimental.agent_loop.agent_loop as agent_loop
     import verl.experimental.reward_loop.reward_loop as reward_loop
     import verl.workers.rollout.router as router
@@ -43,7 +41,8 @@ def place_helpers_on(node_ids: Collection[str]) -> None:
 
 
 class _RayOf:
-    """The module `ray` that knows these nodes alone; with `place_actors` its actors start on one of them."""
+    """Proxy of the module `ray` that only knows these nodes. With `place_actors` its actors start on one of
+    them."""
 
     def __init__(self, node_ids: Collection[str], *, place_actors: bool = False) -> None:
         self._node_ids, self._place_actors = node_ids, place_actors

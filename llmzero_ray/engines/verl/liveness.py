@@ -1,7 +1,7 @@
-"""Whether VeRL's processes are alive: actors that Ray counts as dead, and vLLM engines that no longer answer.
+"""Checks that VeRL's processes live: finds actors that Ray counts as dead, and vLLM engines that no longer
+answer.
 
-VeRL itself reports a dead vLLM server as a batch without trajectories, or waits for it for ever. Not here:
-what follows from a death (driver.py).
+VeRL itself reports a dead vLLM server as a batch without trajectories, or waits for it forever.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _LOOKS_PER_CALL = 4
 _GONE = ("DEAD", "RESTARTING")
-"""An actor that starts again has lost what it knew."""
+"""States of a lost actor. A restarting one has lost its state."""
 _SETTLE_S = 3.0
 _ANSWER_S = 5.0
 
 
 class ActorLiveness:
-    """The actors that this Ray job has now; from then on each of them has to live."""
+    """Watch over the current actors of this Ray job, each of which must stay alive."""
 
     def __init__(self, servers: Callable[[], list[Any]]) -> None:
-        """`servers` gives handles of the vLLM servers, which have a method `check_engine`."""
+        """`servers` returns handles of the vLLM servers, which have a method `check_engine`."""
         self._servers = servers
         self._expected: dict[str, str] = {}
         self.expect_all()
 
     def expect_all(self) -> None:
-        """The actors that have come since have to live, too."""
+        """Also watch the actors that have started since."""
         # Some may still be starting.
         now = {actor: name for actor, (name, state) in _actors().items() if state not in _GONE}
         self._expected = {**self._expected, **now}
 
     def start(self, lost: Callable[[str], None]) -> None:
-        """Look twice a second on a thread of its own, and ask the servers every two seconds; `lost` is called
-        once, with what died."""
+        """Poll twice a second on a separate thread, and query the servers every two seconds. The callback
+        `lost` is called once, with a description."""
         threading.Thread(target=self._look, args=(lost,), name="actor-watch", daemon=True).start()
 
     def dead(self) -> str | None:
-        """The actors that are gone, in words; None: none."""
+        """Description of the actors that have died, or None if all live."""
         now = _actors()
         gone = sorted(
             {name for actor, name in self._expected.items() if actor not in now or now[actor][1] in _GONE}
@@ -54,8 +54,8 @@ class ActorLiveness:
         return f"{', '.join(gone)} died" if gone else None
 
     def cause_of(self) -> str | None:
-        """After an exception of VeRL's: the dead process behind it, if there is one. Ray needs a moment to
-        notice a death, so this may take some seconds."""
+        """Dead process that caused an exception of VeRL, if any. Ray notices a death with a delay, so this
+        may take some seconds."""
         deadline = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline:
             if found := self.dead():
@@ -90,7 +90,7 @@ class ActorLiveness:
 
 
 def _actors() -> dict[str, tuple[str, str]]:
-    """Actor -> its class and its state, of this job."""
+    """Actor -> its class and state, for this job."""
     from ray._private.state import state
 
     job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))

@@ -1,11 +1,9 @@
-"""VeRL's TransferQueue in the memory of the process that embeds VeRL, where no other process needs it.
+"""In-process replacement for VeRL's TransferQueue, used while no other process needs it.
 
-The package's queue is two or more actors, and every value passes through them twice. Where one rank trains
-and batches need no agent loop, VeRL's trainer is the only one who puts and gets: this queue answers its
-calls, and the rank is given its columns with the call (`ByValueWorkerGroup`). Once agent loops are started
-everything moves to the package's queue, and stays there.
-
-Not here: starting the package's queue (driver.py), who needs it (agent_loops.py).
+The package's queue is two or more actors, and every value passes through them twice. If one rank trains and
+batches need no agent loop, VeRL's trainer is the only client. This queue then answers its calls, and the rank
+gets its columns with the call (`ByValueWorkerGroup`). Once agent loops start, everything moves to the
+package's queue and stays there.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _CALLS = ("kv_batch_put", "kv_batch_get", "kv_list", "kv_clear")
-"""What VeRL's trainer and replay buffer call, each by its name in the package."""
+"""Functions of the package that VeRL's trainer and replay buffer call."""
 
 
 @dataclass
@@ -27,10 +25,11 @@ class _Sample:
 
 
 class LocalQueue:
-    """Samples by partition and key: a tag each, and columns; as the package's functions of the same names."""
+    """Samples by partition and key, each with a tag and columns. The methods have the names of the package's
+    functions."""
 
     def __init__(self, start_package: Callable[[], Any]) -> None:
-        """`start_package` starts the package's own queue, and returns when its functions can be used."""
+        """`start_package` starts the package's own queue and returns once it is usable."""
         self._start_package = start_package
         self._lock = threading.RLock()
         self._partitions: dict[str, dict[str, _Sample]] = {}
@@ -38,11 +37,11 @@ class LocalQueue:
 
     @property
     def is_installed(self) -> bool:
-        """Whether VeRL's calls come here."""
+        """Whether VeRL's calls reach this queue."""
         return bool(self._replaced)
 
     def install(self) -> None:
-        """Answer what VeRL in this process asks its queue, from now on."""
+        """Start answering the queue calls of VeRL in this process."""
         import transfer_queue
 
         self._replaced = {name: getattr(transfer_queue, name) for name in _CALLS}
@@ -50,8 +49,7 @@ class LocalQueue:
             setattr(transfer_queue, name, getattr(self, name))
 
     def migrate_to_package(self) -> None:
-        """Start the package's queue, move everything there, and answer no more; nothing where that has been
-        done."""
+        """Start the package's queue, move everything there, and stop answering. Idempotent."""
         import transfer_queue
 
         with self._lock:
@@ -74,7 +72,7 @@ class LocalQueue:
         fields: Any = None,
         tags: Sequence[Mapping[str, Any]] | None = None,
     ) -> Any:
-        """Columns (a TensorDict) and tags of samples, added to those that are there; gives their KVBatchMeta.
+        """Add columns (a TensorDict) and tags of samples, and return their KVBatchMeta.
 
         Raises:
             ValueError: neither is given, or one has another length than `keys`.
@@ -104,11 +102,12 @@ class LocalQueue:
     def kv_batch_get(
         self, keys: Sequence[str] | str, partition_id: str, select_fields: Sequence[str] | str | None = None
     ) -> Any:
-        """The columns that all of these samples have, as a TensorDict; of `select_fields` those. Empty, of
-        batch size 0, where there is none.
+        """Columns that all of these samples have, as a TensorDict, restricted to `select_fields`. Empty, with
+        batch size 0, if there are none.
 
         Raises:
-            ValueError: a sample is not there. (The package leaves some out, and refuses where it has none.)
+            ValueError: a sample is missing. (The package drops missing ones, and raises only if all are
+                missing.)
         """
         keys = [keys] if isinstance(keys, str) else list(keys)
         wanted = [select_fields] if isinstance(select_fields, str) else select_fields
@@ -132,15 +131,15 @@ class LocalQueue:
             }
 
     def kv_clear(self, keys: Sequence[str] | str, partition_id: str) -> None:
-        """Forget samples, if they are there."""
+        """Remove samples, if they exist."""
         with self._lock:
             for key in [keys] if isinstance(keys, str) else keys:
                 self._partitions.get(partition_id, {}).pop(key, None)
 
 
 class ByValueWorkerGroup:
-    """VeRL's worker group of one rank, which is given a batch's columns and not its keys while a LocalQueue
-    is used."""
+    """VeRL's worker group of one rank, which receives the columns of a batch instead of its keys while a
+    LocalQueue is in use."""
 
     def __init__(self, workers: Any, queue: LocalQueue) -> None:
         self._workers, self._queue = workers, queue
@@ -149,7 +148,7 @@ class ByValueWorkerGroup:
         return getattr(self._workers, name)
 
     def compute_log_prob(self, batch: Any) -> Any:
-        """VeRL's; the columns that the rank gives are put into the queue, as VeRL's workers do."""
+        """As VeRL's. The columns that the rank returns are put into the queue, as VeRL's workers do."""
         if not self._queue.is_installed:
             return self._workers.compute_log_prob(batch)
         output = self._workers.compute_log_prob(self._columns_of(batch))
@@ -161,11 +160,11 @@ class ByValueWorkerGroup:
         return found
 
     def update_actor(self, batch: Any) -> Any:
-        """VeRL's."""
+        """As VeRL's."""
         return self._workers.update_actor(self._columns_of(batch) if self._queue.is_installed else batch)
 
     def _columns_of(self, batch: Any) -> Any:
-        """The columns that a KVBatchMeta names (all, if it names none), with its extra information."""
+        """Columns that a KVBatchMeta names (all, if it names none), with its extra information."""
         from verl.utils import tensordict_utils
 
         data = self._queue.kv_batch_get(batch.keys, batch.partition_id, batch.fields)
@@ -175,7 +174,7 @@ class ByValueWorkerGroup:
 
 
 def _move(partition: str, samples: Mapping[str, _Sample]) -> None:
-    """Put samples into the package's queue: one call for all with the same columns."""
+    """Put samples into the package's queue, with one call for all with the same columns."""
     import transfer_queue
 
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -197,7 +196,7 @@ def _common_names(samples: Sequence[_Sample]) -> list[str]:
 
 
 def _packed(samples: Sequence[_Sample], names: Sequence[str]) -> Any:
-    """These columns as the package packs them; tensors are copied by that."""
+    """These columns as the package packs them, which copies tensors."""
     from tensordict import TensorDict
     from transfer_queue.storage.managers.simple_storage_manager import AsyncSimpleStorageManager
 
@@ -209,7 +208,7 @@ def _packed(samples: Sequence[_Sample], names: Sequence[str]) -> Any:
 
 
 def _rows(column: Any) -> list[Any]:
-    """A column of a TensorDict sample by sample; nothing is copied."""
+    """Column of a TensorDict sample by sample, without copying."""
     from tensordict import NonTensorStack
 
     return list(column.tolist() if isinstance(column, NonTensorStack) else column.unbind())
@@ -222,5 +221,5 @@ def _is_batch_level(column: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of what a reader could write into, but for tensors."""
+    """Copy of a mutable value, except tensors."""
     return copy.deepcopy(value) if isinstance(value, dict | list) else value

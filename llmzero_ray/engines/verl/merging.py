@@ -1,9 +1,8 @@
-"""Weights for a server that is given no adapter: base model and adapter as one, tensor by tensor.
+"""Merged weights for a server without an adapter: base model plus adapter, tensor by tensor.
 
 VeRL's own way (`lora.merge`) merges in place: it keeps a second copy of the base model on every rank's host,
-writes the merged weights over the base, and puts the copy back. Here each merged tensor is a new one, so that
-the base is only read. Not here: when weights are sent (workers.py), whether the server then serves the policy
-(canary.py).
+writes the merged weights over the base, and puts the copy back. Here each merged tensor is new, so the base
+is only read.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ _BASE = ".base_layer.weight"
 
 @dataclass
 class Rounding:
-    """How much of the adapter is lost where the sum is rounded to the server's precision."""
+    """Loss of the adapter when the sum is rounded to the server's precision."""
 
     lost: float = 0.0
-    """Sum of squares of what the rounded weights lack of the adapter's change."""
+    """Sum of squares of the part of the adapter's change that the rounded weights lack."""
     change: float = 0.0
     """Sum of squares of the adapter's change of the weights."""
 
     @property
     def share(self) -> float:
-        """0: nothing is lost; 1: as much as the adapter changes."""
+        """Lost share of the change: 0 for nothing, 1 for as much as the adapter changes."""
         return math.sqrt(self.lost / self.change) if self.change else 0.0
 
     def add(self, base: torch.Tensor, change: torch.Tensor, rounded: torch.Tensor) -> None:
-        """Count one tensor; what rounding the base alone changes is the actor's, too."""
+        """Count one tensor. The rounding of the base alone is not counted, because the actor has it too."""
         moved = rounded.float() - base.to(rounded.dtype).float()
         self.lost += float((moved - change).square().sum())
         self.change += float(change.square().sum())
@@ -45,11 +44,11 @@ class Rounding:
 def merged_weights(
     module: torch.nn.Module, dtype: torch.dtype, rounding: Rounding
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The whole model's tensors by their names in the model's own files, with the adapter merged in; all
-    ranks take part, to the end. Adds to `rounding` while it is read.
+    """All tensors of the model by their names in its files, with the adapter merged in. All ranks take part,
+    to the end. Updates `rounding` while it is consumed.
 
     Raises:
-        ValueError: the adapter is not one that is a product of two matrices beside a linear layer.
+        ValueError: the adapter is not a product of two matrices added to a linear layer.
     """
     reshard(module)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint, PhaseFailu
 
 @dataclass(frozen=True)
 class Start:
-    """Bring VeRL up for the cold keys of `spec`."""
+    """Start VeRL for the cold keys of `spec`."""
 
     settings: VerlSettings
     spec: PhaseSpec
@@ -30,9 +30,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Run:
-    """Train one phase, from the full checkpoint in `restore` on if there is one. `skip` names swaps to leave
-    out: for tests that prove the read-back sees it. `takes_start`: the spec's known start stands for the
-    validation at step 0 if the servers are seen to serve the policy."""
+    """Train one phase, continuing from the full checkpoint `restore` if given. `skip` names swaps to leave
+    out, for tests that the read-back detects it. With `takes_start`, the spec's known start replaces the
+    validation at step 0 if the servers are shown to serve the policy."""
 
     spec: PhaseSpec
     run_id: int
@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stop:
-    """End run `run_id` at its next step boundary; one that has ended already is left alone."""
+    """End run `run_id` at its next step boundary. No-op if it has already ended."""
 
     reason: str
     run_id: int
@@ -80,22 +80,23 @@ class StageProgressed:
 
 @dataclass(frozen=True)
 class FullCheckpointWritten:
-    """All files of a full checkpoint are written; it counts once the engine has committed it, which it does
-    after it has passed on every metric sent before."""
+    """All files of a full checkpoint are written. It counts once the engine has committed it, after passing
+    on every metric sent before."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class ProcessDied:
-    """The last message: a process of VeRL's died, and the driver ends."""
+    """Last message: a VeRL process died, and the driver ends."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Answer to Run. `usable`: the next phase can start warm. `lost`: a process went away under it."""
+    """Answer to Run. `usable` says whether the next phase can start warm, `lost` whether a process died
+    during the run."""
 
     outcome: PhaseResult | PhaseFailure
     usable: bool
@@ -104,7 +105,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """Score `adapter` on `parquet`; `like` gives the configuration around it."""
+    """Score `adapter` on `parquet`. `like` gives the rest of the configuration."""
 
     like: PhaseSpec
     adapter: str | None

@@ -1,10 +1,8 @@
-"""From settings and a phase to VeRL's configuration. Pure: values in, hydra overrides out.
+"""VeRL's configuration for settings and a phase, as hydra overrides. Pure.
 
-A phase's hyper-parameters already carry VeRL's own keys; what is added here is what VeRL needs besides them:
-paths, lengths, cadence, the LoRA set-up, and the differences of a machine without GPUs. `compose` hands them
-to VeRL's own hydra configuration, which refuses unknown keys.
-
-Not here: what a hyper-parameter may be (hyperparameters/), checks that need VeRL itself (driver.py).
+A phase's hyper-parameters already have VeRL's keys. This module adds the rest: paths, lengths, frequencies,
+the LoRA set-up, and the differences of a machine without GPUs. `compose` passes them to VeRL's own hydra
+configuration, which rejects unknown keys.
 """
 
 from __future__ import annotations
@@ -33,17 +31,18 @@ REF = "actor_rollout_ref.ref"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 
 BYPASS = "algorithm.rollout_correction.bypass_mode"
-"""VeRL: vLLM's log-probabilities are the old ones, and the actor's are not computed before the update."""
+"""VeRL's switch to take vLLM's log-probabilities as the old ones, so that the actor's are not computed before
+the update."""
 
 MERGE = f"{MODEL}.lora.merge"
-"""VeRL: weights with the adapter added in are sent to vLLM, which then serves no adapter."""
+"""VeRL's switch to send merged weights to vLLM, which then serves no adapter."""
 
 _REWARD_OPTIONS = "custom_reward_function.reward_kwargs"
 _FP32 = {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
 
 
 def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
-    """VeRL keys that hold for the whole search, whatever a phase asks for.
+    """VeRL keys that are constant during the search.
 
     Raises:
         ConfigError: `settings.overrides` name a reward function or a critic.
@@ -106,8 +105,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
-    """A critic, merged weights, and a reward: code that is named here would be tried by nobody and run
-    outside of the sandbox."""
+    """Reject a critic, merged weights, and a reward function, which would run unvalidated and outside of the
+    sandbox."""
     for key, value in overrides.items():
         if key.lstrip("+~").startswith("critic"):
             raise ConfigError(
@@ -129,7 +128,7 @@ def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
 
 
 def _merges(key: str, value: Any) -> Any:
-    """What a key says of merging; None: nothing."""
+    """Value that an override sets for merging, or None if it sets none."""
     name = key.lstrip("+")
     if name == MERGE:
         return value
@@ -141,8 +140,8 @@ def _merges(key: str, value: Any) -> Any:
 
 
 def _refuse_beside_merging(overrides: Mapping[str, Any]) -> None:
-    """FSDP1, which holds no single tensors, weights that the server would quantize anew, and sequences split
-    over GPUs, where nothing compares the server with the policy after a push."""
+    """Reject, with merging: FSDP1, which holds no single tensors; weights that the server would quantize
+    again; and sequences split over GPUs, where the server cannot be compared with the policy after a push."""
     for key, value in overrides.items():
         name = key.lstrip("+")
         strategy = name in (f"{ACTOR}.strategy", f"{ACTOR}.fsdp_config.strategy") and value != "fsdp2"
@@ -169,7 +168,7 @@ def _reward_function(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
-    """What differs without a GPU: fp32, no sleep mode, no compiled kernels, a small fixed KV cache, one
+    """Differences without a GPU: fp32, no sleep mode, no compiled kernels, a small fixed KV cache, one
     process less."""
     return {
         "trainer.device": "cpu",
@@ -193,7 +192,7 @@ def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
 
 
 def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
-    """VeRL keys of one phase: its hyper-parameters and what follows from them.
+    """VeRL keys of one phase: its hyper-parameters and keys derived from them.
 
     `n_train` (rows) only bounds VeRL's epoch counter, so that `n_steps` is what ends the phase.
     """
@@ -218,7 +217,7 @@ def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
 
 
 def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
-    """`engine_overrides` and `phase_overrides`; a key of both is the phase's.
+    """`engine_overrides` and `phase_overrides`. The phase's value wins.
 
     Raises:
         ConfigError: keys that are not supported, alone or together.
@@ -285,11 +284,11 @@ def config_dir() -> Path:
 
 
 def compose(overrides: Mapping[str, Any]) -> Any:
-    """VeRL's resolved configuration (OmegaConf) with `overrides`, by VeRL's own hydra files; the caller's own
-    copy.
+    """VeRL's resolved configuration (OmegaConf) with `overrides`, from VeRL's own hydra files, as a copy for
+    the caller.
 
     Raises:
-        ConfigError: a key VeRL does not know, or a value hydra refuses; the message names it.
+        ConfigError: VeRL does not know a key, or hydra rejects a value; the message names it.
     """
     lines = tuple(f"{key}={hydra_literal(value)}" for key, value in overrides.items())
     return copy.deepcopy(_composed(lines))
@@ -297,8 +296,8 @@ def compose(overrides: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _composed(lines: tuple[str, ...]) -> Any:
-    """Of lines `key=value`. Reading the files takes as long as a step of a small model, and evaluations ask
-    for the same again and again."""
+    """VeRL's configuration with these `key=value` lines, cached: reading the files takes as long as a step of
+    a small model, and evaluations repeat the same lines."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException

@@ -1,7 +1,6 @@
-"""A child process that dies with its parent, whatever state either is in.
+"""Makes a child process die with its parent.
 
-The kernel delivers the signal: a child that is stopped or stuck dies too. Not here: starting it
-(driver_process.py).
+The kernel delivers the signal, so a child that is stopped or stuck dies too.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
-    """Send this process `signum` when its parent, process `parent`, ends; at once if it has ended already.
+    """Send this process `signum` when its parent, process `parent`, ends; at once if it has already ended.
 
-    Linux only; elsewhere nothing happens.
+    No-op except on Linux.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)

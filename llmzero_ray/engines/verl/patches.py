@@ -1,8 +1,4 @@
-"""What is changed inside VeRL and its libraries while they run: one function a patch, each says why.
-
-Not here: which processes are patched (plugin.py, workers.py), where helpers start (helper_placement.py),
-names and versions that the patches rely on (internals.py).
-"""
+"""Patches of VeRL and its libraries at run time, one function each, with its reason."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, SOCKET_DIR_ENV, qu
 def patch_process_group_backend() -> None:
     """On the CPU, build the process group with "cpu:gloo" once.
 
-    VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch refuses the repeated key.
+    VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch rejects the repeated key.
     """
     import verl.utils.distributed as distributed
 
@@ -37,11 +33,11 @@ def patch_process_group_backend() -> None:
 
 
 def meet_without_ports() -> None:
-    """Ranks of torch's process groups, VeRL's and vLLM's, find each other without a port.
+    """Let the ranks of torch's process groups, VeRL's and vLLM's, rendezvous without a port.
 
-    torch's own store for it, TCPStore, listens on every address and takes keys and values from anybody. A
-    group of one rank keeps them in memory, one of several in a file of the private directory that
-    SOCKET_DIR_ENV names. Where there is none, on a slot of several machines, torch's own remains.
+    torch's own store for it, TCPStore, listens on every address and accepts keys and values from anybody. A
+    group of one rank keeps them in memory, a larger one in a file of the private directory that
+    SOCKET_DIR_ENV names. Without such a directory, on a slot of several machines, torch's own store remains.
     """
     import torch.distributed as distributed
 
@@ -64,7 +60,7 @@ def meet_without_ports() -> None:
 
 
 def _group_name(init_method: str | None) -> str:
-    """The same for all ranks of a process group; made of the port at which they would have met."""
+    """Rendezvous file name shared by all ranks, derived from the port VeRL would have used."""
     if init_method is None or init_method.startswith("env:"):
         return f"ranks-{os.environ['MASTER_PORT']}"  # VeRL's workers
     parent = multiprocessing.parent_process()  # vLLM's workers are children of one process
@@ -74,8 +70,8 @@ def _group_name(init_method: str | None) -> str:
 def patch_transfer_queue_namespace(namespace: str) -> None:
     """Give this slot's TransferQueue its own Ray namespace.
 
-    The package names its controller alike on a whole cluster: a second trainer would attach to the first
-    one's queue and the two would train on each other's trajectories.
+    The package uses the same controller name on a whole cluster: a second trainer would attach to the first
+    one's queue, and the two would train on each other's trajectories.
     """
     import transfer_queue.interface as interface
 
@@ -109,11 +105,11 @@ def patch_transfer_queue_namespace(namespace: str) -> None:
 
 
 def patch_transfer_queue_sockets() -> None:
-    """Let nobody but the slot's own processes reach the TransferQueue's sockets.
+    """Make the TransferQueue's sockets reachable only for the slot's own processes.
 
-    The package binds them to TCP ports of the node's address, asks nobody who connects, and unpickles what
-    it receives. Where QUEUE_DIR_ENV names a private directory they are bound there, elsewhere the ports ask
-    for the slot's keys. The controller and the storage units are pickled by value in the process that starts
+    The package binds them to TCP ports of the node's address, authenticates nobody, and unpickles what it
+    receives. If QUEUE_DIR_ENV names a private directory, they are bound there; otherwise the ports require
+    the slot's keys. The controller and the storage units are pickled by value in the process that starts
     them, with these functions; clients connect with them too.
     """
     import transfer_queue.controller as controller
@@ -131,8 +127,8 @@ def patch_transfer_queue_sockets() -> None:
 
 
 def drop_names_once_connected() -> None:
-    """Without GPUs weights travel through a named segment in /dev/shm: take the name away as soon as both
-    ends hold it, so that nothing stays there when they are killed."""
+    """Without GPUs, weights travel through a named segment in /dev/shm. Unlink the name as soon as both ends
+    hold it, so that nothing is left behind if they are killed."""
     from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
     original = BucketedWeightSender._init_buffer
@@ -150,7 +146,7 @@ def drop_names_once_connected() -> None:
 
 
 def make_checkpoint_directories_plainly() -> None:
-    """VeRL locks every directory it makes by a file of its own in /tmp, and leaves that there."""
+    """Create directories without VeRL's lock files, which it leaves in /tmp."""
     import verl.utils.checkpoint.fsdp_checkpoint_manager as manager
 
     def local_mkdir_safe(path: str) -> str:
@@ -161,19 +157,20 @@ def make_checkpoint_directories_plainly() -> None:
 
 
 def use_thread_locks_for_progress_bars() -> None:
-    """tqdm's own default is a lock between processes, and a killed one leaves its semaphore in /dev/shm."""
+    """Use thread locks for tqdm. Its default is a lock between processes, and a killed one leaves its
+    semaphore in /dev/shm."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     tqdm.set_lock(threading.RLock())
 
 
 def multiply_by_single_lora_slot() -> None:
-    """On the CPU, have vLLM's LoRA operations multiply all tokens by the adapter of a single slot at once.
+    """On the CPU, let vLLM's LoRA operations multiply all tokens by the adapter of a single slot at once.
 
     They copy the adapter's two matrices once per token (`weights[token_lora_indices]`) and multiply token by
-    token, which is most of a small model's forward pass. With one slot every index means that slot. What a
-    token gets does not depend on the tokens beside it; vLLM's own sums add in another order. Several slots
-    are used as before.
+    token, which is most of a small model's forward pass. With one slot every index means that slot. A token's
+    result does not depend on its neighbours; vLLM's own sums add in another order. Several slots work as
+    before.
     """
     import vllm.lora.ops.torch_ops.lora_ops as operations
     import vllm.lora.punica_wrapper.punica_cpu as wrapper
@@ -191,8 +188,8 @@ def multiply_by_single_lora_slot() -> None:
 
 
 def keep_linear_weights() -> None:
-    """On the CPU, have vLLM multiply by its linear layers' weights as they are. It packs them once and drops
-    the originals, after which no new weights can be loaded."""
+    """On the CPU, let vLLM multiply by its linear layers' original weights. It packs them once and drops the
+    originals, after which no new weights can be loaded."""
     import torch
     import vllm.model_executor.layers.utils as layers
 
@@ -233,11 +230,11 @@ def _expand_slice(
 
 
 _BLOCK = 32
-"""Tokens that are multiplied together: for another number of rows a library may add in another order."""
+"""Number of tokens multiplied together: with another number of rows a library may add in another order."""
 
 
 def _product(inputs: Any, matrix: Any) -> Any:
-    """`inputs` (tokens, k) times `matrix` (n, k) transposed; each row is the same whatever the others are."""
+    """`inputs` (tokens, k) times `matrix` (n, k) transposed. Each row is independent of the others."""
     import torch
 
     n_tokens, k = inputs.shape
@@ -249,11 +246,9 @@ def _product(inputs: Any, matrix: Any) -> Any:
 
 
 def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """VeRL's server manager starts no load balancer with its servers: an actor that imports all of VeRL to
-    count requests, which batches in one call do not need.
-
-    What is returned starts the one of a manager (LLMServerManager), when its client is needed after all.
-    """
+    """Make VeRL's server manager start no load balancer with its servers: an actor that imports all of VeRL
+    to count requests, which batches in one call do not need. Returns a function that starts the load balancer
+    of a manager (LLMServerManager) once its client is needed."""
     from verl.workers.rollout.llm_server import LLMServerManager
 
     start: Callable[[Any], Coroutine[Any, Any, None]] = getattr(
@@ -270,11 +265,9 @@ def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
 
 @contextlib.contextmanager
 def without_http_server() -> Iterator[None]:
-    """A vLLM server that VeRL starts inside listens on no port: VeRL's trainer never uses it, and it would
-    answer anybody who reaches the machine's address.
-
-    VeRL still tells servers apart by an address; its port is the process id.
-    """
+    """Context in which a vLLM server that VeRL starts listens on no port: VeRL's trainer never uses it, and
+    it would answer anybody who reaches the machine's address. VeRL still distinguishes servers by an address,
+    whose port is the process id."""
     import verl.workers.rollout.vllm_rollout.vllm_async_server as server
 
     original = server.run_uvicorn
@@ -290,7 +283,7 @@ def without_http_server() -> Iterator[None]:
 
 
 def start_reward_workers_of(worker_class: type) -> None:
-    """VeRL's reward loop starts actors of this class, a subclass of its own RewardLoopWorker."""
+    """Make VeRL's reward loop start actors of this class, a subclass of its own RewardLoopWorker."""
     import verl.experimental.reward_loop.reward_loop as reward_loop
 
     reward_loop.RewardLoopWorker = worker_class
@@ -301,10 +294,10 @@ _AS_USUAL = gc.get_threshold()
 
 
 def leave_one_rank_unbalanced() -> None:
-    """Where one rank trains, give it the whole batch at once.
+    """If one rank trains, give it the whole batch at once.
 
-    VeRL spreads a batch over its ranks with a search in plain Python that, for one rank, takes a tenth of a
-    small model's step and gives the batch as it is.
+    VeRL balances a batch over its ranks with a search in plain Python. For one rank it takes a tenth of a
+    small model's step and returns the batch unchanged.
     """
     import verl.trainer.ppo.v1.trainer_base as trainer_base
 
@@ -322,15 +315,15 @@ def leave_one_rank_unbalanced() -> None:
 
 
 _LARGEST_AT_ONCE = 2**22
-"""Logits of which one temporary copy is made, numbers."""
+"""Maximum number of logits in one temporary copy."""
 
 
 def take_logsumexp_at_once() -> None:
-    """On the CPU, take the log-probabilities of many tokens in one call.
+    """On the CPU, compute the log-probabilities of many tokens in one call.
 
-    VeRL calls `logsumexp` token by token to save memory, which is a fifth of a small model's step and most of
-    the nodes that its backward pass goes through. Here the tokens go in blocks of bounded size: the same
-    numbers to the bit, and the same gradients.
+    VeRL calls `logsumexp` token by token to save memory, which is a fifth of a small model's step and most
+    nodes of its backward pass. Here tokens are processed in blocks of bounded size, with bit-identical
+    numbers and gradients.
     """
     import verl.utils.torch_functional as functional
 
@@ -353,12 +346,12 @@ def take_logsumexp_at_once() -> None:
 
 
 def collect_garbage_rarely() -> None:
-    """For the imports of a start: they make objects by the million and hardly any garbage, and looking for it
-    is a fifth of their time."""
+    """Collect garbage rarely during the imports of a start: they create millions of objects and hardly any
+    garbage, and collection is a fifth of their time."""
     gc.set_threshold(*_WHILE_IMPORTING)
 
 
 def collect_garbage_as_usual() -> None:
-    """After the start; what the imports made is not looked through again."""
+    """Restore normal garbage collection after the start. Objects of the imports are not scanned again."""
     gc.freeze()
     gc.set_threshold(*_AS_USUAL)

@@ -1,7 +1,7 @@
-"""What a phase has reported so far, and the outcome that makes of it. Plain values, no VeRL.
+"""Progress of a phase so far, and the outcome derived from it. Plain values, no VeRL.
 
-Kept in the process that embeds VeRL, beside it in the engine (for when that process must be killed), and in
-the rolling full checkpoint, so that a repeat reports the whole phase. Not here: training (trainer.py).
+It is kept in the process that embeds VeRL, in the engine (in case that process must be killed), and in the
+rolling full checkpoint, so that a retry reports the whole phase.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Progress:
     saved: dict[int, str] = field(default_factory=dict)
     """Step -> directory of each adapter."""
     wall_s: float = 0.0
-    """Of the part before the full checkpoint that this attempt goes on from; 0 without one."""
+    """Seconds before the full checkpoint that this attempt continues from, or 0 without one."""
     train_wall_s: float = 0.0
-    """The same, from the first training step on."""
+    """Seconds of `wall_s` since the first training step."""
     compute: float = 0.0
-    """In the unit of the phase's limit; 0 without one."""
+    """Compute in the unit of the phase's limit, or 0 without a limit."""
     start_from: ResumeFrom | None = None
-    """Where the score of step 0 was measured, when it was taken over."""
+    """Where the score of step 0 was measured, if it was taken over."""
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """(step, score) of the best validation after step 0; the earliest of equals."""
+        """(step, score) of the best validation after step 0 (the earliest one in a tie)."""
         return best_validation(self.scores)
 
     @property
@@ -64,7 +64,7 @@ class Progress:
         )
 
     def saw(self, point: MetricPoint) -> None:
-        """Take in what a step reported."""
+        """Record the metrics of a step."""
         self.steps_done = max(self.steps_done, point.step)
         if point.val_score is not None:
             self.scores[point.step] = point.val_score
@@ -72,7 +72,7 @@ class Progress:
             self.start_from = point.taken_from
 
     def result(self, spec: PhaseSpec, stop_reason: str) -> PhaseResult:
-        """The outcome of a phase that ended; times are those carried over, the caller adds its own."""
+        """Outcome of a phase that ended. Times are those carried over; the caller adds its own."""
         best, scored = self.best, [step for step in self.scores if step > 0]
         return PhaseResult(
             node=spec.node,
@@ -94,7 +94,7 @@ class Progress:
     def failure(
         self, spec: PhaseSpec, failure_class: FailureClass, cause: str, log_tail: str = ""
     ) -> PhaseFailure:
-        """The outcome of a phase that failed."""
+        """Outcome of a phase that failed."""
         best = self.best
         return PhaseFailure(
             node=spec.node,
@@ -110,7 +110,7 @@ class Progress:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """JSON values; `from_state` gives the same progress back."""
+        """The progress as JSON values, for `from_state`."""
         names = {str(step): os.path.basename(path) for step, path in sorted(self.saved.items())}
         return {**dataclasses.asdict(self), "saved": sorted(self.saved), "saved_names": names}
 
@@ -131,45 +131,45 @@ class Progress:
 
 @dataclass
 class PhaseState:
-    """One attempt at a phase, as the trainer sees it."""
+    """One attempt at a phase, for the trainer."""
 
     spec: PhaseSpec
     emit: Callable[[MetricPoint], None]
     saved: Callable[[Checkpoint], None]
     rolled: Callable[[str], None] = lambda _: None
-    """Told of each full checkpoint that is written and not yet committed."""
+    """Callback for each full checkpoint that is written but not yet committed."""
     stage: Callable[[str], None] = lambda _: None
-    """Told of each stage that begins."""
+    """Callback for each stage that begins."""
     skip: tuple[str, ...] = ()
     stop_asked: Callable[[], str | None] = lambda: None
-    """Reason of a stop that was asked for from outside."""
+    """Callback that returns the reason of a requested stop, or None."""
     restore: str | None = None
-    """Full checkpoint to go on from."""
+    """Full checkpoint to continue from."""
     takes_start: bool = False
-    """Whether the spec's known start may stand for the validation at step 0."""
+    """Whether the spec's known start may replace the validation at step 0."""
     progress: Progress = field(default_factory=Progress)
     began: float = field(default_factory=time.monotonic)
     ready: float | None = None
     train_began: float | None = None
     first_step: int = 1
-    """The first step that this attempt trains."""
+    """First step that this attempt trains."""
     stop_reason: str | None = None
     clock: ComputeClock | None = None
-    """Counts towards `spec.compute`, once a step was reported."""
+    """Clock that counts towards `spec.compute`, set once a step was reported."""
 
     @property
     def wall_s(self) -> float:
-        """Seconds of the whole phase so far, set-up included, what was lost in between not."""
+        """Seconds of the whole phase so far, set-up included, lost time excluded."""
         return self.progress.wall_s + time.monotonic() - self.began
 
     @property
     def train_wall_s(self) -> float:
-        """Of these, seconds since the first training step began."""
+        """Seconds of `wall_s` since the first training step began."""
         here = 0.0 if self.train_began is None else time.monotonic() - self.train_began
         return self.progress.train_wall_s + here
 
     def result(self) -> PhaseResult:
-        """The result as far as this process knows it."""
+        """Result so far, as known in this process."""
         return dataclasses.replace(
             self.progress.result(self.spec, self.stop_reason or "n_steps"),
             wall_s=self.wall_s,
@@ -195,7 +195,7 @@ class PhaseState:
         self.emit(point)
 
     def to_state(self) -> dict[str, Any]:
-        """What phase.json keeps: the progress, with this attempt's clocks added."""
+        """Content of phase.json: the progress, including this attempt's clocks."""
         now = dataclasses.replace(self.progress, wall_s=self.wall_s, train_wall_s=self.train_wall_s)
         return now.to_state()
 
@@ -203,8 +203,8 @@ class PhaseState:
 def refused_adapter(
     spec: PhaseSpec, progress: Progress, *, carry_optimizer: bool = False
 ) -> PhaseFailure | None:
-    """The failure of a phase whose checkpoint to resume from is damaged, or lacks the optimizer's state that
-    is to be carried over; None: it is sound, or there is none."""
+    """Failure of a phase whose resume checkpoint is damaged, or lacks the optimizer state that must be
+    carried over. None if the checkpoint is sound, or there is none."""
     if spec.adapter is None:
         return None
     problem = problem_of(Path(spec.adapter))
@@ -218,8 +218,8 @@ def refused_adapter(
 def spec_for_adapter(like: PhaseSpec, adapter: str, settings: VerlSettings) -> PhaseSpec:
     """`like` with the LoRA rank and alpha that `adapter`, a PEFT folder, was trained with.
 
-    An adapter of another rank does not fit into the live module, and one of another alpha would act with
-    another scale without an error.
+    An adapter with another rank does not fit into the live module, and one with another alpha would silently
+    act with another scale.
 
     Raises:
         EngineError: the folder's adapter_config.json cannot be read.

@@ -1,5 +1,5 @@
-"""Loaded by VeRL itself in each of its processes (VERL_USE_EXTERNAL_MODULES): registers the CPU as a platform
-and applies the patches that the environment of the process asks for."""
+"""Module that VeRL loads in each of its processes (VERL_USE_EXTERNAL_MODULES). It registers the CPU as a
+platform and applies the patches that the process's environment requests."""
 
 import os
 

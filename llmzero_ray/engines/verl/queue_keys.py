@@ -1,11 +1,11 @@
-"""Keys of a TransferQueue whose sockets are TCP ports, because its slot may lie on several machines.
+"""Keys of a TransferQueue whose sockets are TCP ports, because its slot may span several machines.
 
-The queue unpickles what it receives, so only processes of the slot may speak to it. One CURVE key pair is
-made for each start of a slot. Its processes fetch it from Ray's own key-value store, which asks for Ray's
-token; it is in no environment, file or log. Servers and clients hold the same pair: a peer has to prove that
-it has the secret key before a frame of it is read, and everything is encrypted.
+The queue unpickles what it receives, so only processes of the slot may connect. One CURVE key pair is made
+for each start of a slot. Its processes fetch it from Ray's own key-value store, which requires Ray's token;
+it is in no environment, file or log. Servers and clients hold the same pair: a peer must prove that it has
+the secret key before any of its frames is read, and everything is encrypted.
 
-Not here: queues on one machine, whose sockets lie in a private directory (internals.py).
+Queues on one machine have their sockets in a private directory instead (internals.py).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
 from llmzero_ray.errors import EngineError
 
 UNPROTECTED = "create_unprotected_zmq_socket"
-"""Name under which the package's own function is kept in a process where it is replaced."""
+"""Name under which the package's own function is kept where it is replaced."""
 STORE = b"llmzero-transfer-queue"
 """Namespace of the keys in Ray's store."""
 _HANDLER = "inproc://zeromq.zap.01"
-"""Where ZeroMQ asks, within one context, whether a peer may connect (its RFC 27)."""
+"""Endpoint at which ZeroMQ asks, within one context, whether a peer may connect (its RFC 27)."""
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A CURVE key pair, as ZeroMQ writes keys (Z85)."""
+    """A CURVE key pair in ZeroMQ's format (Z85)."""
 
     public: bytes
     secret: bytes
@@ -40,7 +40,7 @@ class KeyPair:
 
 
 def publish_keys(namespace: str) -> None:
-    """Make the key pair of a start and put it where the slot's processes find it; in the slot's driver."""
+    """Create the key pair of a start and publish it for the slot's processes. Called in the slot's driver."""
     import zmq
     from ray.experimental.internal_kv import _internal_kv_put
 
@@ -49,7 +49,7 @@ def publish_keys(namespace: str) -> None:
 
 
 def forget_keys(namespace: str) -> None:
-    """Remove the pair of a start that has ended; without effect where there is none, or no cluster."""
+    """Remove the key pair of an ended start. No-op if there is none, or no cluster."""
     from ray.experimental.internal_kv import _internal_kv_del
 
     with contextlib.suppress(Exception):  # the cluster may be ending
@@ -58,7 +58,7 @@ def forget_keys(namespace: str) -> None:
 
 @functools.cache
 def slot_keys() -> KeyPair:
-    """The pair of this process's slot.
+    """Key pair of this process's slot.
 
     Raises:
         EngineError: this process belongs to no running slot.
@@ -73,9 +73,9 @@ def slot_keys() -> KeyPair:
 
 
 def protect(socket: Any, keys: KeyPair) -> Any:
-    """The socket, not yet bound or connected, so that only holders of `keys` can speak to it, or it to them.
+    """Protect a socket, not yet bound or connected, so that it only communicates with holders of `keys`.
 
-    A ROUTER is a server, any other socket a client. Sockets within the process are not concerned.
+    A ROUTER is a server, any other socket a client. In-process sockets are unaffected.
     """
     import zmq
 
@@ -91,11 +91,10 @@ def protect(socket: Any, keys: KeyPair) -> Any:
 
 
 def _admit_holders(context: Any) -> None:
-    """Let nobody connect to a server of this context but holders of the key that is its domain.
+    """Allow only holders of the key that is its domain to connect to a server of this context.
 
-    pyzmq's own handler keeps its sockets open, so that a context in which it runs can never be ended. The
-    socket is unknown to `context`, whose `destroy` would close it while the thread waits on it, which aborts
-    a process.
+    pyzmq's own handler keeps its sockets open, so its context can never be terminated. The socket is unknown
+    to `context`, because `destroy` would close it while the thread waits on it, which aborts the process.
     """
     import zmq
 

@@ -1,9 +1,7 @@
-"""Rewards of a batch of samples: in this process for rewards that ship, in VeRL's reward workers for others.
+"""Rewards of a batch of samples: shipped rewards run in this process, others in VeRL's reward workers.
 
-Every function gets what VeRL's naive reward manager passes, a copy of it. Workers count the answers that
-their function could not score, and a batch with too many of them ends its phase. Not here: what rewards are
-(llmzero_ray/tasks/rewards), the function that runs a file's code in the sandbox (confined_reward.py), which
-of both ways is taken (settings.py).
+Every function gets a copy of the arguments that VeRL's naive reward manager passes. Workers count the answers
+that their function could not score, and a batch with too many of them ends its phase.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def score_here(function: Callable[..., Any], samples: Sequence[Trajectory], texts: Sequence[str]) -> None:
-    """Call `function` for each sample, one after the other; each gets a score and `reward_extra_info`, or an
+    """Call `function` for each sample in turn. Each sample gets a score and `reward_extra_info`, or an
     error."""
     for sample, text in zip(samples, texts, strict=True):
         try:
@@ -40,8 +38,8 @@ def score_here(function: Callable[..., Any], samples: Sequence[Trajectory], text
 
 
 def score_in_workers(workers: Sequence[Any], samples: Sequence[Trajectory], texts: Sequence[str]) -> None:
-    """One call to each of `workers` (handles of BatchRewardWorker) for its share of the samples; each sample
-    gets a score and `reward_extra_info`, or an error."""
+    """Make one call to each of `workers` (handles of BatchRewardWorker) for its share of the samples. Each
+    sample gets a score and `reward_extra_info`, or an error."""
     import ray
 
     share = [list(range(start, len(samples), len(workers))) for start in range(len(workers))]
@@ -67,8 +65,8 @@ def score_in_workers(workers: Sequence[Any], samples: Sequence[Trajectory], text
 
 
 def arguments_of(sample: Trajectory, text: str) -> dict[str, Any]:
-    """What VeRL's naive reward manager passes to a reward function; copies, so that a function that writes
-    into them changes no row."""
+    """Arguments that VeRL's naive reward manager passes to a reward function, copied so that the function
+    cannot change a row."""
     extra_info = copy.deepcopy(sample.row.get("extra_info", {}))
     extra_info.update(copy.deepcopy(sample.extra_fields))
     extra_info["num_turns"] = 2
@@ -82,12 +80,12 @@ def arguments_of(sample: Trajectory, text: str) -> dict[str, Any]:
 
 
 def take_result(sample: Trajectory, result: Any) -> None:
-    """Keep what a reward function returned, as VeRL's naive reward manager does: a dictionary with `score`,
-    or the score alone, which then is `acc` too.
+    """Store the result of a reward function as VeRL's naive reward manager does: a dictionary with `score`,
+    or only the score, which is then also `acc`.
 
     Raises:
         KeyError: a dictionary without `score`.
-        TypeError, ValueError: the score is no number.
+        TypeError, ValueError: the score is not a number.
     """
     info = dict(result) if isinstance(result, Mapping) else {"acc": result}
     score = result["score"] if isinstance(result, Mapping) else result
@@ -96,24 +94,24 @@ def take_result(sample: Trajectory, result: Any) -> None:
 
 
 def said(error: BaseException) -> str:
-    """Why a reward gave no score, in words."""
+    """Description of why a reward gave no score."""
     ours = isinstance(error, LlmzeroError)
     return str(error) if ours else f"the reward raised {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
 class Unscored:
-    """Answers that a reward could not score since the last time that this was asked."""
+    """Answers that a reward could not score since the previous call."""
 
     n: int = 0
     last: str = ""
-    """Why the last of them has no score."""
+    """Why the last one has no score."""
     broken: str = ""
-    """Why no answer can be scored any more; empty: some can."""
+    """Why no answer can be scored any more. Empty if some can."""
 
 
 def take_unscored(workers: Sequence[Any]) -> Unscored:
-    """Of all `workers` (handles of BatchRewardWorker) together."""
+    """Unscored rows of all `workers` (handles of BatchRewardWorker), combined."""
     import ray
 
     found: list[Unscored] = ray.get([worker.take_unscored.remote() for worker in workers])
@@ -125,10 +123,10 @@ def take_unscored(workers: Sequence[Any]) -> Unscored:
 
 
 def refuse_unscored(unscored: Unscored, n_answers: int) -> None:
-    """Return quietly while the reward scores at least half of `n_answers`.
+    """Check that the reward scores at least half of `n_answers`.
 
     Raises:
-        RewardError: it does not, or no answer can be scored any more.
+        RewardError: it scores fewer, or no answer can be scored any more.
     """
     if unscored.broken:
         raise RewardError(f"the reward is given up: {unscored.broken}")
@@ -140,7 +138,7 @@ def refuse_unscored(unscored: Unscored, n_answers: int) -> None:
 
 
 class BatchRewardWorker(RewardLoopWorker):
-    """VeRL's reward worker that counts what it could not score, and scores many samples in one call."""
+    """VeRL's reward worker that counts unscored answers, and scores many samples in one call."""
 
     def _init_reward_fn(self) -> None:
         self._unscored, self._counting = Unscored(), threading.Lock()
@@ -148,13 +146,13 @@ class BatchRewardWorker(RewardLoopWorker):
         self.reward_manager.compute_score = self._counted(self.reward_manager.compute_score)
 
     def begin_phase(self) -> None:
-        """Start counting, and try a reward that was given up once more."""
+        """Start counting, and retry a reward that was given up."""
         self.take_unscored()
         self._unscored = Unscored()
         confined_reward.renew()
 
     def take_unscored(self) -> Unscored:
-        """The answers that could not be scored since this was called last."""
+        """Answers that could not be scored since the previous call."""
         with self._counting:
             found = self._unscored
             self._unscored = Unscored(broken=found.broken)
@@ -185,8 +183,8 @@ class BatchRewardWorker(RewardLoopWorker):
             self._unscored = Unscored(n=self._unscored.n + 1, last=said(error), broken=broken)
 
     async def score_samples(self, calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """What the reward function returns for each set of keyword arguments, as `result`; where it raised,
-        `error` says so in words. Functions that are no coroutines run on threads, several at once."""
+        """Results of the reward function for each set of keyword arguments, as `result`, or `error` with a
+        description if it raised. Functions that are not coroutines run on threads, several at once."""
         asked = [self._call(arguments) for arguments in calls]
         results = await asyncio.gather(*asked, return_exceptions=True)
         return [

@@ -1,12 +1,11 @@
-"""The rolling full checkpoint of a running phase, as directories: which one counts, and for which phase.
+"""Directories of a running phase's rolling full checkpoint: which one counts, and for which phase.
 
     <rolling_dir>/step_000010.full/    worker/          one set of files per rank, as VeRL saves them
                                        loader.pt        data position and random states of the trainer
                                        phase.json       what the phase has reported so far (phase.py)
                                        manifest.json    checksums, and which phase it belongs to; written last
 
-A checkpoint counts once its manifest is there; then the older one is deleted. Not here: what is saved and
-how it is put back (full_checkpoint.py, workers.py), and the removal of the last one: the runner does that
+A checkpoint counts once its manifest exists; then the older one is deleted. The runner removes the last one
 once the outcome of the phase is on the disk.
 """
 
@@ -41,12 +40,12 @@ class Restorable:
 
 
 def directory_of(rolling_dir: str, step: int) -> Path:
-    """Where the full checkpoint after `step` goes."""
+    """Directory of the full checkpoint after `step`."""
     return Path(rolling_dir) / f"step_{step:06d}.full"
 
 
 def identity(spec: PhaseSpec, n_gpus: int) -> dict[str, Any]:
-    """What a full checkpoint and the phase that goes on from it must have in common, as JSON values."""
+    """Values that a full checkpoint and a phase continuing from it must have in common, as JSON."""
     found: dict[str, Any] = json.loads(
         json.dumps(
             {
@@ -66,9 +65,9 @@ def identity(spec: PhaseSpec, n_gpus: int) -> dict[str, Any]:
 
 
 def commit(path: Path, spec: PhaseSpec, n_gpus: int) -> None:
-    """Make a fully written directory the one that counts, and delete all others.
+    """Make a complete directory the one that counts, and delete all others.
 
-    A storage that fails is logged: the older checkpoint goes on counting and the phase is not disturbed.
+    A storage error is only logged: the older checkpoint keeps counting and the phase continues.
     """
     try:
         write_manifest(path, {"phase": identity(spec, n_gpus)})
@@ -81,8 +80,8 @@ def commit(path: Path, spec: PhaseSpec, n_gpus: int) -> None:
 
 
 def newest(spec: PhaseSpec, n_gpus: int) -> Restorable | None:
-    """What a phase that asks for it goes on from: the newest full checkpoint that is complete, undamaged and
-    its own. None: it starts from the beginning. Refused ones are logged with the reason."""
+    """Newest full checkpoint of this phase that is complete and undamaged. None if the phase starts from the
+    beginning. Rejected ones are logged with the reason."""
     if not spec.restore or spec.rolling_dir is None:
         return None
     for path in sorted(Path(spec.rolling_dir).glob("step_*.full"), reverse=True):
@@ -98,7 +97,7 @@ def newest(spec: PhaseSpec, n_gpus: int) -> Restorable | None:
 
 
 def _remove(path: Path) -> None:
-    """The manifest goes first: what is half deleted counts no more."""
+    """Remove a checkpoint, its manifest first, so that a half-deleted one does not count."""
     with contextlib.suppress(OSError):
         (path / NAME).unlink(missing_ok=True)
         shutil.rmtree(path)

@@ -1,9 +1,8 @@
-"""VeRL's vLLM server, extended: many requests in one call, a record of what vLLM was really asked for, and
-whether its engine lives.
+"""VeRL's vLLM server with extensions: many requests in one call, a record of vLLM's actual requests, and a
+health check of its engine.
 
-A plain class that travels by reference and is wrapped by Ray late. A module of its own: its process imports
-vLLM but nothing of VeRL's trainer. Not here: who asks (batched_rollouts.py, agent_loops.py), what the values
-should be (config_check.py).
+It is a plain class that is pickled by reference and wrapped by Ray late. It has its own module, because its
+process imports vLLM but nothing of VeRL's trainer.
 """
 
 from __future__ import annotations
@@ -32,11 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class RecordingServer(vLLMHttpServer):
-    """VeRL's vLLM server that counts what the engine was really asked for: the SamplingParams objects
-    themselves.
-
-    Without arguments it waits for `begin`.
-    """
+    """VeRL's vLLM server that records the engine's actual requests: the SamplingParams objects themselves.
+    Without arguments it waits for `begin`."""
 
     _launch: asyncio.Future[None] | None = None
 
@@ -45,19 +41,19 @@ class RecordingServer(vLLMHttpServer):
             super().__init__(**kwargs)
 
     def begin(self, **kwargs: Any) -> None:
-        """What VeRL's constructor does with the same arguments."""
+        """Do what VeRL's constructor does with the same arguments."""
         super().__init__(**kwargs)
 
     def _get_worker_extension_cls(self) -> str:
         return "llmzero_ray.engines.verl.weight_receiver.WeightReceiver"
 
     async def run_server(self, args: Any) -> None:
-        """VeRL's, without its HTTP server: all requests come as calls of this actor."""
+        """As VeRL's, without its HTTP server: all requests come as calls of this actor."""
         with patches.without_http_server():
             await super().run_server(args)
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """VeRL's, with every later call of `generate` recorded; a second call waits for the first one."""
+        """As VeRL's, and record every later call of `generate`. A second call waits for the first one."""
         if self._launch is None:
             self._launch = asyncio.ensure_future(self._launched(*args, **kwargs))
         await self._launch
@@ -82,12 +78,12 @@ class RecordingServer(vLLMHttpServer):
     async def generate_many(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Mapping[str, Any]
     ) -> list[list[dict[str, Any]]]:
-        """Answers to each prompt, one for each of its seeds, under the live adapter if there is one.
+        """Answers to each prompt, one for each of its seeds, with the live adapter if there is one.
 
         `prompts` are token ids; `sampling` is what VeRL's agent loop passes for every sample (`temperature`,
         `top_p`, `top_k`, `repetition_penalty`, `logprobs` as a bool, `max_tokens`). An answer has
-        `token_ids`, `log_probs` (None unless asked for) and `extra_fields`, as VeRL's TokenOutput; one that
-        failed has `error`, in words, alone.
+        `token_ids`, `log_probs` (None unless asked for) and `extra_fields`, as in VeRL's TokenOutput. A
+        failed one only has `error`, a description.
         """
         adapter = await self._adapter()
         asked = [
@@ -99,7 +95,7 @@ class RecordingServer(vLLMHttpServer):
         return [[_answer_of(next(results)) for _ in own] for own in seeds]
 
     async def _adapter(self) -> Any:
-        """vLLM's request for the adapter that it was given; None: it has none."""
+        """vLLM's request for the current adapter, or None if it has none."""
         from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID, VLLM_LORA_NAME, VLLM_LORA_PATH
         from vllm.lora.request import LoRARequest
 
@@ -108,8 +104,8 @@ class RecordingServer(vLLMHttpServer):
         return LoRARequest(lora_name=VLLM_LORA_NAME, lora_int_id=VLLM_LORA_INT_ID, lora_path=VLLM_LORA_PATH)
 
     async def canary_log_probs(self, token_ids: Sequence[int]) -> LogProbs | None:
-        """Of these tokens but the first, as requests get them, and without an adapter; None: another server
-        of the same replica answers."""
+        """Log-probabilities of these tokens except the first, as requests get them, with and without the
+        adapter. None if another server of the same replica answers."""
         if getattr(self, "engine", None) is None:
             return None
         policy = await self._log_probs_of(list(token_ids), await self._adapter())
@@ -181,7 +177,7 @@ class RecordingServer(vLLMHttpServer):
         return {"token_ids": token_ids, "log_probs": log_probs, "extra_fields": extra_fields}
 
     async def check_engine(self) -> str | None:
-        """Why vLLM's engine can answer no more; None: it can."""
+        """Why vLLM's engine can no longer answer, or None if it can."""
         engine = getattr(self, "engine", None)
         if engine is None:
             return None
@@ -200,15 +196,15 @@ class RecordingServer(vLLMHttpServer):
         self._seeds.add(params.seed)
 
     def reset_record(self) -> None:
-        """Forget all requests seen so far, and keep those to come until they are read."""
+        """Clear the record, and record requests until it is read."""
         self._recording = True
         self._params: Counter[tuple[Any, ...]] = Counter()
         self._prompts: Counter[tuple[int, ...]] = Counter()
         self._seeds: set[int | None] = set()
 
     def read_record(self) -> dict[str, Any]:
-        """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs,
-        distinct seeds. Later ones are not kept."""
+        """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs, and
+        distinct seeds. Later ones are not recorded."""
         self._recording = False
         return {
             "params": [(*key, count) for key, count in self._params.items()],
@@ -226,9 +222,9 @@ def _answer_of(result: Any) -> dict[str, Any]:
 
 
 class RecordingReplica(vLLMReplica):
-    """VeRL's replica with the recording server, or with `early`, one that has been launched.
+    """VeRL's replica with the recording server, or with `early`, a server that is already launched.
 
-    Reward and teacher models keep VeRL's own server: they are asked over HTTP.
+    Reward and teacher models keep VeRL's own server, because they are called over HTTP.
     """
 
     def __init__(self, *args: Any, early: Mapping[int, LaunchedServer] | None = None, **kwargs: Any) -> None:
@@ -238,7 +234,7 @@ class RecordingReplica(vLLMReplica):
         self.server_class = (early or {}).get(self.replica_rank) or ray.remote(RecordingServer)
 
     def server_arguments(self) -> dict[str, Any]:
-        """What the replica gives the server of its one machine, apart from its workers."""
+        """Arguments that the replica passes to its machine's server, except its workers."""
         return {
             "config": self.config,
             "model_config": self.model_config,
@@ -251,14 +247,14 @@ class RecordingReplica(vLLMReplica):
 
 
 class LaunchedServer:
-    """Stands for Ray's actor class where VeRL starts a server: gives the one that is being launched.
+    """Stand-in for Ray's actor class where VeRL starts a server: returns the one that is being launched.
 
-    VeRL launches its servers once its workers hold their models, which on GPUs share their memory; on the CPU
-    nothing of a server depends on them.
+    VeRL launches its servers once its workers hold their models, because they share memory on GPUs. On the
+    CPU a server does not depend on them.
     """
 
     def __init__(self, handle: Any, rank: int, config: Any) -> None:
-        """`handle` is of a server that was started early, `config` VeRL's `actor_rollout_ref`."""
+        """`handle` belongs to a server that was started early, `config` is VeRL's `actor_rollout_ref`."""
         config = copy.deepcopy(config)
         replica = RecordingReplica(
             rank, config.rollout, config.model, gpus_per_node=config.rollout.n_gpus_per_node
@@ -269,11 +265,11 @@ class LaunchedServer:
         handle.launch_server.remote(self._begun)
 
     def options(self, **_: Any) -> LaunchedServer:
-        """Itself: it has started."""
+        """This object, since the server has already started."""
         return self
 
     def remote(self, *, workers: Any, cuda_visible_devices: str, **arguments: Any) -> Any:  # noqa: ARG002
-        """The server's handle.
+        """Handle of the server.
 
         Raises:
             EngineError: VeRL starts it with other arguments than it was launched with.
@@ -290,10 +286,11 @@ class LaunchedServer:
 
 
 def launch_servers(started: Mapping[int, Any], config: Any) -> dict[int, LaunchedServer]:
-    """Have servers that were started early (handles by replica rank) bring vLLM up, beside VeRL's workers.
+    """Let servers that were started early (handles by replica rank) start vLLM in parallel with VeRL's
+    workers.
 
     Raises:
-        EngineVersionError: VeRL's server has other methods than those that are passed on.
+        EngineVersionError: VeRL's server has other methods than the proxy.
     """
     public = {name for name, _ in inspect.getmembers(RecordingServer, inspect.isfunction) if name[0] != "_"}
     if public != set(METHODS):

@@ -1,4 +1,4 @@
-"""Seeds by name: one number for every draw, so that a phase can be repeated on any machine."""
+"""Seeds by name: one number for every draw, so that a phase is reproducible on any machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """A seed in [0, 2^62) that depends on every part and on nothing else (no process state, no hash
-    randomisation)."""
+    """Seed in [0, 2^62) that depends only on the parts (no process state, no hash randomisation)."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2

@@ -1,5 +1,5 @@
-"""What stays the same for a whole search: model, data, hardware, serving limits. Plain values, picklable, no
-VeRL."""
+"""Settings that are constant during a search: model, data, hardware, serving limits. Plain values, picklable,
+no VeRL."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SHIPPED_REWARDS = "llmzero_ray.tasks.rewards"
-"""Package of the rewards that ship: each bounds its own work and raises nothing."""
+"""Package of the shipped rewards, each of which bounds its own work and raises nothing."""
 
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-"""In a checkpoint's PEFT folder: the state of the adapter's optimizer, `<PEFT name>:<name of the state>`."""
+"""File in a checkpoint's PEFT folder with the state of the adapter's optimizer, by `<PEFT name>:<name of the
+state>`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlSettings:
-    """Everything the VeRL engine fixes at its cold start."""
+    """Everything that the VeRL engine fixes at its cold start."""
 
     platform: Literal["cpu", "gpu"]
     model_path: str
@@ -27,60 +28,63 @@ class VerlSettings:
     train_parquet: str
     val_parquet: str
     reward_source: str
-    """Where the reward function is: `pkg://module`, imported where it is used, or a path, whose code runs in
-    the sandbox alone."""
+    """Location of the reward function: `pkg://module`, imported where it is used, or a path, whose code runs
+    only in the sandbox."""
     reward_name: str
     reward_module: str | None = None
-    """Of a path: the module in it, of which it is the top; None: it is a file of its own."""
+    """Module inside `reward_source`, if that path is the top directory of a package. If None, the path is a
+    file of its own."""
     reward_sha256: str | None = None
-    """Of a file: no other content of it is run."""
+    """SHA-256 of the reward file. No other content is run."""
     reward_keys: tuple[str, ...] | None = None
-    """Of a file: the keys of extra_info that it is shown; None: all."""
+    """Keys of extra_info that a reward file is shown. If None, all."""
     reward_unsandboxed: bool = False
-    """Whether a file may run where there is no sandbox."""
+    """Whether a reward file may run on a machine without a sandbox."""
     max_prompt_length: int
-    """Tokens; rows with longer prompts are left out on GPUs and an error on the CPU, never truncated."""
+    """Maximum tokens of a prompt. Rows with longer prompts are dropped on GPUs and an error on the CPU, but
+    never truncated."""
     max_response_length: int
-    """Upper bound of every phase's own cap, tokens: vLLM starts with room for it."""
+    """Upper bound in tokens of every phase's own cap, for which vLLM starts."""
     eval_max_response_length: int
-    """Cap of validations and evaluations, the same for the whole search, tokens."""
+    """Maximum tokens of a response in validations and evaluations, constant during the search."""
     n_gpus_per_node: int = 1
     nnodes: int = 1
     tensor_model_parallel_size: int = 1
     max_num_seqs: int = 256
     gpu_memory_utilization: float = 0.5
     kv_cache_bytes: int = 64 * 2**20
-    """CPU only; on GPUs vLLM sizes its cache by `gpu_memory_utilization`."""
+    """Size of vLLM's KV cache on the CPU. On GPUs vLLM sizes it by `gpu_memory_utilization`."""
     micro_batch_limit: int = 16
-    """Largest micro batch that an `auto` one becomes, sequences per GPU."""
+    """Maximum micro batch for `auto`, in sequences per GPU."""
     agent_workers: int = 1
     reward_workers: int = 1
     rollout_calls: Literal["batched", "per_request"] = "batched"
-    """`batched`: a batch is answered and scored in a few calls where it needs no agent loop."""
+    """With `batched`, a batch is answered and scored in a few calls if it needs no agent loop."""
     serve_merged: bool = False
-    """Whether vLLM is given base weights with the adapter added in."""
+    """Whether vLLM gets merged weights (base plus adapter)."""
     carry_optimizer: bool = False
-    """Whether checkpoints hold the optimizer's state, and phases that resume from one take it over."""
+    """Whether checkpoints hold the optimizer state, and phases that resume from one take it over."""
     canary_every_push: bool = False
-    """Whether vLLM is compared with the actor on a fixed text after every step, and not at a phase's start
-    and before evaluations alone."""
+    """Whether vLLM is compared with the actor on a fixed text after every step, and not only at a phase's
+    start and before evaluations."""
     vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
-    """Which of its two model runners vLLM uses; `auto`: its own choice. On GPUs alone."""
+    """Model runner of vLLM, on GPUs only. `auto` leaves the choice to vLLM."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Raw VeRL keys (a leading + adds one), fixed for the search; they win over everything but the phase."""
+    """Raw VeRL keys (a leading + adds one), fixed for the search. They override everything except the
+    phase."""
     search: str
     slot: int
     placement_groups: tuple[str, ...]
-    """Hex ids, one per node."""
+    """Ray placement group ids (hex), one per node."""
     start_id: str = ""
-    """Differs with every cold start."""
+    """Id that is unique for every cold start."""
     socket_dir: str = ""
-    """Private directory of one cold start, for sockets and files by which its processes meet; empty: the slot
-    is not all on the machine of its driver."""
+    """Private directory of one cold start, for sockets and rendezvous files. Empty if the slot is not
+    entirely on its driver's machine."""
     queue_dir: str = ""
-    """The same directory where VeRL's TransferQueue listens in it too; empty: on TCP ports with keys."""
+    """Same directory, if VeRL's TransferQueue also listens in it. If empty, it uses TCP ports with keys."""
     log_path: str
-    """File that receives what VeRL, vLLM and their Ray workers print."""
+    """Log file for the output of VeRL, vLLM and their Ray workers."""
     start_timeout_s: float = 900.0
     stop_deadline_s: float = 300.0
 
@@ -91,7 +95,7 @@ class VerlSettings:
 
     @property
     def max_model_len(self) -> int:
-        """Prompt plus response, tokens."""
+        """Maximum tokens of prompt plus response."""
         return self.max_prompt_length + max(self.max_response_length, self.eval_max_response_length)
 
     @property
@@ -101,24 +105,24 @@ class VerlSettings:
 
     @property
     def scores_in_driver(self) -> bool:
-        """Whether rewards are computed in the process that embeds VeRL: only those that ship with this
-        project, called as VeRL's naive reward manager calls them."""
+        """Whether rewards are computed in the process that embeds VeRL: only shipped ones, called as VeRL's
+        naive reward manager calls them."""
         changed = any(key.lstrip("+~").startswith("reward.") for key in self.overrides)
         shipped = self.reward_source.startswith(f"pkg://{SHIPPED_REWARDS}.")
         return self.rollout_calls == "batched" and shipped and not changed
 
     @property
     def holds_queue(self) -> bool:
-        """Whether VeRL's queue is in the process that embeds it, where one rank trains, until agent loops are
-        started."""
+        """Whether VeRL's queue is in the process that embeds it, which holds if one rank trains, until agent
+        loops start."""
         return self.rollout_calls == "batched" and self.n_gpus == 1
 
     @property
     def slot_namespace(self) -> str:
-        """The slot's own name on the cluster, the same for all its starts."""
+        """Name of the slot on the cluster, constant over its starts."""
         return f"llmzero-{self.search}-slot{self.slot}"
 
     @property
     def namespace(self) -> str:
-        """Unique: names, sockets and queues of one start live in it."""
+        """Unique namespace for names, sockets and queues of one start."""
         return f"{self.slot_namespace}-{self.start_id}"

@@ -1,7 +1,4 @@
-"""What a phase is doing and since when: a clock that one thread sets and others read.
-
-Not here: where stages begin and what is progress (trainer.py), what is too long (actors/monitor.py).
-"""
+"""Clock of a phase's current stage, which one thread sets and others read."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from llmzero_ray.engines.base import Stage
 
 
 class StageClock:
-    """The current stage and the durations of those that have ended, per stage; `reset` forgets them.
+    """The current stage, and the durations of ended stages, which `reset` clears.
 
     Times are those of `time.monotonic`, which all processes of one machine share.
     """
@@ -25,30 +22,30 @@ class StageClock:
         self._ended: dict[str, list[float]] = {}
 
     def reset(self) -> None:
-        """A new phase: no durations are known."""
+        """Clear all durations for a new phase."""
         with self._lock:
             self._current, self._ended = None, {}
 
     def enter(self, name: str, at: float | None = None) -> None:
-        """Stage `name` began at `at` (None: now); the one before it has ended then."""
+        """Begin stage `name` at `at` (now if None), which ends the previous stage."""
         now = time.monotonic() if at is None else at
         with self._lock:
             self._end(now)
             self._current = (name, now)
 
     def progress(self, at: float | None = None) -> None:
-        """The current stage finished a part of its work at `at` (None: now)."""
+        """Record progress of the current stage at `at` (now if None)."""
         with self._lock:
             self._progressed = time.monotonic() if at is None else at
 
     def idle(self) -> None:
-        """Nothing is going on any more."""
+        """Record that no stage is running."""
         with self._lock:
             self._end(time.monotonic())
             self._current = None
 
     def read(self) -> Stage | None:
-        """The current stage; None when idle."""
+        """The current stage, or None if idle."""
         with self._lock:
             if self._current is None:
                 return None

@@ -1,11 +1,6 @@
-"""VeRL's v1 trainer for one phase after another: on reserved bundles, streaming, stoppable, re-used warm.
+"""VeRL's v1 trainer for one phase after another: on reserved bundles, streaming, stoppable, reused warm.
 
-Every override below adds to VeRL's own method or replaces one documented hook; the training step itself is
-VeRL's.
-
-Not here: processes and messages (driver.py), the worker side (workers.py), rollouts (batched_rollouts.py,
-agent_loops.py, rollout_server.py), what is read back (config_check.py), full checkpoints
-(full_checkpoint.py).
+Every override adds to VeRL's own method or replaces one documented hook. The training step itself is VeRL's.
 """
 
 from __future__ import annotations
@@ -72,12 +67,12 @@ logger = logging.getLogger(__name__)
 
 
 class _StopHeard(Exception):  # noqa: N818  no error
-    """Ends VeRL's loop within a step; says why the phase stops."""
+    """Ends VeRL's loop within a step, with the reason of the stop."""
 
 
 @register_trainer("llmzero_phase")
 class PhaseTrainer(DeterministicTrainer):
-    """One warm VeRL: `start` once, then `begin_phase` + `train`, or `evaluate`, as often as wanted."""
+    """One warm VeRL: call `start` once, then `begin_phase` + `train`, or `evaluate`, any number of times."""
 
     total_training_steps: int
     actor_rollout_wg: Any
@@ -90,8 +85,8 @@ class PhaseTrainer(DeterministicTrainer):
         queue: LocalQueue | None = None,
         servers: Mapping[int, Any] | None = None,
     ) -> None:
-        """`queue` answers what VeRL asks its own; None: VeRL's own has been started. `servers` are vLLM's
-        that have been started, by replica rank."""
+        """`queue` replaces VeRL's TransferQueue; if None, VeRL's own has been started. `servers` are started
+        vLLM servers by replica rank."""
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
         self.settings, self._groups, self._queue = settings, groups, queue
         self._servers_started = servers or {}
@@ -99,14 +94,14 @@ class PhaseTrainer(DeterministicTrainer):
         self.poll_interval_s = POLL_INTERVAL_S[settings.platform]
         self.phase: PhaseState | None = None
         self.helpers_started: Callable[[], None] = lambda: None
-        """Called once processes have been started after `start`."""
+        """Callback after processes have been started later than `start`."""
         self.progressed: Callable[[], None] = lambda: None
-        """Called when answers have come while a batch is waited for."""
+        """Callback for answers that arrive while a batch is awaited."""
         self.canary_passed = False
-        """Whether every server was last seen to serve the policy that is trained; False too where that could
-        not be looked at."""
+        """Whether the last check showed that every server serves the trained policy. False if it could not be
+        checked."""
         self._base_of_servers: list[LogProbs | None] = []
-        """Of servers that are given merged weights, before they had an adapter in them."""
+        """Log-probabilities of servers with merged weights, before they had an adapter in them."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._responses: list[str] = []
         self._eval_max_tokens = settings.eval_max_response_length
@@ -170,8 +165,8 @@ class PhaseTrainer(DeterministicTrainer):
         )
 
     def _start_helpers(self) -> tuple[Any, list[Any]]:
-        """The queue, the load balancer and the reward workers, which VeRL's agent loops call; (client of the
-        servers, handles of the reward workers)."""
+        """Start the queue, the load balancer and the reward workers, which VeRL's agent loops call. Returns
+        (client of the servers, handles of the reward workers)."""
         if self._queue is not None:
             self._queue.migrate_to_package()
         asyncio.run(self._start_load_balancer(self.llm_server_manager))
@@ -184,11 +179,11 @@ class PhaseTrainer(DeterministicTrainer):
         return self.get_llm_client(), self.get_reward_handles()
 
     def begin_phase(self, config: Any, phase: PhaseState) -> None:
-        """Exchange everything a phase owns: data order, adapter, optimizer, loss, sampling, lengths; then go
-        to where its full checkpoint was, if it has one.
+        """Exchange everything that belongs to a phase: data order, adapter, optimizer, loss, sampling,
+        lengths. Then restore its full checkpoint, if it has one.
 
         Raises:
-            EffectiveConfigError: what now acts differs from what `phase.spec` asks for.
+            EffectiveConfigError: the values in effect differ from `phase.spec`.
         """
         spec = phase.spec
         self.phase, self.config = phase, config
@@ -231,7 +226,7 @@ class PhaseTrainer(DeterministicTrainer):
         self.global_steps = 0
 
     def _check_rewards_of(self, replay_buffer: Any) -> None:
-        """Have each batch that the trainer takes checked first: VeRL leaves answers without a score out."""
+        """Check each batch before the trainer takes it, because VeRL drops answers without a score."""
         take, self._unscored = replay_buffer.sample, 0
 
         def sample(**asked: Any) -> Any:
@@ -245,7 +240,7 @@ class PhaseTrainer(DeterministicTrainer):
         replay_buffer.sample = sample
 
     def _check_scored(self, n_scored: int, n_answers: int) -> None:
-        """Raises what `refuse_unscored` does."""
+        """Raise as `refuse_unscored` does."""
         self._unscored = 0
         if n_scored < n_answers:
             unscored = take_unscored(self.get_reward_handles() or ())
@@ -256,14 +251,15 @@ class PhaseTrainer(DeterministicTrainer):
         self.checkpoint_manager.update_weights(self.global_steps)  # on GPUs it wakes sleeping replicas
 
     def _canary_of_actor(self) -> LogProbs | None:
-        """Log-probabilities of a fixed text by the policy that is trained; None: they cannot be taken."""
+        """Log-probabilities of a fixed text by the policy that is trained, or None if they cannot be
+        computed."""
         if len(self._canary_ids) < 2:
             return None
         found: LogProbs | None = self.actor_rollout_wg.canary_log_probs(self._canary_ids)[0]
         return found
 
     def _check_canary(self, actor: LogProbs | None) -> None:
-        """After weights have been pushed: every vLLM server serves the policy that is trained.
+        """Check after a push of weights that every vLLM server serves the trained policy.
 
         Raises:
             EffectiveConfigError: one does not.
@@ -293,10 +289,10 @@ class PhaseTrainer(DeterministicTrainer):
         self.agent_loop_manager.begin_phase(config, seed, train_max_tokens, eval_max_tokens)
 
     def train(self) -> None:
-        """Run the phase begun last to its end, a stop, or an error.
+        """Run the current phase until its end, a stop, or an error.
 
-        A stop is heard between a step's rollout and its update and at the step's end; the rollout that was
-        made for nothing is dropped, and the phase ends with the step before it.
+        Stops are checked between a step's rollout and its update, and at the step's end. An unused rollout is
+        dropped, and the phase ends with the previous step.
         """
         try:
             self.fit(self.agent_loop_manager)
@@ -311,7 +307,8 @@ class PhaseTrainer(DeterministicTrainer):
     def evaluate(
         self, config: Any, adapter: str | None, parquet: str, max_tokens: int
     ) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes of the rows of `parquet`, in row order, under `adapter` (None: the base model)."""
+        """Greedy outcomes of the rows of `parquet`, in row order, under `adapter` (the base model if
+        None)."""
         self.phase, self.config = None, config
         self._use_config(config, skip=("batch",))
         self.checkpoint_manager.sleep_replicas()
@@ -329,7 +326,7 @@ class PhaseTrainer(DeterministicTrainer):
         return items
 
     def clear_queue(self) -> None:
-        """Drop what an aborted step left behind in the TransferQueue."""
+        """Remove what an aborted step left in the TransferQueue."""
         for partition, items in (tq.kv_list() or {}).items():
             if items:
                 tq.kv_clear(keys=list(items), partition_id=partition)
@@ -387,7 +384,7 @@ class PhaseTrainer(DeterministicTrainer):
         return [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
 
     def ask_servers(self, method: str, *given: Any) -> list[Any]:
-        """What each vLLM server answers to a method of RecordingServer."""
+        """Result of a RecordingServer method from each vLLM server."""
         return list(ray.get([getattr(s, method).remote(*given) for s in self.servers()]))
 
     # --- hooks of the training loop ------------------------------------------------------------------------
@@ -534,7 +531,7 @@ class PhaseTrainer(DeterministicTrainer):
         full_checkpoint.save_if_due(self, phase, step)
 
     def _end_by_compute(self, phase: PhaseState, step: int, metrics: dict[str, float]) -> None:
-        """Make the next step the last one, or this one, when the phase's compute is used up."""
+        """Make the next step, or this one, the last if the phase's compute is used up."""
         spec = phase.spec
         if spec.compute is None:
             return

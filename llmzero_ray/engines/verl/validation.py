@@ -1,7 +1,7 @@
-"""What VeRL's trainer computes validation metrics from, taken from the answers themselves.
+"""Inputs of VeRL's validation metrics, taken directly from the answers.
 
-VeRL puts every answer into its queue, object by object, and takes it out again, which is most of a small
-model's validation. Not here: asking and scoring (batched_rollouts.py), the metrics (VeRL's, trainer.py).
+VeRL would put every answer into its queue, object by object, and take it out again, which is most of a small
+model's validation.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from llmzero_ray.engines.verl.batched_rollouts import Trajectory
 
 _TURNS = 2
-"""Of a prompt and its answer, as VeRL counts them."""
+"""Turns of a prompt and its answer, as VeRL counts them."""
 
 
 @dataclass
 class ValidatedAnswers:
-    """The columns of the answers that have a score, in order, as VeRL's trainer collects them."""
+    """Columns of the scored answers, in order, as VeRL's trainer collects them."""
 
     data_sources: list[str] = field(default_factory=list)
     uids: list[str] = field(default_factory=list)
     infos: dict[str, list[Any]] = field(default_factory=lambda: {"reward": []})
-    """Reward, and every value that a reward function gave beside it; None where it gave none."""
+    """Reward, and every further value of a reward function. None if it gave none."""
     turns: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
 
 def validated(samples: Sequence[Trajectory]) -> ValidatedAnswers:
-    """Of the samples that have a score."""
+    """Validated answers of the samples that have a score."""
     found = ValidatedAnswers()
     scored = [sample for sample in samples if sample.error is None and sample.score is not None]
     given = [sample.extra_fields.get("reward_extra_info") or {} for sample in scored]

@@ -1,8 +1,5 @@
-"""What VeRL's trainer is given in place of its own: a resource pool on reserved bundles, numbered rows, a
-logger; and what it logged as plain values.
-
-Not here: the trainer (trainer.py).
-"""
+"""Replacements for parts of VeRL's trainer: a resource pool on reserved bundles, numbered rows, a logger, and
+its logged values as plain data."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class ReservedBundles(ResourcePoolManager):
 
 
 class NumberedRows(Dataset):
-    """A data set whose `index` is the row's position, whatever its file says."""
+    """Data set whose `index` is the row's position, whatever its file says."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -54,15 +51,15 @@ class NumberedRows(Dataset):
         return row
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows; read once, and not to be written into."""
+        """All rows, read once. Callers must not change them."""
         if self._read is None:
             self._read = [self[i] for i in range(len(self))]
         return self._read
 
 
 def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:
-    """Have `tell` called whenever a replay buffer of VeRL's, waiting for a batch, finds more finished answers
-    than at its last look."""
+    """Call `tell` whenever a VeRL replay buffer that waits for a batch finds more finished answers than at
+    its previous poll."""
     wait, seen = replay_buffer._wait_for_next_poll, 0
 
     def _wait_for_next_poll(*args: Any) -> Any:
@@ -76,7 +73,7 @@ def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:
 
 
 class CallbackLogger:
-    """A logger for VeRL's Tracking that passes every step's metrics to a callback `log(data, step)`."""
+    """Logger for VeRL's Tracking that passes every step's metrics to a callback `log(data, step)`."""
 
     def __init__(self, log: Callable[[dict[str, Any], int], None]) -> None:
         self._log = log
@@ -86,11 +83,11 @@ class CallbackLogger:
         self._log(data, step)
 
     def finish(self) -> None:
-        """Nothing is held open."""
+        """No-op: nothing is held open."""
 
 
 MOST_PRED = 200
-"""Characters of what a reward took as the answer that are kept."""
+"""Maximum stored characters of the answer that a reward extracted."""
 
 
 def outcomes_of(
@@ -99,8 +96,8 @@ def outcomes_of(
     responses: Sequence[str],
     cut: Sequence[bool],
 ) -> tuple[ItemOutcome, ...]:
-    """One outcome per validated row, in row order; takes the rows' positions out of `infos`. `cut`: whether
-    each response ended at the cap."""
+    """One outcome per validated row, in row order. Removes the rows' positions from `infos`. `cut` says
+    whether each response ended at the cap."""
     accs, preds = infos.get("acc", infos["reward"]), infos.get("pred", (None,) * len(responses))
     columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses, preds, cut)
     outcomes = [
@@ -133,7 +130,7 @@ def mean_accuracy(items: Sequence[ItemOutcome]) -> float:
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among what a step logged."""
+    """The numbers among a step's logged values."""
     return {key: float(value) for key, value in data.items() if _is_scalar(value)}
 
 

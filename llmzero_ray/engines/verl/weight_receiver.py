@@ -1,8 +1,6 @@
-"""Where vLLM's worker processes fetch new weights; loaded by vLLM itself, by name.
-
-A module of its own, because those processes import nothing else of VeRL's trainer. On the CPU it also speeds
-up their LoRA operations, or keeps their weights exchangeable.
-"""
+"""Weight receiver of vLLM's worker processes, which vLLM loads by name. It has its own module, because those
+processes import nothing else of VeRL's trainer. On the CPU it also speeds up LoRA operations, or keeps
+weights exchangeable."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ patches.collect_garbage_as_usual()  # the process has imported what it needs
 
 
 class WeightReceiver(vLLMColocateWorkerExtension):
-    """VeRL's extension of a vLLM worker, at this engine's socket."""
+    """VeRL's extension of a vLLM worker, on this engine's socket."""
 
     def _get_zmq_handle(self) -> str:
         return weight_socket(super()._get_zmq_handle())

@@ -1,7 +1,6 @@
-"""VeRL's FSDP worker, extended: a phase is swapped in place, and saved and put back whole.
+"""VeRL's FSDP worker with extensions: a phase is swapped in place, and saved and restored completely.
 
-A plain class that travels by reference and is wrapped by Ray late. Not here: the trainer that drives it
-(trainer.py), the rollout side (rollout_server.py), tensors and files of adapters (adapters.py).
+It is a plain class that is pickled by reference and wrapped by Ray late.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from llmzero_ray.engines.verl.internals import weight_socket
 from llmzero_ray.engines.verl.merging import Rounding, merged_weights
 
 AND_REFERENCE = "llmzero_and_reference"
-"""Asks `compute_log_prob` for the reference policy's log probabilities too."""
+"""Key that asks `compute_log_prob` also for the reference policy's log-probabilities."""
 
 
 class PhaseWorker(ActorRolloutRefWorker):
@@ -53,7 +52,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """VeRL's models; weights travel to vLLM through a socket of this engine's own."""
+        """As VeRL's. Weights travel to vLLM through this engine's own socket."""
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
         if get_device_name() == "cpu":
@@ -69,9 +68,9 @@ class PhaseWorker(ActorRolloutRefWorker):
     def _weights_for_server(
         self, read: Any, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: Any
     ) -> Any:
-        """What VeRL's `get_per_tensor_param` gives. Where that is the adapter alone, VeRL moves the whole
-        shard to the GPU for it; where it is merged weights, VeRL copies all of them to the host, adds the
-        adapter in place, and puts the copy back."""
+        """Result of VeRL's `get_per_tensor_param`, without its copies: for the adapter alone, VeRL moves the
+        whole shard to the GPU; for merged weights, it copies all of them to the host, adds the adapter in
+        place, and copies them back."""
         engine = self.actor.engine
         if engine.model_config.lora.get("merge", False):
             self._rounding = Rounding()
@@ -87,8 +86,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def merge_rounding(self) -> float:
-        """How much of the adapter the merged weights that were sent last have lost by rounding, as a share of
-        the change that it makes."""
+        """Share of the adapter's change lost to rounding in the merged weights that were sent last."""
         return self._rounding.share
 
     def _peft_config(self) -> dict[str, Any]:
@@ -97,7 +95,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_log_prob(self, data: Any) -> Any:
-        """VeRL's; with AND_REFERENCE set also `ref_log_prob`, of the same rows without the adapter."""
+        """As VeRL's. With AND_REFERENCE also `ref_log_prob` of the same rows without the adapter."""
         and_reference = tu.pop(data, AND_REFERENCE, default=False)
         output = super().compute_log_prob(data)
         if not and_reference:
@@ -110,7 +108,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_adapter(self, path: str | None, seed: int) -> int:
-        """Write the adapter at `path` (a PEFT folder; None = a fresh one drawn from `seed`) into the live
+        """Write the adapter at `path` (a PEFT folder, or None for a new one drawn from `seed`) into the live
         module.
 
         Returns the number of tensors written. The base model is not read again.
@@ -150,8 +148,8 @@ class PhaseWorker(ActorRolloutRefWorker):
     def begin_phase(
         self, config: Any, seed: int, skip: tuple[str, ...] = (), optimizer_from: str | None = None
     ) -> None:
-        """New optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip` leaves
-        parts as they are. The optimizer takes over the state in the PEFT folder `optimizer_from`."""
+        """Create optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip`
+        leaves parts as they are. The optimizer takes over the state in the PEFT folder `optimizer_from`."""
         self.config = config
         engine = self.actor.engine
         actor_config = omega_conf_to_dataclass(config.actor)
@@ -176,7 +174,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_effective(self) -> dict[str, Any]:
-        """What this rank trains with, by VeRL key, read from where it acts: optimizer, bound loss, engine."""
+        """Values in effect on this rank by VeRL key, read from the optimizer, the bound loss and the
+        engine."""
         engine = self.actor.engine
         trainable = {id(p) for p in engine.module.parameters() if p.requires_grad}
         held = {id(p) for group in engine.optimizer.param_groups for p in group["params"]}
@@ -214,8 +213,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def adapter_digest(self, path: str | None, seed: int) -> tuple[str, str]:
-        """(wanted, acting): digests of the adapter `load_adapter(path, seed)` should have written and of the
-        live one."""
+        """(expected, actual) digests: of the adapter that `load_adapter(path, seed)` should have written, and
+        of the live one."""
         live = gathered(self.actor.engine.module)  # collective: all ranks
         if path is not None:
             wanted = read_adapter(path)
@@ -225,15 +224,15 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def optimizer_digest(self, path: str) -> tuple[str, str]:
-        """(wanted, acting): digests of the optimizer's state in the PEFT folder and of the live one."""
+        """(expected, actual) digests of the optimizer state: in the PEFT folder, and of the live one."""
         engine = self.actor.engine
         acting = optimizer_state(engine.module, engine.optimizer)  # collective: all ranks
         return digest_of(read_optimizer(path)), digest_of(acting)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_adapter(self, path: str, facts: dict[str, Any], *, with_optimizer: bool = False) -> int:
-        """Save the live adapter as a PEFT folder, with its optimizer's state if that is wanted; complete with
-        its manifest, or not there at all."""
+        """Save the live adapter as a PEFT folder, optionally with its optimizer state. Atomic: the folder is
+        complete with its manifest, or missing."""
         engine = self.actor.engine
         full = gathered(engine.module)  # collective: all ranks
         state = optimizer_state(engine.module, engine.optimizer) if with_optimizer else None
@@ -244,8 +243,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def canary_log_probs(self, token_ids: tuple[int, ...]) -> LogProbs | None:
-        """Of these tokens but the first, as this rank's actor computes them; None where sequences are split
-        over GPUs or logits are never made."""
+        """Log-probabilities of these tokens except the first, as this rank's actor computes them. None if
+        sequences are split over GPUs or logits are never made."""
         engine = self.actor.engine
         if engine.engine_config.ulysses_sequence_parallel_size > 1:
             return None
@@ -273,8 +272,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_full(self, path: str) -> dict[str, str]:
-        """Write this rank's adapter, optimizer, schedule and random states below `path`; `full_digests` of
-        them."""
+        """Write this rank's adapter, optimizer, schedule and random states below `path`. Returns their
+        `full_digests`."""
         reshard(self.actor.engine.module)
         self._renew_checkpoint_manager(["model", "optimizer", "extra"])
         # The engine's own call moves the whole shard to the GPU first, where vLLM is awake.
@@ -284,8 +283,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_full(self, path: str, skip: tuple[str, ...] = ()) -> dict[str, str]:
-        """Put back what `save_full` wrote; `full_digests` of what acts then. `skip` leaves parts as they
-        are."""
+        """Restore the state from `save_full`. Returns the `full_digests` in effect then. `skip` leaves parts
+        unchanged."""
         engine = self.actor.engine
         reshard(engine.module)
         parts = {"model": "adapter", "optimizer": "optimizer", "extra": "schedule"}
@@ -298,7 +297,8 @@ class PhaseWorker(ActorRolloutRefWorker):
         return self._full_digests()
 
     def _renew_checkpoint_manager(self, contents: list[str]) -> None:
-        """VeRL's manager holds the optimizer it was made with, and every phase has its own."""
+        """Create a new checkpoint manager: VeRL's holds the optimizer it was created with, and every phase
+        has its own."""
         engine = self.actor.engine
         engine.checkpoint_manager = FSDPCheckpointManager(
             model=engine.module,
@@ -328,7 +328,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
 
 def _random_digest() -> str:
-    """Of the states of torch, numpy and Python in this process."""
+    """Digest of the random states of torch, numpy and Python in this process."""
     digest = hashlib.sha256()
     for name, state in sorted(FSDPCheckpointManager.get_rng_state().items()):
         for part in state if isinstance(state, tuple) else (state,):

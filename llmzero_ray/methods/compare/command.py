@@ -1,8 +1,8 @@
 """The command `compare`: pilots, then the searches of a plan in its lanes, then the tables.
 
-A killed comparison goes on where it was: every run is an ordinary search, what pilots showed is kept, and a
-run that failed is not run again. A method that crashes is that run's failure, the others go on. Test scores
-are printed once all runs have ended. Not here: running searches (lanes.py), the text (summary.py).
+A killed comparison continues where it was: every run is an ordinary search, pilot results are stored, and a
+failed run is not repeated. If a method crashes, only its run fails. Test scores are printed once all runs
+have ended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compare(
         bool, typer.Option("--accept-changes", help="go on although the plan or the code has changed")
     ] = False,
 ) -> int:
-    """Compare search methods on tasks and seeds at one budget; goes on where it was interrupted."""
+    """Compare search methods on tasks and seeds at one budget; continues where it was interrupted."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("the curves of a comparison need matplotlib: pip install 'llmzero-ray[report]'.")
     wanted = load_file(ComparePlan, Path(plan))
@@ -63,8 +63,7 @@ def compare(
 
 
 def unmodelled(runs: Mapping[ComparedRun, SearchConfig]) -> frozenset[str]:
-    """Methods that need a language model where none can be asked. They are not run, and run later where
-    one can.
+    """Methods that need a language model if none is available. They are skipped, and run later if one is.
 
     Raises:
         ConfigError: it is the first method, with which the others are compared.
@@ -86,10 +85,10 @@ def _freeze(
     *,
     accept_changes: bool,
 ) -> None:
-    """Keep the plan with hashes of code, rows and settings with the first run; refuse others later.
+    """Store the plan with hashes of code, rows and settings at the first run. Reject others later.
 
     Raises:
-        ConfigError: what has changed.
+        ConfigError: something has changed; the message says what.
     """
     path, given, code = directory / "compare.json", plan.model_dump(mode="json"), code_digest()
     inputs = input_digests(runs)
@@ -111,10 +110,10 @@ def _freeze(
 
 
 class _Comparison:
-    """One call of the command: what has ended, and what is printed on the way."""
+    """One call of the command: outcomes so far, and printed progress."""
 
     def __init__(self, plan: ComparePlan, directory: Path, without: frozenset[str] = frozenset()) -> None:
-        """`without`: methods that are not run, for lack of a language model."""
+        """`without` are methods that are skipped for lack of a language model."""
         self._plan, self._directory, self._without = plan, directory, without
         self._console: Any = TerminalConsole()
         self._outcomes: dict[ComparedRun, RunOutcome] = {}
@@ -123,11 +122,11 @@ class _Comparison:
     def run(
         self, runs: Mapping[ComparedRun, SearchConfig]
     ) -> tuple[dict[ComparedRun, RunOutcome], dict[str, Pilot]]:
-        """The outcome of every run, in the plan's order; what the pilots showed, by task.
+        """Outcome of every run, in the plan's order, and pilot results by task.
 
         Raises:
             ConfigError: the forecast is above the plan's hours, or a pilot failed.
-            LlmzeroError: a run ended with what is no fault of its method.
+            LlmzeroError: a run failed for a reason that is not its method's fault.
         """
         wanted = pilot_runs(self._plan, runs)
         everything = {**wanted, **runs}

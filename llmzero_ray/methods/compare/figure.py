@@ -1,5 +1,4 @@
-"""Anytime curves of a comparison: the best validation score against the compute spent (the paper's Figures 2
-and 5). Not here: where the points come from (results.py)."""
+"""Anytime curves of a comparison: best validation score over compute spent (the paper's Figures 2 and 5)."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan
 from llmzero_ray.methods.compare.results import RunOutcome
 
 _N = 201
-"""Points of a curve."""
+"""Number of points of a curve."""
 
 
 def curves(
     plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots: Mapping[str, Pilot], path: Path
 ) -> None:
-    """A PNG with one part for each task: the mean over the seeds of each method, and a band from the lowest
-    seed to the highest."""
+    """Write a PNG with one panel per task: the mean over the seeds of each method, and a band from the lowest
+    to the highest seed."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -54,8 +53,8 @@ def curves(
 
 
 def best_so_far(curve: Sequence[tuple[float, float]], grid: np.ndarray) -> np.ndarray:
-    """The curve's value at each amount of the grid: that of its last point not past it; before the first
-    point that one's."""
+    """The curve's value at each grid point: the value of its last point up to there, or of its first
+    point."""
     at = np.searchsorted([amount for amount, _ in curve], grid, side="right") - 1
     scores = np.array([score for _, score in curve])
     found: np.ndarray = scores[np.maximum(at, 0)]

@@ -1,7 +1,7 @@
-"""Runs of a comparison in several lanes at once: each lane is one slot, whose engine its runs use in turn.
+"""Runs a comparison in several lanes at once. Each lane is one slot, whose engine its runs use in turn.
 
-A lane stays with its task while that has runs left, so that the engine is started once. Every run is an
-ordinary search in a process of its own, which ends with this one. Not here: what is run (command.py).
+A lane stays with its task while that has runs left, so the engine starts once. Every run is an ordinary
+search in a child process, which ends with this one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SEARCH = (
     "from llmzero_ray.cli.main import main; sys.exit(main(['search', sys.argv[2]]))"
 )
 Ended = Callable[[ComparedRun, int], None]
-"""Takes each run that has ended, with the exit code of its search; called by one lane at a time."""
+"""Callback for each ended run, with the exit code of its search. It is called by one lane at a time."""
 
 
 @contextlib.contextmanager
 def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, str]]:
-    """The environment in which searches of `config` find a cluster with so many slots: the one that there
-    is, or a head that is started here and ends here. The slots of the lanes are given back at the end.
+    """Environment in which searches of `config` find a cluster with that many slots: an existing one, or a
+    head that this context starts and ends. The slots of the lanes are released at the end.
 
     Raises:
         CapacityError: RAY_ADDRESS names a cluster that does not answer, or Ray does not start.
@@ -60,7 +60,7 @@ def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, s
 
 
 def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
-    """The environment with a file in the place of the key: the searches join our head, and take no other."""
+    """The environment with a key file instead of the key. The searches join our head, and no other."""
     key = key_file(storage, private_head=True)
     rest = {name: value for name, value in env.items() if name not in KEY_VARIABLES}
     return rest if key is None else {**rest, KEY_FILE_ENV: key}
@@ -75,11 +75,11 @@ def run_all(
     env: Mapping[str, str],
     ended: Ended,
 ) -> None:
-    """Run every search to its end. When `ended` raises, no further run begins, and those at work end first.
+    """Run every search to its end. If `ended` raises, no further run begins, and running ones end first.
 
     Raises:
-        LlmzeroError: a run ended with what is no fault of its method (a signal, storage, capacity), or as
-            `ended` raised.
+        LlmzeroError: a run failed for a reason that is not its method's fault (a signal, storage, capacity),
+            or `ended` raised.
     """
     left, lock, failures = list(runs), threading.Lock(), list[Exception]()
     at_work: dict[int, str] = {}
@@ -122,10 +122,10 @@ def _slots_of(name: str, lane: int) -> str:
 
 
 def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
-    """Tell what is no fault of a method: a signal, storage, capacity.
+    """Raise for failures that are not a method's fault: a signal, storage, capacity.
 
     Raises:
-        LlmzeroError: the comparison cannot go on now.
+        LlmzeroError: the comparison cannot continue now.
     """
     if code in _NO_FAULT or code < 0 or code > 128:
         raise LlmzeroError(
@@ -135,7 +135,7 @@ def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
 
 
 def _search(config: SearchConfig, path: Path, env: Mapping[str, str]) -> int:
-    """Run one search to its end; the exit code of its process."""
+    """Run one search to its end. Returns the exit code of its process."""
     replace_file(path, to_yaml(config.to_json()))
     with path.with_suffix(".log").open("a", encoding="utf-8") as log:
         command = [sys.executable, "-c", _SEARCH, str(os.getpid()), str(path)]

@@ -1,7 +1,7 @@
 """The pilot of each task: the default recipe for the plan's steps, from which a comparison takes its budget.
 
-What it computes is the budget of every method on that task; its timings are what tokens cost; its hours are
-what the others are forecast to take. It is no part of the tables. Not here: running it (lanes.py).
+Its compute is the budget of every method on that task, its timings give the cost of tokens, and its hours the
+forecast. It is not part of the tables.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from llmzero_ray.utils.files import replace_file
 
 @dataclass(frozen=True, kw_only=True)
 class Pilot:
-    """What the pilot of one task showed."""
+    """Result of the pilot of one task."""
 
     compute: float
-    """In the unit of `cost`."""
+    """Compute, in the unit of `cost`."""
     cost: TokenCost
-    """Seconds per token; 1 and 1 where the engine reports no timings."""
+    """Seconds per token, or 1 and 1 if the engine reports no timings."""
     steps: int
     hours: float
-    """At work, a cold start and the test scores included."""
+    """Hours of work, including a cold start and the test scores."""
 
     @property
     def unit(self) -> str:
-        """What amounts count."""
+        """Unit of compute."""
         return "tokens" if self.cost == TokenCost() else "engine seconds"
 
 
 def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
-    """What a pilot that has ended showed; kept in its directory, so that it is the same ever after.
+    """Result of an ended pilot, stored in its directory so that it never changes.
 
     Raises:
         ConfigError: it trained nothing.
@@ -74,10 +74,11 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
 
 
 def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: int = 1) -> SearchConfig:
-    """A search of the plan with the pilot's costs, and `times` its compute as the budget unless steps are.
+    """A search of the plan with the pilot's costs, and `times` its compute as the budget unless it counts
+    steps.
 
-    Methods that plan their runs share it out; the tree search, whose phases end when agents say so, may begin
-    more runs than usual phases fit in.
+    Methods that plan their runs divide it. The tree search, whose agents end phases, may begin more runs than
+    usual phases fit.
     """
     whole = config.budget.runs * config.phase.n_steps
     changed: dict[str, Any] = {
@@ -95,11 +96,11 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: 
 
 
 MORE = 4
-"""Times the usual phases or steps that a budget of compute leaves room for."""
+"""Multiple of the usual phases or steps that a compute budget allows."""
 
 
 def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection[str]) -> float:
-    """Hours of the whole comparison of these methods, its pilots included, with `plan.parallel` lanes that do
+    """Forecast hours of the comparison of these methods, pilots included, with `plan.parallel` lanes that do
     not slow each other down."""
     runs = sum(times_of(plan)[name] for name in methods) * len(plan.seeds) + 1
     return sum(pilot.hours for pilot in pilots.values()) * runs / min(plan.parallel, runs * len(pilots))
@@ -108,7 +109,7 @@ def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection
 def pilot_runs(
     plan: ComparePlan, runs: Mapping[ComparedRun, SearchConfig]
 ) -> dict[ComparedRun, SearchConfig]:
-    """One pilot for each task: its default recipe in one phase, with the plan's seed for pilots."""
+    """One pilot per task: its default recipe in one phase, with the plan's seed for pilots."""
     found = {}
     for task in plan.tasks:
         like = runs[ComparedRun(task.name, plan.methods[0].name, plan.seeds[0])]

@@ -1,8 +1,7 @@
 """compare.yaml: tasks, methods and seeds as search configurations of equal budget.
 
-The budget is what `budget.runs` usual phases of the default recipe compute (pilot.py), or just as many steps;
-it must be the same for every method. What a method really spent is counted afterwards (results.py). Not here:
-running them (lanes.py).
+The budget is the compute of `budget.runs` usual phases of the default recipe (pilot.py), or as many steps; it
+must be equal for all methods. The actual spending of a method is counted afterwards (results.py).
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ PROPOSED = ("llmzero", "skills")
 """Methods whose phases agents propose, of any length, and end early: of them the compute is limited, not the
 number of usual phases."""
 PILOT = "pilot"
-"""Stands for a method in the names of pilots."""
+"""Replaces the method in the names of pilots."""
 
 
 class ComparedTask(StrictModel):
     """One task with its model."""
 
     name: str = setting(..., pattern=_NAME)
-    """Short name, a part of the runs' names."""
+    """Short name, used in the runs' names."""
     room: float | None = Field(None, gt=-1, lt=1)
-    """Measured before, on seeds of its own: accuracy of the best static recipe minus the default's at the
-    same budget. A task without it says nothing about methods."""
+    """Accuracy of the best static recipe minus the default's at the same budget, measured beforehand on other
+    seeds. A task without headroom says nothing about methods."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted keys of search.yaml."""
 
@@ -50,35 +49,34 @@ class ComparedMethod(StrictModel):
     """One method."""
 
     name: str = setting(..., pattern=_NAME)
-    """Short name; also `search.method`, unless `set` gives that."""
+    """Short name, and `search.method` unless `set` gives that."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Dotted keys of search.yaml; none of the task's or of the budget's."""
+    """Dotted keys of search.yaml, except the task's and the budget's."""
     times: int = setting(1, "times the budget", ge=1)
-    """How often it gets the others' budget: best of eight whole runs at eight times the compute is `random`
-    with 8 `search.recipes` and 8 here. Above 1 it is a line of its own, without a rank."""
+    """Multiple of the others' budget: best of eight whole runs at eight times the compute is `random` with 8
+    `search.recipes` and 8 here. Above 1 it has a separate line without a rank."""
 
 
 class ComparePlan(StrictModel):
     """A whole comparison."""
 
     name: str = setting(..., pattern=_NAME)
-    """Names its directory."""
+    """Name of its directory."""
     storage: LocalPath = setting("runs", min_length=1)
     """Directory that receives <name>/ with all searches."""
     base: LocalPath = setting(..., min_length=1)
-    """search.yaml that tasks and methods change."""
+    """search.yaml that tasks and methods modify."""
     tasks: Annotated[tuple[ComparedTask, ...], _Tuple] = Field(min_length=1)
     methods: Annotated[tuple[ComparedMethod, ...], _Tuple] = Field(min_length=1)
-    """The first one is what the others are compared with."""
+    """Methods. The others are compared with the first one."""
     seeds: Annotated[tuple[int, ...], _Tuple] = Field(min_length=1)
     budget: Literal["compute", "steps"] = "compute"
-    """What every method gets the same of. `compute`: as many tokens sampled and trained on, at their
-    measured cost, as the default recipe takes for `budget.runs` usual phases. `steps`: as many training
-    steps, whatever they cost."""
+    """Unit of the equal budget. `compute`: the cost of the tokens that the default recipe samples and trains
+    on in `budget.runs` usual phases. `steps`: as many training steps, whatever they cost."""
     parallel: int = setting(1, "slots", ge=1)
-    """Searches at once, each on a slot of its own; runs of one task on the same slot share a warm engine."""
+    """Concurrent searches, each on its own slot. Runs of one task on the same slot share a warm engine."""
     pilot_seed: int = setting(0, ge=0)
-    """Of each task's pilot, from which budget, costs and forecast are taken."""
+    """Seed of each task's pilot, which gives the budget, the costs and the forecast."""
     max_hours: float = setting(12.0, "hours", gt=0)
     """A forecast above this ends the comparison."""
 
@@ -171,7 +169,7 @@ def _config(
 
 
 def _check_equal(found: Mapping[ComparedRun, SearchConfig], times: Mapping[str, int]) -> None:
-    """Refuse methods that may spend more than others on a task, but for those that say how often."""
+    """Reject methods that may spend more than others on a task, except those with `times`."""
     first: dict[str, tuple[ComparedRun, dict[str, Any]]] = {}
     for run, config in found.items():
         budget = {f"budget.{key}": getattr(config.budget, key) for key in _EQUAL}
@@ -192,8 +190,8 @@ def _check_equal(found: Mapping[ComparedRun, SearchConfig], times: Mapping[str, 
 
 
 def input_digests(runs: Mapping[ComparedRun, SearchConfig]) -> dict[str, str]:
-    """What each task's searches are made of -> its hash: their settings, where they are stored apart, and the
-    rows of a task that is prepared already."""
+    """Input of each task's searches -> its hash: their settings without storage locations, and the rows of a
+    prepared task."""
     found: dict[str, str] = {}
     seeds = {run.seed for run in runs}
     for task in dict.fromkeys(run.task for run in runs):
@@ -209,7 +207,7 @@ def input_digests(runs: Mapping[ComparedRun, SearchConfig]) -> dict[str, str]:
 
 
 def code_digest() -> str:
-    """A hash over the project's own modules: another one may give other results."""
+    """Hash over the project's own modules, since another version may give other results."""
     root = Path(llmzero_ray.__file__).parent
     digest = hashlib.sha256()
     for folder in (root, root.parent / "actors"):

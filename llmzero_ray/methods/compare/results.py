@@ -1,7 +1,4 @@
-"""What one search of a comparison came to, from its journal and series.
-
-Not here: the tables of many (tables.py).
-"""
+"""Outcome of one search of a comparison, from its journal and series."""
 
 from __future__ import annotations
 
@@ -15,34 +12,35 @@ from llmzero_ray.records import TokenCounts
 from llmzero_ray.report.facts import SearchFacts
 
 NEEDS_A_MODEL = "needs a model"
-"""The problem of a run whose method needs a language model where there is none."""
+"""Problem of a run whose method needs a language model that is not available."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """One search. Failed and stopped phases and validations count in everything that was spent."""
+    """Outcome of one search. All spending includes failed and stopped phases, and validations."""
 
     problem: str = ""
-    """Why it has no test score; empty: it has one."""
+    """Why it has no test score. Empty if it has one."""
     test: float | None = None
-    """Of the policy that validation chose."""
+    """Test score of the policy that validation chose."""
     base: float | None = None
     """Test accuracy of the base model."""
     steps: int = 0
     """Training steps of all phases."""
     compute: float = 0.0
-    """Of all phases, at the search's own costs."""
+    """Compute of all phases, at the search's own costs."""
     tokens: TokenCounts = field(default_factory=TokenCounts)
     hours: float = 0.0
-    """In which the search was at work."""
+    """Hours in which the search worked."""
     curve: tuple[tuple[float, float], ...] = field(default=())
-    """(compute spent, best validation score so far), in the order of the phases; first the base model's."""
+    """(compute spent, best validation score so far), in the order of the phases, beginning with the base
+    model's."""
     stopped_share: float = 0.0
-    """Of the compute, in phases that ended early or failed."""
+    """Share of the compute spent in phases that ended early or failed."""
 
 
 def ended(directory: Path) -> RunOutcome | None:
-    """The outcome of a run of a comparison that ended or failed; None: it is to be run, or goes on."""
+    """Outcome of a run of a comparison that ended or failed. None if it has not started or still runs."""
     known, code = outcome(directory), directory.with_name(f"{directory.name}.code")
     if known is not None or not code.is_file():
         return known
@@ -50,7 +48,7 @@ def ended(directory: Path) -> RunOutcome | None:
 
 
 def outcome(directory: Path) -> RunOutcome | None:
-    """The outcome of a search that has ended; None while it has not."""
+    """Outcome of an ended search, or None before its end."""
     try:
         facts = SearchFacts(directory)
         if facts.core.finished is None:

@@ -1,4 +1,4 @@
-"""The text of a comparison that has ended, as Markdown. Not here: its numbers (results.py, tables.py)."""
+"""Text of an ended comparison, as Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUDGETS = {
 
 
 def report(plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots: Mapping[str, Pilot]) -> str:
-    """The tables. A run without a score counts with the base model's."""
+    """Tables of a comparison. A run without a score counts with the base model's."""
     bases = {
         task.name: next(
             (one.base for run, one in outcomes.items() if run.task == task.name and one.base), 0.0
@@ -85,7 +85,7 @@ def _methods(
 def _line(
     line: MethodLine, own: Mapping[ComparedRun, RunOutcome], pilots: Mapping[str, Pilot], times: int
 ) -> str:
-    """One method's line; a method that gets more of the budget than the others has no rank."""
+    """Line of one method. A method with a larger budget has no rank."""
     n = len(own)
     interval = "one seed" if line.interval is None else f"{line.interval[0]:.4f} to {line.interval[1]:.4f}"
     error = "" if line.difference_error is None else f" ± {line.difference_error:.4f}"

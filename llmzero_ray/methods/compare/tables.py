@@ -1,6 +1,6 @@
-"""The tables of a comparison: scores per task and pooled, with what noise of seeds leaves open.
+"""Tables of a comparison: scores per task and pooled, with the uncertainty due to seeds.
 
-The unit is the (task, seed) pair. Pure. Not here: where scores come from (results.py).
+The unit is the (task, seed) pair. Pure.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ class MethodLine:
     mean: float
     """Mean over tasks of the mean over seeds."""
     interval: tuple[float, float] | None
-    """95 %, by a bootstrap over the seeds within each task; None: a task has one seed."""
+    """95 % confidence interval, by a bootstrap over the seeds within each task. None if a task has one
+    seed."""
     rank: float
-    """Mean over (task, seed) pairs; 1 is the best, ties share."""
+    """Mean rank over (task, seed) pairs. 1 is the best; ties share a rank."""
     difference: float
     """Mean paired difference to the first method."""
     difference_error: float | None
-    """Its standard error over pairs within tasks; None: a task has one seed."""
+    """Standard error of `difference` over pairs within tasks. None if a task has one seed."""
     improvement: float
-    """Probability that a run of it beats a run of the first method on the same task; ties count half."""
+    """Probability that one of its runs beats a run of the first method on the same task. Ties count half."""
     losses: int
-    """Pairs in which it is below the first method."""
+    """Number of pairs in which it is below the first method."""
     pairs: int
 
 
 def lines(scores: Scores, *, seed: int = 1) -> list[MethodLine]:
-    """One line for each method, in the order given; the first method is the one compared with."""
+    """One line for each method, in the given order. The others are compared with the first one."""
     from scipy.stats import rankdata
 
     methods, reference = list(scores), scores[next(iter(scores))]
@@ -67,7 +68,7 @@ def lines(scores: Scores, *, seed: int = 1) -> list[MethodLine]:
 
 
 def _interval(samples: Sequence[Any], seed: int) -> tuple[float, float] | None:
-    """Each task's seeds are drawn anew on their own: the strata are the tasks."""
+    """Bootstrap interval that resamples each task's seeds separately: the strata are the tasks."""
     from scipy.stats import bootstrap
 
     if any(len(sample) < 2 for sample in samples):

@@ -1,8 +1,5 @@
-"""Counterparts of the paper's Figures 2 to 5 for any searches: best score against what was spent and against
-runs, best strategies phase by phase, and scores by model; with the hyper-parameters along the strategies.
-
-Not here: the figures of one report (plot_*.py), colours and files (plots/style.py).
-"""
+"""Counterparts of the paper's Figures 2 to 5 for any searches: best score over compute and over runs, best
+strategies phase by phase, and scores by model, plus the hyper-parameters along the strategies."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ from llmzero_ray.utils.text import one_line
 _COLOURS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.BLACK)
 _LINES = ("-", "--", "-.", ":")
 _MOST_CHANGES = 3
-"""Changes of a phase that are written above it."""
+"""Maximum changes of a phase that are written above it."""
 _CHARACTERS = 150
-"""That have room above a whole panel."""
+"""Characters that fit above a whole panel."""
 
 
 def best_so_far(facts: SearchFacts) -> list[tuple[float, float]]:
@@ -47,8 +44,8 @@ def best_so_far(facts: SearchFacts) -> list[tuple[float, float]]:
 
 
 def with_test_scores(facts: SearchFacts) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """(GPU hours spent, test score) of every run whose best step was tested, and the same of the run with the
-    best validation score so far, as Figure 2 has it."""
+    """(GPU hours spent, test score) of every run whose best step was tested, and of the run with the best
+    validation score so far, as in Figure 2."""
     tests, hours, best = node_tests(facts), 0.0, float("-inf")
     dots: list[tuple[float, float]] = []
     line: list[tuple[float, float]] = []
@@ -65,8 +62,8 @@ def with_test_scores(facts: SearchFacts) -> tuple[list[tuple[float, float]], lis
 
 
 def draw(searches: Sequence[SearchFacts], directory: Path) -> tuple[Path, ...]:
-    """In `directory`: `best_so_far.png` (Figures 2 and 5), `strategies.png` (Figure 3) with
-    `hyperparameters.png`; `models.png` (Figure 4) where the searches have several base models."""
+    """Draw into `directory`: `best_so_far.png` (Figures 2 and 5), `strategies.png` (Figure 3) with
+    `hyperparameters.png`, and `models.png` (Figure 4) if the searches have several base models."""
     names = labels(searches)
     with style.applied():
         figures = {
@@ -84,7 +81,7 @@ def draw(searches: Sequence[SearchFacts], directory: Path) -> tuple[Path, ...]:
 
 
 def _looks(n: int) -> list[dict[str, Any]]:
-    """A colour and a kind of line for each search, so that lines on top of each other are told apart."""
+    """Colour and line style of each search, so that overlapping lines can be distinguished."""
     return [
         {"color": colour, "linestyle": kind}
         for colour, kind, _ in zip(cycle(_COLOURS), cycle(_LINES), range(n), strict=False)
@@ -176,12 +173,12 @@ def along(facts: SearchFacts) -> tuple[list[int], list[float]]:
 
 
 def _is_tested(facts: SearchFacts, phase: PathPhase, tests: Any) -> bool:
-    """Whether the phase's tested step, its best one, is the one at which the strategy leaves it."""
+    """Whether the phase's tested (best) step is the one at which the strategy leaves it."""
     return phase.node in tests and facts.nodes[phase.node].best_step == phase.cut
 
 
 def _phase_text(facts: SearchFacts, phase: PathPhase) -> str:
-    """Node and changes of a phase; in a narrow one each value stands below its name."""
+    """Node and changes of a phase. In a narrow phase each value is below its name."""
     share = (phase.end - phase.begin) / max(1, facts.path[-1].end)
     changed = facts.changes(phase.run)
     lines = [f"phase {phase.number}, node {phase.node}"]
@@ -237,7 +234,7 @@ def _hyperparameters(searches: Sequence[SearchFacts], names: Sequence[str]) -> A
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """The values, the smallest first, without those whose labels would lie on the one before."""
+    """Values in ascending order, without those whose labels would overlap the previous one."""
     found: list[float] = []
     for value in sorted(values):
         if not found or value >= 1.4 * found[-1]:

@@ -37,7 +37,7 @@ from llmzero_ray.report.summary import part_table, policy_table
 from llmzero_ray.storage.metric_files import load_points
 
 CAPACITY = {MAX_RESPONSE: 1, ROLLOUT_N: 1, TRAIN_BATCH: 1, PPO_EPOCHS: 1}
-"""Key -> the direction (1: up) that gives training more to work with."""
+"""Key -> direction (1 is up) that increases capacity."""
 REGULARIZATION = {
     KL_LOSS_COEF: 1,
     LR: -1,
@@ -49,7 +49,7 @@ REGULARIZATION = {
     ENTROPY_COEFF: 1,
     TEMPERATURE: 1,
 }
-"""Key -> the direction that holds the policy closer or keeps it exploring."""
+"""Key -> direction (1 is up) that regularises the policy or keeps it exploring."""
 
 
 def paper_tables(searches: Sequence[SearchFacts]) -> str:
@@ -68,7 +68,7 @@ def paper_tables(searches: Sequence[SearchFacts]) -> str:
 
 
 def labels(searches: Sequence[SearchFacts]) -> list[str]:
-    """What the searches are called: their names, or where they lie where names are the same."""
+    """Labels of the searches: their names, or their directories if names are equal."""
     names = [facts.config.name for facts in searches]
     places = [facts.paths.root.absolute() for facts in searches]
     found = [
@@ -178,7 +178,7 @@ def _nodes(facts: SearchFacts) -> str:
 
 
 def compute_of(facts: SearchFacts, run: PhaseRun) -> float:
-    """What a phase computed, from its series: also of searches that did not count it."""
+    """Compute of a phase from its series, also for searches that did not count it."""
     if run.spec is None:
         return 0.0
     points, cost = load_points(facts.storage, run.node), token_cost(facts.config)
@@ -196,8 +196,8 @@ def moves(facts: SearchFacts) -> list[tuple[str, list[int]]]:
 
 
 def _reversals(searches: Sequence[SearchFacts]) -> str:
-    """Directions of each hyper-parameter along best strategies, then of the two groups that the paper names:
-    does capacity grow alone, and does regularization turn?"""
+    """Directions of each hyper-parameter along best strategies, then of the paper's two groups: whether
+    capacity only grows, and whether regularization reverses."""
     together: dict[str, list[list[int]]] = {}
     for facts in searches:
         for key, directions in moves(facts):
@@ -232,7 +232,7 @@ def _group(key: str) -> str:
 
 
 def _groups(named: Mapping[str, SearchFacts]) -> str:
-    """Each phase of a best strategy by what its changes did to the one and the other."""
+    """Phases of a best strategy by the effect of their changes on the two groups."""
     rows = []
     for name, facts in named.items():
         for phase in facts.path[1:]:

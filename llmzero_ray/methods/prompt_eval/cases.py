@@ -4,7 +4,6 @@ A case holds the request as a value, not as a prompt, so that other prompts can 
 ships, in recorded/, has requests of `make demo` on real VeRL, of checkpoints whose continuations were
 measured there (benchmarks/first_proposals.py), and of the strategies that the LLMZero paper prints
 (benchmarks/published_requests.py); requests after a failure come from the scripted engine of the tests.
-Not here: asking (evaluate.py), judging answers (scoring.py).
 """
 
 from __future__ import annotations
@@ -81,11 +80,11 @@ class RecordedRequest:
     """GPUs of a slot."""
     multi_stage: bool = True
     wins: bool | None = None
-    """Of a running phase: whether its best validation score, in the end, beat the incumbent's; None: it was
-    stopped, so that nobody knows."""
+    """For a running phase: whether its best validation score finally beat the incumbent's. None if it was
+    stopped, so nobody knows."""
     better: Mapping[str, int] = field(default_factory=dict)
-    """Of a proposal: hyper-parameter -> 1 (more) or -1 (less), where it is known what was better than the
-    same value; empty: nothing is known."""
+    """For a proposal: hyper-parameter -> 1 (raise) or -1 (lower), where that is known to be better than the
+    same value. Empty if nothing is known."""
 
 
 def recorded_cases(search: Path) -> Iterator[RecordedRequest]:

@@ -32,7 +32,7 @@ class CaseResult:
 
     case: RecordedRequest
     checks: dict[str, bool]
-    """Check -> passed; without those that do not apply, and `form` alone where there was no answer."""
+    """Check -> whether it passed, for checks that apply. Only `form` if there was no answer."""
     n_true: int
     """Statements that are in the series ..."""
     n_said: int
@@ -63,7 +63,7 @@ class CheckRow:
 
 @dataclass
 class _Desk:
-    """The agents of one kind of search, and what they report."""
+    """Agents of one kind of search, and their reports."""
 
     agents: Agents
     calls: list[AgentCalled] = field(default_factory=list)

@@ -1,18 +1,16 @@
-"""What an answer to a recorded request is worth, by rules that need no judge.
+"""Scores an answer to a recorded request by rules, without a judge model.
 
-    form        the first answer fits its schema
-    keys        every change names a hyper-parameter that agents may set there
-    values      with the changes the configuration is complete and within all bounds and couplings
-    start       the phase starts where it may: from a checkpoint that is offered, or from the base model
-    length      as long as the search allows
-    new         no phase with this start and this configuration exists
-    direction   proposals: what the diagnosis says is not contradicted by the changes (not looser after
-                `declining` or `collapsing`, not tighter after `slow`); verdicts: no phase is stopped that
-                would have won, and none goes on that would have lost, as far as that is known
-    moves       of the changed hyper-parameters for which a better direction is known, more go there than not
-    statements  what the evidence says of a metric (`actor/kl_loss 0.02 -> 0.31`) is in its series
-
-Not here: asking, sums over many answers (evaluate.py).
+form        the first answer fits its schema
+keys        every change names a hyper-parameter that agents may set there
+values      with the changes the configuration is complete and within all bounds and couplings
+start       the phase starts where it may: from a checkpoint that is offered, or from the base model
+length      as long as the search allows
+new         no phase with this start and this configuration exists
+direction   proposals: what the diagnosis says is not contradicted by the changes (not looser after
+            `declining` or `collapsing`, not tighter after `slow`); verdicts: no phase is stopped that
+            would have won, and none goes on that would have lost, as far as that is known
+moves       of the changed hyper-parameters for which a better direction is known, more go there than not
+statements  what the evidence says of a metric (`actor/kl_loss 0.02 -> 0.31`) is in its series
 """
 
 from __future__ import annotations
@@ -130,7 +128,8 @@ def _direction(proposal: Proposal, base: Hyperparameters, full: Hyperparameters)
 
 
 def _moves(base: Hyperparameters, full: Hyperparameters, better: Mapping[str, int]) -> dict[str, bool]:
-    """Whether more changes go where it was better than against it; nothing where none of them is known."""
+    """Whether more changes follow the better direction than oppose it. Empty if no better direction is
+    known."""
     signs = [sign * direction(base, full, key) for key, sign in better.items()]
     right, wrong = signs.count(1), signs.count(-1)
     return {"moves": right > wrong} if right + wrong else {}

@@ -1,12 +1,9 @@
-"""The skill-based agent: one conversation in which every decision of a search is made, by calls of tools.
+"""Skill-based agent: one conversation that makes every decision of a search by tool calls.
 
-It proposes the next run and judges a running one. A question is answered by one call of a tool that decides;
-before it the model may call the tools that show and check, each a paid call. Every call is reserved in the
-budget, journalled and recorded as those of the other agents. Where no answer can be had, the next run is the
-offline expert's and a running one goes on; the conversation is then as if it had not been asked.
-
-Not here: what the tools show (workbench.py), the conversation's file (transcript.py), the tree search that
-runs are handed over to (handover.py).
+It proposes the next run and judges a running one. One call of a deciding tool answers a question. Before it
+the model may call tools that show and check, each of which is a paid call. Every call is reserved in the
+budget, journalled and recorded like those of the other agents. Without an answer, the offline expert plans
+the next run and a running one continues; the question is then dropped from the conversation.
 """
 
 from __future__ import annotations
@@ -45,27 +42,27 @@ from llmzero_ray.utils.text import collapse_whitespace
 logger = logging.getLogger(__name__)
 
 MOST_CALLS = 24
-"""Calls for one decision."""
+"""Maximum calls for one decision."""
 MOST_TOKENS = 3000
-"""Of one answer, thinking aside."""
+"""Maximum tokens of one answer, thinking excluded."""
 RULE = "skill_agent"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkillSettings:
-    """Settings that are the same in a whole search."""
+    """Settings that are constant during a search."""
 
     n_val: int
-    """Validation items."""
+    """Number of validation items."""
     n_gpus: int = 1
-    """GPUs of a slot."""
+    """Number of GPUs of a slot."""
     on_cap: Literal["expert", "stop"] = "expert"
     space: Space = VERL_SPACE
     rules: SearchRules = field(default_factory=SearchRules)
-    """Of the tree search that runs are handed over to."""
+    """Rules of the tree search that takes over runs."""
     model: str
     deadline_s: float = 120.0
-    """Of one call."""
+    """Timeout of one call in seconds."""
 
 
 class SkillAgent:
@@ -84,7 +81,7 @@ class SkillAgent:
         workflow: Proposer,
     ) -> None:
         """`client(node, name)` is the client of that call, `texts` the system prompt and the skills, `notes`
-        what metrics mean, `workflow` the proposer of the tree search."""
+        the notes on metrics, `workflow` the proposer of the tree search."""
         self._client, self._budget, self._report = client, budget, report
         self._texts, self._notes, self._settings = texts, notes, settings
         self._transcript, self._workflow = transcript, workflow
@@ -93,7 +90,8 @@ class SkillAgent:
         self._tools = [tool.definition(strict=False) for tool in TOOLS.values()]
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The next run: the agent's, that of the tree search where it handed over, or else the expert's.
+        """Proposal of the next run: by the agent, by the tree search if it handed over, otherwise by the
+        expert.
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
@@ -118,8 +116,8 @@ class SkillAgent:
         return _instead(self._expert.propose(self._for_expert(request)), why)
 
     def judge(self, request: StopRequest) -> StopDecision:
-        """Whether a running run goes on; CONTINUE where no answer can be had. A run that the tree search
-        planned is judged by the agent too."""
+        """Decision whether a run continues. CONTINUE without an answer. The agent also judges runs that the
+        tree search planned."""
         steps = (*request.running.curves.steps, *request.running.curves.val_steps)
         with self._lock:
             try:
@@ -151,14 +149,14 @@ class SkillAgent:
         )
 
     def _for_expert(self, request: ProposalRequest) -> ProposalRequest:
-        """Of all checkpoints the expert takes those along the path, as in a tree search."""
+        """The request with the checkpoints along the path only, as the expert sees it in a tree search."""
         path = {view.node for view in request.path}
         return dataclasses.replace(
             request, checkpoints=tuple(one for one in request.checkpoints if one.node in path)
         )
 
     def _decide(self, kind: Kind, node: int, number: int, bench: Workbench) -> Episode:
-        """The decision, made before or made now.
+        """Decision, either recorded before or made now.
 
         Raises:
             CapReachedError: the budget does not allow a call.
@@ -191,7 +189,7 @@ class SkillAgent:
         raise AgentError(f"The skill-based agent did not decide within {MOST_CALLS} calls.")
 
     def _carry_out(self, kind: Kind, answer: LlmResponse, bench: Workbench) -> tuple[str, bool, bool]:
-        """(result of the tool, whether it is an error, whether the question is decided)."""
+        """(tool result, whether it is an error, whether the question is decided)."""
         try:
             given = TOOLS[answer.tool].parse(answer.input)
             match answer.tool:

@@ -1,5 +1,5 @@
-"""Runs that the skill-based agent hands over: the tree search takes all runs so far as its tree and plans the
-next one with the fixed workflow. Pure, but for the workflow's own calls."""
+"""Runs that the skill-based agent hands over: the tree search takes all earlier runs as its tree and plans
+the next one with the fixed workflow. Pure, except for the workflow's own calls."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def proposal_of_tree(
     space: Space,
     n_gpus: int,
 ) -> Proposal:
-    """The run that the tree search would begin next, proposed by its workflow. Failed runs are left to the
-    agent: nothing is debugged."""
+    """Run that the tree search would begin next, proposed by its workflow. Failed runs are left to the agent,
+    so nothing is debugged."""
     own = SearchRules(**{name: getattr(rules, name) for name in SearchRules.model_fields})
     tree = grown(views, own.model_copy(update={"max_debug_children": 0}))
     decision = tree.ask()
@@ -54,8 +54,8 @@ def proposal_of_tree(
 
 
 def grown(views: Mapping[int, NodeView], rules: SearchRules) -> TreeSearch:
-    """The runs as a tree: each hangs on the run whose checkpoint it resumed, those from the base model on the
-    first as runs from scratch."""
+    """The runs as a tree. The parent of a run is the run whose checkpoint it resumed, or the first run if it
+    started from the base model."""
     tree = TreeSearch(rules)
     for node, view in sorted(views.items()):
         if not view.hyperparameters:

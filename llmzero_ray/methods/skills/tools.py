@@ -1,7 +1,6 @@
 """The tools of the skill-based agent: what their inputs hold.
 
-The same list is offered with every question, so that the prompt cache holds it. Not here: what they do
-(workbench.py, agent.py).
+The same list is offered with every question, so that the prompt cache holds it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The conversation of the skill-based agent: one episode for each decision, in a file of the search.
+"""Conversation of the skill-based agent: one episode for each decision, in a file of the search.
 
-Coordinator and stopper are two processes with one agent: each reads what the other has added before it asks.
-An episode is added once its decision is made, so that a decision is never made twice: after a kill the
-recorded one is given again. Not here: what is asked (agent.py).
+The coordinator and the stopper are two processes with one agent: each reads the other's additions before it
+asks. An episode is added once its decision is made, so decisions are idempotent: after a kill the recorded
+one is returned.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from typing import Any, Literal, TypeAlias
 from llmzero_ray.agents.llm.messages import ToolExchange
 
 Kind: TypeAlias = Literal["run", "check"]
-"""Of a decision: `run` the next run, `check` whether a running one goes on."""
+"""Kind of decision: `run` for the next run, `check` for whether a running one continues."""
 MOST_CHARS = 400_000
-"""Of a conversation; beyond it the oldest results of tools are left out."""
+"""Maximum characters of a conversation. Beyond it the oldest tool results are left out."""
 _SHORT = 400
-"""Characters of a result that is never left out."""
+"""Maximum characters of a result that is never left out."""
 LEFT_OUT = "(left out, the conversation is long: ask again where it is needed)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One decision: the question, the calls of tools on the way, and the call that decided."""
+    """One decision: the question, the tool calls, and the call that decided."""
 
     kind: Kind
     node: int
     number: int
-    """Of the try of a `run`, from 0; step of a `check`."""
+    """Index of the try of a `run` (from 0), or step of a `check`."""
     question: str
     exchanges: tuple[ToolExchange, ...]
-    """The last one decided."""
+    """Tool calls, of which the last one decided."""
 
     @property
     def key(self) -> tuple[Kind, int, int]:
-        """What was decided."""
+        """Key of the decision: (kind, node, number)."""
         return self.kind, self.node, self.number
 
     @property
     def tool(self) -> str:
-        """The tool that decided."""
+        """Name of the tool that decided."""
         return str(self.exchanges[-1].tool_use["name"])
 
     @property
     def input(self) -> Mapping[str, Any]:
-        """What it was given."""
+        """Input of that tool."""
         found: Mapping[str, Any] = self.exchanges[-1].tool_use["input"]
         return found
 
     def to_json(self) -> str:
-        """One line."""
+        """The episode as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -69,17 +69,18 @@ class Episode:
 
 
 class Transcript:
-    """All decisions of a search so far, the earliest first; thread-safe."""
+    """All decisions of a search so far, earliest first. Thread-safe."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """`path` None: kept in memory alone."""
+        """If `path` is None, the conversation is kept in memory only."""
         self._path = path
         self._own: list[Episode] = []
         self._lock = threading.Lock()
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        """Of this process and of others. A line that a killed process left unfinished is passed over."""
+        """Episodes written by this process and by others. A line that a killed process left unfinished is
+        skipped."""
         if self._path is None or not self._path.is_file():
             return tuple(self._own)
         found: dict[tuple[Kind, int, int], Episode] = {}
@@ -92,11 +93,11 @@ class Transcript:
         return tuple(found.values())
 
     def decided(self, kind: Kind, node: int, number: int) -> Episode | None:
-        """The episode of that decision; None: it has not been made."""
+        """Episode of that decision, or None if it has not been made."""
         return next((one for one in self.episodes if one.key == (kind, node, number)), None)
 
     def add(self, episode: Episode) -> None:
-        """Keep a decision; on the disk when this returns."""
+        """Store a decision. It is on disk when this returns."""
         with self._lock:
             self._own.append(episode)
             if self._path is None:
@@ -114,8 +115,8 @@ class Transcript:
 def conversation(
     episodes: Sequence[Episode], question: str, exchanges: Sequence[ToolExchange]
 ) -> tuple[str, tuple[ToolExchange, ...]]:
-    """(first text of the user's, exchanges since) of a conversation whose last question is `question`, with
-    the exchanges on it so far. Each decision is followed by the next question."""
+    """(first user text, exchanges since) of a conversation whose last question is `question`, with its
+    exchanges so far. Each decision is followed by the next question."""
     texts = [*(episode.question for episode in episodes), question]
     turns: list[ToolExchange] = []
     for number, episode in enumerate(episodes):

@@ -1,7 +1,4 @@
-"""What the skill-based agent's tools show and check, from a request to an agent. Changes nothing.
-
-Not here: the loop (agent.py), the tree search (handover.py).
-"""
+"""Results of the skill-based agent's tools that show and check. Read-only."""
 
 from __future__ import annotations
 
@@ -27,13 +24,13 @@ from llmzero_ray.records.metrics import accuracy_error, series
 from llmzero_ray.utils.text import number_ranges, one_line
 
 AUTHOR = "skills"
-"""Of proposals."""
+"""Author of the proposals."""
 _MOST_METRICS = 12
-"""Metrics that are shown at once."""
+"""Maximum metrics that are shown at once."""
 
 
 class Workbench:
-    """The runs as one request shows them."""
+    """Runs of one request."""
 
     def __init__(
         self,
@@ -50,7 +47,7 @@ class Workbench:
 
     @property
     def task(self) -> TaskView:
-        """Facts of the task."""
+        """Facts about the task."""
         return self.request.task
 
     def show_task(self) -> str:
@@ -87,7 +84,7 @@ class Workbench:
         return "\n".join(lines)
 
     def list_runs(self) -> str:
-        """All runs by their start, and the checkpoints to start from."""
+        """All runs by their start, and the available checkpoints."""
         if isinstance(self.request, StopRequest):
             return "\n".join(f"{nodes.title(view)}: {nodes.outcome(view)}" for view in self.views.values())
         lines: list[str] = []
@@ -179,7 +176,7 @@ class Workbench:
         return rebased(found, full, self.request, self._space)
 
     def question(self) -> str:
-        """What the agent is asked, with the numbers that it needs at least."""
+        """Question to the agent, with the numbers it needs at least."""
         request = self.request
         if isinstance(request, StopRequest):
             return self._check_question(request)
@@ -222,7 +219,7 @@ class Workbench:
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _base(self, resume: ResumeFrom | None) -> Hyperparameters:
-        """The configuration at a start: of the run that is resumed, or the default recipe."""
+        """Configuration at a start: of the resumed run, or the default recipe."""
         assert isinstance(self.request, ProposalRequest)
         if resume is not None and resume.node in self.views:
             return self.views[resume.node].hyperparameters

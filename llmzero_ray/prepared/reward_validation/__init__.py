@@ -1,11 +1,9 @@
-"""Try a reward on rows of its task before anything is trained with it: `RewardValidator`, the only entry.
+"""Validates a reward on rows of its task before any training with it. `RewardValidator` is the only entry.
 
-It offers three levels. `check` takes a few rows and stops at the first fault: every task that is opened goes
-through it. `accuracy` scores right, empty and meaningless answers: what `llmzero prepare` shows. `validate`
-is the gate that code of the user's own, or of a language model, must pass before a task is made with it. All
-of them try answers that need no thought.
-
-Not here: the sandbox in which files are tried (../sandbox), loading a reward (../rewards/loading.py).
+It has three levels. `check` takes a few rows and stops at the first defect; it runs whenever a task is
+opened. `accuracy` scores right, empty and meaningless answers for `llmzero prepare`. `validate` is the full
+validation that code of a user or of a language model must pass before a task is made with it. All of them try
+answers that need no thought.
 """
 
 from llmzero_ray.prepared.reward_validation.accuracy import GoldResponse, RewardAccuracy, ScoredSample

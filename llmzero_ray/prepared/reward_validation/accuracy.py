@@ -1,8 +1,5 @@
 """Mean accuracies that a reward gives to right, empty and meaningless answers, and to those that need no
-thought.
-
-Not here: whether a reward of the user's own may be trusted (full.py).
-"""
+thought."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from llmzero_ray.prepared.reward_validation.probe_responses import GARBAGE
 from llmzero_ray.prepared.sandbox import CallOutcome
 
 GoldResponse: TypeAlias = Callable[[str, str], str | None]
-"""A response that must score 1, for a data_source and a ground truth; None: not known."""
+"""Response that must score 1 for a data_source and a ground truth, or None if not known."""
 N_SAMPLES = 5
 """Rows that are kept to be shown."""
 
@@ -33,7 +30,7 @@ class ScoredSample:
     """Content of its last message."""
     ground_truth: str
     gold: float | None
-    """Of the gold answer; None when there is none."""
+    """Score of the gold answer, or None if there is none."""
     empty: float
     garbage: float
 

@@ -1,7 +1,5 @@
-"""Calls of a reward: the arguments VeRL passes, what a usable result is, and statistics over many calls.
-
-Not here: which responses are tried (probe_responses.py, full.py).
-"""
+"""Calls of a reward: the arguments that VeRL passes, the definition of a usable result, and statistics over
+many calls."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def call_arguments(row: Row, response: str) -> dict[str, Any]:
 
 
 def result_problem(result: Any) -> str | None:
-    """Why VeRL or the engine could not use what a reward returned; None when they can."""
+    """Why VeRL or the engine could not use the result of a reward, or None if they can."""
     expected = " and ".join(REQUIRED_KEYS)
     if not isinstance(result, Mapping):
         found = result.name if isinstance(result, ForeignValue) else type(result).__name__
@@ -69,12 +67,12 @@ def is_unpaid(outcome: CallOutcome) -> bool:
 
 
 def accuracy_of(outcome: CallOutcome) -> float:
-    """`acc` of a usable result; 0 where there is none."""
+    """`acc` of a usable result, or 0 without one."""
     return float(outcome.result["acc"]) if is_usable(outcome) else 0.0
 
 
 def pay_of(outcome: CallOutcome) -> float:
-    """What a usable result pays, in `score` or in `acc`; 0 where there is none."""
+    """Payment of a usable result, in `score` or in `acc`, or 0 without one."""
     return max(accuracy_of(outcome), float(outcome.result["score"])) if is_usable(outcome) else 0.0
 
 

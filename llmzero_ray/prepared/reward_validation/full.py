@@ -1,10 +1,8 @@
-"""The gate: everything that a reward of the user's own must do before a task is made with it.
+"""Full validation that a user's reward must pass before a task is made with it.
 
 The reward is scored in two sandboxes with different hash seeds. It must accept right answers, pay nothing for
-empty, meaningless and constant ones, nor for what stands in the question, raise nothing on hostile ones, give
-the same result every time, return the same keys, and take little processor time. Not here: the sandbox
-(../sandbox), keeping what was found (../manifest.py), checking that the file stays the same (../prepared.py),
-the quick check of a few rows (quick.py).
+empty, meaningless and constant ones, nor for text of the question, raise nothing on hostile ones, give the
+same result every time, return the same keys, and take little processor time.
 """
 
 from __future__ import annotations
@@ -113,7 +111,7 @@ def run_gate(
 
 
 class _Gate:
-    """One validation: the calls, and what their results say."""
+    """One validation: the calls, and the checks of their results."""
 
     def __init__(
         self, forms: Sequence[str], rows: Sequence[Row], first: Sandbox, second: Sandbox, progress: Progress
@@ -207,10 +205,10 @@ class _Gate:
         )
 
     def _constant(self, right: Sequence[CallOutcome]) -> Iterable[ValidationCheck]:
-        """Per data_source, what its most frequent answer earns when it is given to every row.
+        """Checks, per data_source, of the reward that its most frequent answer earns on every row.
 
-        Answers are the same when the reward reads the same `pred` out of them: worked solutions differ where
-        their results do not.
+        Answers are equal if the reward extracts the same `pred` from them, because worked solutions may
+        differ although their results do not.
         """
         by_source: dict[str, list[tuple[Row, str]]] = {}
         for row, outcome in zip(self._rows, right, strict=True):
@@ -234,7 +232,7 @@ class _Gate:
             )
 
     def _no_thought(self) -> ValidationCheck:
-        """The check of what answers earn that need no thought."""
+        """Check of the reward that answers without thought earn."""
         probes = no_thought_probes(self._rows, self._gold)
         outcomes = self._score(
             self._first, [probe.response for probe in probes], [probe.row for probe in probes]

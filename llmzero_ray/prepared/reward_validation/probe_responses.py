@@ -1,7 +1,7 @@
 """Responses that rewards are tried with: forms of right answers, garbage, and what breaks fragile rewards
 (huge, nested, malformed, full of controls, full of orders).
 
-The same ones every time. Not here: what a reward must do with them (full.py).
+The same ones every time.
 """
 
 from __future__ import annotations

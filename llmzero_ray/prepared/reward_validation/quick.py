@@ -1,7 +1,7 @@
 """The quick check of a reward: an empty and a right answer to each of a few rows, up to the first fault.
 
 A reward that raises, pays for silence, or changes its keys from row to row fails here with its reason,
-instead of inside VeRL's workers. Not here: what a reward must do to be trusted (full.py).
+instead of inside VeRL's workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The report of a full reward validation, as values and as lines of text.
-
-Not here: the validation (full.py), printing it (the command line).
-"""
+"""The report of a full reward validation, as values and as lines of text."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class ValidationCheck:
     found: str
     needed: str
     examples: tuple[str, ...]
-    """Up to `EXAMPLES` rows that did not do what is needed; empty where no row alone is to blame."""
+    """Up to `EXAMPLES` failing rows. Empty if no single row is to blame."""
 
 
 @dataclass(frozen=True, kw_only=True)

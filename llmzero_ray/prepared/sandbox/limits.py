@@ -1,7 +1,4 @@
-"""How much a reward, or a script that is read, may use.
-
-Not here: what enforces it (child.py and shell/child.py inside, scorer.py and shell/ outside).
-"""
+"""Resource limits of a reward, or of a script that is read."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
-    """Of one sandboxed process; the defaults suit rewards that take milliseconds."""
+    """Limits of one sandboxed process. The defaults suit rewards that take milliseconds."""
 
     cpu_s: int = 2
     """Processor seconds for one row."""
@@ -33,6 +30,6 @@ class SandboxLimits:
     """Bytes of all files together."""
     open_files: int = 64
     result_size: int = 256 * 1024
-    """Bytes of one result; what is printed goes nowhere."""
+    """Maximum bytes of one result. Printed output is discarded."""
     losses: int = 8
     """Processes that may be lost before the remaining rows are given up."""

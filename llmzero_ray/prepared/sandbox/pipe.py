@@ -1,7 +1,4 @@
-"""Line-based pipe to and from an untrusted process: no call blocks longer than its time-out.
-
-Not here: what the lines mean (scorer.py, shell/).
-"""
+"""Line-based pipe to and from an untrusted process: no call blocks longer than its time-out."""
 
 from __future__ import annotations
 
@@ -35,10 +32,10 @@ class LinePipe:
         self._unsent += line
 
     def line(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bytes:
-        """The next line, without its end; `check` is called now and then while it is waited for.
+        """Next line, without its line end. The callback `check` is called periodically while waiting.
 
         Raises:
-            NoLineError: why there is none; or what `check` raises.
+            NoLineError: there is no line; `check` may also raise.
         """
         deadline = time.monotonic() + timeout_s
         next_check = time.monotonic() + _CHECK_S

@@ -1,7 +1,4 @@
-"""Processor time and memory of a sandbox's processes as their parent sees them: the reward is not asked.
-
-Not here: what they are for (scorer.py), limits that processes give themselves (child.py).
-"""
+"""Processor time and memory of a sandbox's processes as their parent sees them: the reward is not asked."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessTree:
-    """The process `top` and all below it, of which one runs `program`, a Python file.
-
-    That one's processor time is a matter of microseconds; all else takes a look at every process of the
-    machine.
-    """
+    """The process `top` and its descendants, one of which runs `program`, a Python file. That one's processor
+    time takes microseconds to read; everything else reads all processes of the machine."""
 
     def __init__(self, top: int, program: str) -> None:
         self._top = top
@@ -39,7 +33,7 @@ class ProcessTree:
         return alive + sum(_waited_for(pid) for pid in tree)
 
     def memory(self) -> int:
-        """Bytes of memory of all of them; what several share counts for each."""
+        """Bytes of memory of all of them. Shared memory counts for each."""
         return sum(map(_resident, self._tree()))
 
     def _tree(self) -> list[int]:
@@ -84,7 +78,7 @@ def _resident(pid: int) -> int:
 
 
 def _runs(pid: int, program: str) -> bool:
-    """Whether it is a Python that runs a file of that name: not what started it."""
+    """Whether it is a Python process that runs a file of that name, and not its launcher."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         python = b"python" in os.path.basename(words[0])

@@ -1,8 +1,7 @@
-"""Score rows with a reward that is not trusted, in a process of its own.
+"""Scores rows with an untrusted reward in a separate process.
 
-`Sandbox` is what the rest of the project uses. A row that hangs, kills its process or breaks its pipe costs
-that row its score: the process is ended and the next rows get a new one. Not here: the walls (isolation.py),
-what is done inside them (child.py), whether results are any good (../reward_validation).
+The rest of the project uses `Sandbox`. A row that hangs, kills its process or breaks its pipe gets no score;
+the process is killed and the next rows get a new one.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ class CallOutcome:
     """What became of one row."""
 
     result: Any
-    """The dict that the reward returned, numbers as float; `ForeignValue` for anything else; None if there
-    is a `problem`."""
+    """The dict that the reward returned with numbers as float, `ForeignValue` for anything else, or None if
+    there is a `problem`."""
     problem: str = ""
-    """`raises KeyError: 'x'`, `gave no result in 30 s`, ...; empty: there is a result."""
+    """`raises KeyError: 'x'`, `gave no result in 30 s`, ... Empty if there is a result."""
     lost: bool = False
     """The process did not survive the row, or the row was not tried because too many were lost."""
     tried: bool = True
@@ -65,12 +64,12 @@ class CallOutcome:
 
 
 class Sandbox:
-    """One reward function of one file, ready to score; a context manager, or to be closed.
+    """One reward function of one file, ready to score. Use it as a context manager, or close it.
 
-    With `module`, `path` is the top of that module instead: a package's directory, or the module's file.
-    Use it from the thread that made it: the process ends with that thread (service.py is for the others).
-    `hash_seed` is the process's PYTHONHASHSEED. No content of the file is ever run but that of `sha256`, or,
-    without it, what the file holds now. With `measure`, outcomes have their processor times.
+    With `module`, `path` is the top of that module instead: a package's directory, or the module's file. Use
+    it only from the thread that created it, because the process ends with that thread (service.py is for
+    other threads). `hash_seed` is the process's PYTHONHASHSEED. Only file content with `sha256` is run, or
+    without it the current content. With `measure`, outcomes have their processor times.
 
     Raises:
         TaskError: no sandbox is available and running without one was not allowed, the file is missing, has
@@ -119,10 +118,10 @@ class Sandbox:
         self.close()
 
     def score(self, rows: Iterable[Row]) -> list[CallOutcome]:
-        """One outcome per row, in order; never raises for what the reward does with a row.
+        """One outcome per row, in order. Never raises because of the reward's behaviour on a row.
 
         Raises:
-            TaskError: the reward was imported before and cannot be any more.
+            TaskError: the reward could be imported before but no longer can.
         """
         waiting = list(rows)
         outcomes: list[CallOutcome] = []
@@ -165,10 +164,10 @@ class Sandbox:
             raise TaskError(f"reward {self._path} cannot be read: {error.strerror or error}") from error
 
     def _batch(self, rows: Sequence[Row]) -> list[CallOutcome]:
-        """Outcomes of the first rows: all, or up to the one that cost the process its life.
+        """Outcomes of the first rows: all, or up to the one that killed the process.
 
-        A row is sent when the one before has its answer, whoever scores: a full pipe would tell training from
-        a trial. Processor time between two answers counts for the later one.
+        A row is sent after the previous one is answered, because a full pipe would distinguish training from
+        validation. Processor time between two answers counts for the later one.
         """
         if self._process is None:
             self._pipe = self._started()
@@ -268,7 +267,7 @@ class Sandbox:
             raise NoLineError(f"used more than {limit / 2**30:.3g} GiB of memory")
 
     def _how_it_ended(self) -> str:
-        """Of a process that closed its pipe."""
+        """How a process that closed its pipe ended."""
         assert self._process is not None and self._errors is not None
         if not _ends_within(self._process, _END_S):
             return "closed its pipe"
@@ -296,8 +295,8 @@ def changed(reward: Path, found: str, expected: str) -> str:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The group is the process's own; where there is a namespace of processes it dies as a whole. One that
-    was waited for may have left its number to another process."""
+    """Kill the process's own group. With a process namespace it dies as a whole. An awaited process may have
+    left its number to another one."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

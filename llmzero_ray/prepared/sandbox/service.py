@@ -1,9 +1,8 @@
-"""A sandbox for callers on any thread, for as long as this process lives: rewards in training.
+"""Sandbox for callers on any thread, for the lifetime of this process: rewards in training.
 
-One thread owns the sandbox, whose process ends with it, and scores what is waiting in batches. A row that
-hangs or kills the reward's process costs that row its score and a new process; a reward that does so again
-and again, or cannot be started, is given up until `renew`. Not here: the sandbox (scorer.py), what an outcome
-means for a phase (engines/verl/confined_reward.py).
+One thread owns the sandbox, whose process ends with it, and scores waiting rows in batches. A row that hangs
+or kills the reward's process gets no score, and the process is replaced. A reward that does so repeatedly, or
+cannot be started, is given up until `renew`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _FORGIVEN = 1_000
 
 
 class SandboxService:
-    """Takes what `Sandbox` takes; the sandbox starts at once, beside whatever the caller does meanwhile."""
+    """Service with the arguments of `Sandbox`. The sandbox starts at once, in the background."""
 
     def __init__(self, path: str, name: str, **options: Any) -> None:
         self._path, self._name, self._options = path, name, options

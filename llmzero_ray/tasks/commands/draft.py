@@ -1,8 +1,4 @@
-"""The command `draft`: a task drafted from a folder and a sentence, for the user to edit.
-
-Not here: drafting (llmzero_ray/tasks/drafting), making the task (prepare.py), a search from a folder
-(initialize.py).
-"""
+"""The command `draft`: a task drafted from a folder and a sentence, for the user to edit."""
 
 from __future__ import annotations
 
@@ -54,9 +50,9 @@ def draft(
     answer_form: options.AnswerForm = None,
     reward: options.Reward = None,
 ) -> int:
-    """Draft, ask for what is open where somebody can answer, write, say what comes next.
+    """Draft a task, ask open questions on a terminal, write the files, and print the next steps.
 
-    Returns 0 when the task works as it was written, 2 when something is open or does not work yet.
+    Returns 0 if the task works as written, 2 if a question is open or something does not work yet.
 
     Raises:
         LlmzeroError: nothing could be drafted or written.

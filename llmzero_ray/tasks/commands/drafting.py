@@ -1,7 +1,4 @@
-"""What the commands have in common that draft a task with the user: options, questions, lines.
-
-Not here: the commands (draft.py, initialize.py), the agents (llmzero_ray/tasks/drafting).
-"""
+"""Shared parts of the commands that draft a task with the user: options, questions, output."""
 
 from __future__ import annotations
 
@@ -31,13 +28,13 @@ _FIELDS = {
 
 
 def check_sentence(sentence: str) -> None:
-    """Raise ConfigError when it is empty."""
+    """Raise ConfigError if the sentence is empty."""
     if not sentence.strip():
         raise ConfigError("the sentence is empty; say in a few words what the model must learn")
 
 
 def user_choices(*, options: Sequence[str], reward: str | None, **fields: Any) -> UserChoices:
-    """The user's decisions as given by options; `fields` are those of `UserChoices`."""
+    """The user's decisions from the options. `fields` are those of `UserChoices`."""
     from llmzero_ray.tasks.drafting.base import UserChoices
 
     place = str(Path(reward).absolute()) if reward is not None and ".py:" in reward else reward
@@ -45,8 +42,8 @@ def user_choices(*, options: Sequence[str], reward: str | None, **fields: Any) -
 
 
 def ask_user(console: Console, questions: Sequence[OpenQuestion]) -> dict[str, Any]:
-    """Fields of `UserChoices` that the user answers; an empty line leaves a question open, and without a
-    terminal none is asked."""
+    """Fields of `UserChoices` that the user answers. An empty line leaves a question open. Without a terminal
+    no question is asked."""
     answers: dict[str, Any] = {}
     for question in questions if sys.stdin.isatty() else ():
         print_text(console, f"{question.text} {question.listed_choices}")
@@ -60,7 +57,7 @@ def ask_user(console: Console, questions: Sequence[OpenQuestion]) -> dict[str, A
 
 
 def ask(console: Console, prompt: str) -> str:
-    """A line that the user types, trimmed; empty at the end of the input."""
+    """A trimmed line of user input. Empty at the end of the input."""
     try:
         return console.input(prompt, markup=False).strip()
     except EOFError:
@@ -68,7 +65,7 @@ def ask(console: Console, prompt: str) -> str:
 
 
 def print_text(console: Console, text: str) -> None:
-    """Print text that holds what others wrote."""
+    """Print untrusted text."""
     print_line(console, clean(text))
 
 

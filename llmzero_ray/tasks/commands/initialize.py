@@ -1,7 +1,4 @@
-"""The beginning of `search FOLDER SENTENCE`: draft with the user, have it confirmed, prepare the task.
-
-Not here: the agents and their journal (llmzero_ray/tasks/drafting), the search itself (search.py).
-"""
+"""First part of `search FOLDER SENTENCE`: draft the task with the user, get confirmation, prepare it."""
 
 from __future__ import annotations
 
@@ -38,16 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSearch:
-    """What the command says: a folder, a sentence, and how to go about it."""
+    """Input of the command: a folder, a sentence, and options."""
 
     folder: Path
     sentence: str
     choices: UserChoices
     base: str | None
-    """A search.yaml whose fields count more than drafted ones."""
+    """search.yaml whose fields override drafted ones."""
     repairs: int
     yes: bool
-    """Confirmed without a question."""
+    """Whether to confirm without a question."""
 
 
 def config_of_folder(
@@ -74,14 +71,14 @@ def config_of_folder(
 
 
 def initialize(given: FolderSearch, settings: list[str], console: Console) -> SearchConfig:
-    """The configuration of a search that begins with a folder, its task being prepared.
+    """Configuration of a search that begins with a folder, after preparing its task.
 
-    Steps that were finished before are not repeated: what is drafted, confirmed or prepared stays so.
+    Idempotent: finished steps (draft, confirmation, preparation) are not repeated.
 
     Raises:
-        ConfigError: wrong options, questions that nobody has answered, or another search of this name.
+        ConfigError: wrong options, unanswered questions, or another search of this name.
         TaskError: no data, or a task that cannot be prepared.
-        LlmzeroError: the user does not confirm it, or a model, a key or the storage is not there.
+        LlmzeroError: the user does not confirm, or a model, a key or the storage is missing.
     """
     from llmzero_ray.tasks.drafting.initialization import check_begun, initializing
     from llmzero_ray.tasks.drafting.inspect_data import inspect_data
@@ -119,7 +116,7 @@ def initialize(given: FolderSearch, settings: list[str], console: Console) -> Se
 
 
 def _provisional(base: Mapping[str, Any], folder: Path, settings: list[str]) -> SearchConfig:
-    """What is known of the configuration before anything is drafted."""
+    """Configuration as far as known before anything is drafted."""
     from llmzero_ray.tasks.drafting.expert_agents import task_name
 
     data = {**base, "name": task_name(folder), "task": {}}
@@ -131,7 +128,7 @@ def _drafted_config(storage: SearchStorage, settings: list[str]) -> SearchConfig
 
 
 def _check(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
-    """Check everything that does not depend on the draft; `book` is that of `check_agents`."""
+    """Check everything that does not depend on the draft. `book` is that of `check_agents`."""
     if config.model.path is None and config.engine.backend == "verl":
         raise ConfigError(
             "no base model is named; give it with --set model.path=/directory/of/the/model, or in the file "
@@ -148,10 +145,10 @@ def _draft(
     repairs: int,
     console: Console,
 ) -> None:
-    """Draft until nothing is open that the user answers.
+    """Draft until the user has answered all open questions.
 
     Raises:
-        ConfigError: something is open, or does not work.
+        ConfigError: a question stays open, or the draft does not work.
     """
     from llmzero_ray.tasks.drafting.base import UserChoices
 
@@ -175,10 +172,10 @@ def _draft(
 def _confirm(
     initialization: Initialization, config: SearchConfig, task: TaskFile, console: Console, *, yes: bool
 ) -> None:
-    """Show what was found and what will be trained, and have the user agree to it.
+    """Show the findings and the planned training, and ask the user to confirm.
 
     Raises:
-        LlmzeroError: they do not, or nobody can be asked.
+        LlmzeroError: the user declines, or there is no terminal.
     """
     for line in _summary(initialization, config, task):
         print_text(console, line)

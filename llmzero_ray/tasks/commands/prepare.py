@@ -1,7 +1,4 @@
-"""The command `prepare`: make the task of a task.yaml or of a search.yaml, and say what it holds.
-
-Not here: making it (llmzero_ray/tasks).
-"""
+"""The command `prepare`: make the task of a task.yaml or of a search.yaml, and say what it holds."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from llmzero_ray.tasks.sources.summary import Summary
 
 _SHARE = 0.05
-"""Share of the whole after which a long part of the work is reported again."""
+"""Share of the work after which a long step reports progress again."""
 
 
 def prepare(
@@ -45,7 +42,7 @@ def prepare(
         bool, typer.Option("--ray", help="read the rows of a task.yaml on the Ray cluster")
     ] = False,
 ) -> int:
-    """Make the task of a search.yaml or of a task.yaml, or see that it is there; say what it holds."""
+    """Make the task of a search.yaml or of a task.yaml unless it exists, and print a summary."""
     console = TerminalConsole()
     if is_task_file(recipes.path_of(config), on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
@@ -66,11 +63,11 @@ def prepare(
 def prepare_source_task(
     path: str, settings: list[str], console: Console, *, on_ray: bool = False
 ) -> PreparedTask:
-    """The task of a task.yaml, made where it is not there yet, after a summary of it was printed.
+    """Task of a task.yaml, created if missing, after printing a summary.
 
     Raises:
         ConfigError: the file is wrong.
-        TaskError: the task cannot be made, or another one is there.
+        TaskError: the task cannot be made, or another one exists there.
         StorageError: it cannot be written.
     """
     with _cluster() if on_ray else contextlib.nullcontext() as ray_shares:

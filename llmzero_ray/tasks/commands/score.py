@@ -56,7 +56,7 @@ def score(
         ),
     ] = False,
 ) -> int:
-    """Score the rows of a JSONL file; 0 when all were good.
+    """Score the rows of a JSONL file. Exits with 0 if all rows were valid.
 
     Raises:
         TaskError: the file cannot be read or holds no row, a row cannot be scored, or the reward cannot be

@@ -1,7 +1,4 @@
-"""The command `warm-start`: check everything, find or start a Ray, train, say what came out.
-
-Not here: the training (llmzero_ray/tasks/sft).
-"""
+"""The command `warm-start`: check the input, find or start Ray, train, and print the result."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from llmzero_ray.tasks.sft.job import Job
 
 _SHARE = 0.05
-"""Share of the training after which a step is reported again."""
+"""Share of the training after which progress is reported again."""
 
 
 def warm_start(
@@ -33,7 +30,7 @@ def warm_start(
     *,
     settings: options.Settings,
 ) -> int:
-    """Train a base model on a task's gold answers, or see that it has been done."""
+    """Train a base model on a task's gold answers, unless that has been done."""
     from llmzero_ray.tasks.sft.job import only_one, open_job, result_in
 
     console = TerminalConsole()
@@ -64,7 +61,7 @@ def _train(job: Job, console: Console) -> None:
 
 
 def _connect(config: SftConfig, console: Console) -> None:
-    """Join the cluster that is there, or start a private head with what this machine has."""
+    """Join the existing cluster, or start a private head with this machine's resources."""
     print_line(console, _actors.head.start_text())
     import ray
 
@@ -120,7 +117,7 @@ def _print_result(result: Mapping[str, Any], config: SftConfig, console: Console
 
 
 def _refuse_job_directory(config: SftConfig) -> None:
-    """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
+    """Reject paths in a submitted job's own directory, which is deleted with the cluster."""
     if "working_dir_files" in Path(config.output).parts:
         raise ConfigError(
             f"output is {config.output}, inside the job's temporary copy of the files; give an absolute path "

@@ -1,6 +1,6 @@
 """Records of drafting (data profile, task, reward, open questions) and the protocol of its agents.
 
-Frozen values. Not here: the agents (expert_agents.py, llm_agents.py).
+Frozen values.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Column:
     filled: int
     """Sampled rows in which it is not empty."""
     distinct: int | None
-    """Distinct values; None: some are longer than `sampling.SHORT`."""
+    """Number of distinct values, or None if some are longer than `sampling.SHORT`."""
     longest: int
     """Characters of the longest value."""
     common: tuple[str, ...]
-    """Its values, the most frequent first, where there are few short ones."""
+    """Values of the column, most frequent first, if they are few and short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +43,17 @@ class Table:
     opened: tuple[str, ...]
     """Files that were sampled; the others follow the same name pattern."""
     n_rows: int
-    """Of all files: counted where `exact`, else estimated."""
+    """Rows in all files: counted if `exact`, otherwise estimated."""
     exact: bool
     columns: tuple[Column, ...]
     rows: tuple[Row, ...] = field(repr=False)
     """The sample: whole rows from the heads of the opened files."""
     within: tuple[Column, ...] = ()
-    """What stands within columns: the keys of objects as `answer.value`, the roles of chats as
-    `messages.user`."""
+    """Nested columns: the keys of objects as `answer.value`, the roles of chats as `messages.user`."""
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
-        """The columns, each followed by what stands within it."""
+        """The columns, each followed by its nested ones."""
         return tuple(
             each
             for column in self.columns
@@ -62,7 +61,7 @@ class Table:
         )
 
     def column(self, name: str) -> Column | None:
-        """The column of that name, or what stands under it within one."""
+        """Column or nested column of that name, or None."""
         return next((column for column in self.all_columns if column.name == name), None)
 
 
@@ -96,7 +95,7 @@ class OpenQuestion:
 
     @property
     def listed_choices(self) -> str:
-        """`One of: a, b.`; empty: anything."""
+        """`One of: a, b.`, or empty if anything is allowed."""
         return f"One of: {', '.join(self.choices)}." if self.choices else ""
 
 
@@ -127,8 +126,8 @@ class TaskSpec:
     description: str
     """A few sentences, Markdown."""
     template: str | None
-    """Prompt template with `{column}` placeholders, without instructions on the answer's format; None:
-    open."""
+    """Prompt template with `{column}` placeholders, without instructions on the answer's format. None if not
+    decided yet."""
     answer: str | None
     choices: tuple[str, ...] = ()
     answer_form: AnswerForm = "letter"
@@ -141,10 +140,10 @@ class TaskSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardSpec:
-    """How responses are scored. Result of the reward writer."""
+    """Reward of the draft, the result of the reward writer."""
 
     kind: RewardKind | None
-    """None: open."""
+    """Kind of reward, or None if not decided yet."""
     options: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
     """For python: a whole module with `compute_score`."""
@@ -173,13 +172,13 @@ class TaskFeatures:
     n_train: int
     kind: RewardKind | None
     prompt_tokens: int
-    """Of the longest sampled prompt, estimated."""
+    """Estimated tokens of the longest sampled prompt."""
     answer_tokens: int
-    """Of the longest sampled answer, estimated."""
+    """Estimated tokens of the longest sampled answer."""
     n_labels: int | None
-    """Distinct answers of the sample; None: the answers are long."""
+    """Distinct answers of the sample, or None if the answers are long."""
     response_cap: int | None = None
-    """Cap of a rollout in tokens that the user has chosen; None: it follows from the answers."""
+    """Cap of a response in tokens that the user has chosen. If None, it is derived from the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
 """Which column of a table is the question, which the answer, and which hold the options of multiple choice.
 
-Rules on column names and sampled values. What they cannot decide becomes an open question; what the user has
-chosen is taken as it is. Not here: which reward fits the answers (reward_rules.py), reading files
-(inspect_data.py).
+These are rules on column names and sampled values. Undecided points become open questions, and the user's
+choices are final.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ _ANSWER = (
     "golden_answers", "answers", "response", "completion", "reward_model_ground_truth",
 )  # fmt: skip
 _ROW_NAMES = ("id", "idx", "index", "uid", "uuid", "row", "row_id", "row_number", "hash")
-"""Of columns that name a row: none of them is taken for an answer because no other column is left."""
+"""Names of columns that identify a row. Such a column is never taken for the answer merely because no other
+is left."""
 _ANSWER_KINDS = ("text", "number", "truth value", "list")
 
 
@@ -216,7 +216,8 @@ def _open_columns(table: Table, question: str | None, answer: str | None) -> lis
 
 
 def _template(table: Table, question: str, answer: str | None, choices: tuple[str, ...]) -> str:
-    """Context first, then the question with what an instruction is about, then the options."""
+    """Prompt template: context first, then the question with the input of an instruction, then the
+    options."""
     system = question.removesuffix(_USER) + ".system" if question.endswith(_USER) else None
     context = [
         column.name
@@ -318,14 +319,14 @@ class AnswerFit:
     """Share of answers that identify an option, for each answer form."""
 
     shares: Mapping[AnswerForm, float]
-    """Of the rows that fit."""
+    """Share of rows that fit each form."""
     form: AnswerForm | None
-    """The form that fits; None: none does, or several do and disagree on the option."""
+    """The form that fits. None if none does, or if several do and disagree on the option."""
     one_letter: bool
     """Nearly always the same letter is right, so that the position reveals the answer."""
 
     def describe(self) -> str:
-        """The shares in words."""
+        """Description of the shares."""
         return ", ".join(f"{form} {share:.0%}" for form, share in self.shares.items())
 
     def fits(self, form: AnswerForm) -> bool:
@@ -385,10 +386,10 @@ def _flat(value: Any) -> bool:
 
 
 def fit_answers(table: Table, answer: str, choices: tuple[str, ...]) -> AnswerFit:
-    """The fit of each answer form, computed with the adapter that will read the rows.
+    """Fit of each answer form, computed with the adapter that will read the rows.
 
     Raises:
-        ConfigError: the columns' names cannot stand in a task.yaml.
+        ConfigError: the columns' names are not allowed in a task.yaml.
     """
     truths = {form: _truths(table, answer, choices, form) for form in ANSWER_FORMS}
     shares = {form: sum(each is not None for each in truths[form]) / len(table.rows) for form in ANSWER_FORMS}
@@ -404,7 +405,7 @@ def fit_answers(table: Table, answer: str, choices: tuple[str, ...]) -> AnswerFi
 
 
 def _truths(table: Table, answer: str, choices: tuple[str, ...], form: AnswerForm) -> list[str | None]:
-    """The letter of each row; None: the answer identifies no option."""
+    """Letter of each row, or None if its answer identifies no option."""
     task = parse_task_file(
         {
             "name": "trial",

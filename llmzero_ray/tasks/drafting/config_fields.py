@@ -1,7 +1,4 @@
-"""Fields of task.yaml and search.yaml for a task and its reward, and the features that rank recipes.
-
-Not here: writing them to files (draft_files.py), validating them on rows (task_validation.py).
-"""
+"""Fields of task.yaml and search.yaml for a task and its reward, and the features that rank recipes."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_f
 REWARD_FILE = "reward.py"
 _SIZES = {"n_train": 5_000, "n_val": 500, "n_test": 500}
 _HELD_OUT_SHARE = 10
-"""One row in this many is held out for each of the two other splits, where there are few."""
+"""One row in this many is held out for each of the two other splits, if there are few rows."""
 _SPLIT = {
     "test_files": re.compile(r"(?:^|[/_.-])(?:test|eval|evaluation)(?:[/_.-]|$)", re.IGNORECASE),
     "val_files": re.compile(r"(?:^|[/_.-])(?:val|valid|validation|dev)(?:[/_.-]|$)", re.IGNORECASE),
 }
 _CHARS_PER_TOKEN = 3
-"""Of ASCII text, a conservative estimate; any other character counts as one token."""
+"""ASCII characters per token, a conservative estimate. Any other character counts as one token."""
 _TEMPLATE_TOKENS, _PROMPT_STEP, _STEP = 128, 256, 256
 _EXTRA_TOKENS = {"exact_match": 512, "regex": 768}
 _REASONING_TOKENS = 1_024
@@ -38,7 +35,7 @@ _STEPS_PER_EPOCH = 8
 def task_fields(spec: TaskSpec, reward: RewardSpec, folder: Path) -> dict[str, Any]:
     """Fields of task.yaml in order; an open field is None.
 
-    File names are absolute, below `folder`; the reward's code is expected beside task.yaml.
+    File names are absolute, below `folder`; the reward's code is expected next to task.yaml.
     """
     places = _files_by_split(spec.table.files, folder)
     prompt = None if spec.template is None else spec.template + _instruction(reward.instruction)
@@ -76,7 +73,7 @@ def _files_by_split(files: tuple[str, ...], folder: Path) -> dict[str, list[str]
 
 
 def sizes(spec: TaskSpec) -> dict[str, int]:
-    """Rows of each split: the usual ones, or what the table has."""
+    """Rows of each split: the usual number, or as many as the table has."""
     held_out = max(1, min(_SIZES["n_val"], spec.table.n_rows // _HELD_OUT_SHARE))
     left = max(1, spec.table.n_rows - 2 * held_out)
     return {"n_train": min(_SIZES["n_train"], left), "n_val": held_out, "n_test": held_out}
@@ -129,7 +126,7 @@ def prompt_of(spec: TaskSpec, row: Row) -> str:
 
 
 def response_tokens(features: TaskFeatures) -> int:
-    """Cap of a rollout at the root, in tokens: the user's, else twice the longest answer, plus room for
+    """Cap of a rollout at the root, in tokens: the user's, otherwise twice the longest answer plus tokens for
     reasoning."""
     if features.response_cap is not None:
         return features.response_cap

@@ -1,6 +1,6 @@
 """A data profile as prompt text: bounded in length, with all text from the files quoted as data.
 
-File and column names are untrusted text too, and are quoted as well. Not here: profiling (inspect_data.py).
+File and column names are untrusted text too, and are quoted as well.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _column_line(column: Column, n_rows: int) -> str:
 
 
 def shortened(text: str, limit: int = _CELL) -> str:
-    """The beginning of a text on one line; `\\n` stands for a line break."""
+    """The beginning of a text on one line, with `\\n` for line breaks."""
     return one_line(_in_one(text[: limit + 1]), limit)
 
 

@@ -1,7 +1,6 @@
 """The drafting pipeline: describe the task, write and validate a reward, rank the recipes.
 
-Nothing is prepared or trained. Not here: the agents (expert_agents.py, llm_agents.py), the files of a draft
-(draft_files.py), the command line (cli/draft.py).
+Nothing is prepared or trained.
 """
 
 from __future__ import annotations
@@ -40,15 +39,16 @@ class Draft:
     spec: TaskSpec
     reward: RewardSpec
     ranking: RecipeRanking | None
-    """None: template or answer column is open, so that no search can be suggested."""
+    """Ranking of recipes. None if the template or the answer column is not decided, so no search can be
+    suggested."""
     trial: TaskValidation | None
-    """None: a field is open, so that the task could not be validated."""
+    """Result of the validation. None if a field is not decided, so the task could not be validated."""
     attempts: tuple[RewardAttempt, ...]
     """Rewards that failed their validation, oldest first."""
     fields: Mapping[str, Any]
-    """Of task.yaml."""
+    """Fields of task.yaml."""
     search: Mapping[str, Any] | None
-    """Of search.yaml."""
+    """Fields of search.yaml."""
 
     @property
     def open(self) -> tuple[OpenQuestion, ...]:
@@ -120,7 +120,7 @@ _MEDIA = {"image", "images", "video", "videos", "audio", "audios"}
 
 
 def _with_doubts(spec: TaskSpec) -> TaskSpec:
-    """The task with a doubt for columns that it does not use, and for questions that stand in many rows."""
+    """The task with doubts about unused columns and about questions that occur in many rows."""
     if spec.template is None or spec.answer is None:
         return spec
     doubts, table = list(spec.doubts), spec.table

@@ -1,7 +1,5 @@
-"""The files of a draft as text, and writing them: without `force`, either all are written or none is changed.
-
-Not here: the fields of task.yaml and search.yaml (config_fields.py).
-"""
+"""The files of a draft as text, and writing them: without `force`, either all are written or none is
+changed."""
 
 from __future__ import annotations
 
@@ -159,7 +157,7 @@ def search_yaml(fields: Mapping[str, Any], ranking: RecipeRanking) -> str:
 
 
 def description_md(spec: TaskSpec, evidence: Sequence[str], ranking: RecipeRanking | None) -> str:
-    """description.md: the task in words, the evidence for its columns, and what to check."""
+    """Text of description.md: the task, the evidence for its columns, and what to check."""
     parts = [f"# {spec.name}", spec.description]
     for head, lines in (("Why it was read so", evidence), ("To be checked", spec.doubts)):
         if lines:

@@ -1,7 +1,4 @@
-"""The drafting agents without a language model: rules; what they cannot decide stays open.
-
-Not here: the rules (column_roles.py, reward_rules.py, recipes.py).
-"""
+"""Drafting agents without a language model, based on rules. Undecided points stay open."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ class ExpertDraftingAgents:
 
 
 def pick_table(profile: DataProfile, user: UserChoices) -> Table:
-    """The table that the user chose, else the largest.
+    """The table that the user chose, otherwise the largest.
 
     Raises:
         ConfigError: there is no table of that number.
@@ -117,7 +114,8 @@ def task_name(folder: Path) -> str:
 
 
 def licence_of(profile: DataProfile) -> str | None:
-    """The licence in the front matter of a README; None: none, or several different ones."""
+    """Licence in the front matter of a README. None if there is none, or if there are several different
+    ones."""
     found = [match[1] for text in profile.texts.values() if (match := _LICENCE.search(text))]
     return found[0].strip() if len(set(found)) == 1 else None
 

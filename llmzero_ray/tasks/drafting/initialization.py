@@ -1,8 +1,7 @@
 """The initialization of a search: the drafting agents' work, journalled and billed as its first part.
 
-Whatever is drafted, asked and decided is in the journal before anything follows from it, and every call of a
-model is kept with node 0: a command that was interrupted goes on from there, and asks nothing a second time.
-Not here: the agents (draft.py), the user's side of it (cli/initialize.py).
+All drafts, questions and decisions are journalled before they take effect, and every model call is stored
+with node 0. An interrupted command continues from there and asks nothing twice.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from llmzero_ray.utils.text import plural
 
 _EDITABLE = (TASK, SEARCH, DESCRIPTION, REWARD_FILE)
 _NODE = 0
-"""Whose folder keeps the calls: the root trains what they decide."""
+"""Node whose folder stores the calls: the root, which trains their decisions."""
 
 
 @contextlib.contextmanager
@@ -92,7 +91,7 @@ class Initialization:
 
     @property
     def core(self) -> CoordinatorCore:
-        """What the journal says."""
+        """State of the search from its journal."""
         return self._core
 
     @property
@@ -117,13 +116,13 @@ class Initialization:
 
     @property
     def needs_draft(self) -> bool:
-        """Whether nothing is drafted yet, or something that does not work and that nobody mended."""
+        """Whether there is no draft yet, or one that does not work and has not been fixed."""
         drafted = self._core.drafted
         missing = not all((self.paths.initialization / name).is_file() for name in (TASK, SEARCH))
         return drafted is None or missing or (bool(drafted.problems) and not self.edited)
 
     def decide(self, choices: UserChoices) -> None:
-        """Take over decisions of the user, beside those of before; others than before ask for another draft.
+        """Apply the user's decisions in addition to earlier ones. Changed decisions require another draft.
 
         Raises:
             StorageError: they differ, and files of the last draft were edited.
@@ -222,7 +221,7 @@ class Initialization:
         return JournalledBudget(ledger, self._post), ledger
 
     def _book_lost(self) -> None:
-        """Journal the calls in which an earlier command died: as recorded, where their answer was kept, else
+        """Journal the calls in which an earlier command died: as recorded if the answer was stored, otherwise
         at their worst case."""
         booked = {(event.call, event.prompt) for event in self._calls}
         for name, record in recorded_calls(self.paths.agents(_NODE)).items():

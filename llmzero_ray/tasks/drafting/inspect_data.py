@@ -1,7 +1,6 @@
 """Profile a folder of data: tables with column statistics, README and licence texts, skipped files.
 
-No model is called, and nothing outside the folder is read. Not here: the profile as prompt text
-(data_prompt.py).
+No model is called, and nothing outside the folder is read.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TABLE_ROWS = 800
 _DEPTH = 2
 """Objects within objects that are looked into."""
 FEW = 20
-"""Most distinct values of a column that are listed, and most keys of an object that are columns."""
+"""Maximum distinct values of a column that are listed, and maximum keys of an object that become columns."""
 
 
 def inspect_data(folder: Path) -> DataProfile:
@@ -122,7 +121,7 @@ def _named_alike(listing: FolderListing, opened: Iterable[str]) -> Iterable[str]
 
 
 def _within(name: str, rows: Sequence[Row]) -> Iterable[Column]:
-    """What stands within a column: an object's keys, a chat's roles."""
+    """Nested columns: an object's keys, a chat's roles."""
     values = [value for row in rows if _is_filled(value := value_at(row, name))]
     keys = dict.fromkeys(key for value in values for key in _keys(value))
     if name.count(".") < _DEPTH and len(keys) <= FEW:

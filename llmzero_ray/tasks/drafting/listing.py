@@ -1,7 +1,4 @@
-"""The files of a folder, grouped by name pattern: bounded in number and depth, without following links.
-
-Not here: their content (sampling.py).
-"""
+"""The files of a folder, grouped by name pattern: bounded in number and depth, without following links."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class FolderListing:
     """Names relative to the folder, with forward slashes."""
 
     groups: dict[str, list[str]] = field(default_factory=dict)
-    """Pattern of a name -> the data files of that pattern, sorted; `#` stands for a number."""
+    """Pattern of a name -> the data files of that pattern, sorted. `#` replaces a number."""
     texts: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     n_files: int = 0
@@ -72,7 +69,7 @@ def list_files(folder: Path) -> FolderListing:
 
 
 def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
-    """(file name, reason for skipping it; empty: it is read)."""
+    """(file name, reason for skipping it, or empty if it is read)."""
     pending = [("", 0)]
     while pending:
         prefix, depth = pending.pop()

@@ -1,8 +1,7 @@
-"""The drafting agents on a language model, with the rules as fallback.
+"""Language-model drafting agents, with the rules as fallback.
 
-Every response is validated and retried once; what is still wrong comes from the rules. When the model cannot
-be reached or the budget is used up, the rules do everything. Not here: prompts (prompts/drafting/), checks
-(response_checks.py).
+Every response is validated and retried once; the rules replace fields that are still wrong. If the model
+cannot be reached or the budget is used up, the rules do everything.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class LlmDraftingAgents:
         stops_at_cap: bool = False,
         attempt: int = 0,
     ) -> None:
-        """`strict`: the server enforces the schemas; `secret`: the API key, redacted in every prompt; `cap`:
-        what the limit of dollars is called; `stops_at_cap`: an agent that may not be asked raises
-        CapReachedError; `attempt` names the records of the calls."""
+        """With `strict`, the server enforces the schemas. `secret` is the API key, redacted in every prompt.
+        `cap` is the name of the dollar limit. With `stops_at_cap`, an agent beyond the cap raises
+        CapReachedError. `attempt` is part of the names of call records."""
         self._client, self._ledger, self._expert = client, ledger, ExpertDraftingAgents()
         self._request = partial(drafting_request, strict=strict, secret=secret)
         self._cap, self._stops_at_cap, self._attempt = cap, stops_at_cap, attempt

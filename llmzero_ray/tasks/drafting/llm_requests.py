@@ -43,7 +43,7 @@ class DescriptorSchema(ResponseSchema):
     answer_form: Literal["letter", "text", "index"]
     """For multiple choice: what the answer column holds; index counts from 0. Else letter."""
     licence: Text | None
-    """Of the data, where it is stated."""
+    """Licence of the data, if stated."""
     doubts: Texts
     """What a person should check, a sentence each; empty where nothing is doubtful."""
 

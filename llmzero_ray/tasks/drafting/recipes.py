@@ -1,7 +1,6 @@
 """The training recipes of prompts/recipes.yaml, and the rules that rank them for a task.
 
-A recipe is a set of hyper-parameters of VeRL's GRPO trainer that `root.overrides` accepts. Not here: the
-hyper-parameters themselves (hyperparameters/).
+A recipe is a set of hyper-parameters of VeRL's GRPO trainer that `root.overrides` accepts.
 """
 
 from __future__ import annotations

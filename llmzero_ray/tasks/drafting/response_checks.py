@@ -1,7 +1,6 @@
 """Checks of a language model's drafting responses beyond their schema.
 
-A response with problems is requested once more; after that the rules replace what is still wrong. Not here:
-requests (llm_requests.py), validating a reward on rows (task_validation.py).
+A response with problems is requested once more; after that the rules replace wrong fields.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 def descriptor_problems(
     response: DescriptorSchema, profile: DataProfile, user: UserChoices
 ) -> Mapping[str, str]:
-    """Field -> problem, in words for the model; empty: the response can be used."""
+    """Field -> problem, as text for the model. Empty if the response can be used."""
     problems: dict[str, str] = {}
     n_tables = len(profile.tables)
     if not 1 <= response.table <= n_tables:
@@ -110,7 +109,7 @@ def _emptiness(table: Table, name: str) -> float:
 
 
 def selector_problems(response: SelectorSchema) -> list[str]:
-    """Problems of a recipe ranking; empty: it can be used."""
+    """Problems of a recipe ranking. Empty if it can be used."""
     known = recipes()
     unknown = [name for name in response.ranking if name not in known]
     if unknown or not response.ranking or len(set(response.ranking)) < len(response.ranking):
@@ -125,7 +124,7 @@ def complete_ranking(names: list[str], by_rules: tuple[str, ...]) -> tuple[str, 
 
 
 def reward_problems(response: RewardSchema, spec: TaskSpec) -> list[str]:
-    """Problems of a reward that show without running it; empty: it can be validated on rows."""
+    """Problems of a reward that are visible without running it. Empty if it can be validated on rows."""
     if (response.kind == "mcq") != bool(spec.choices) and response.kind != "python":
         held = f"has the options {', '.join(spec.choices)}" if spec.choices else "has no options"
         return [f"kind is {response.kind}, but the task {held}: mcq belongs to options, and they to it"]

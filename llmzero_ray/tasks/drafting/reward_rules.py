@@ -1,7 +1,4 @@
-"""The reward for a task by the form of its answers: one of the shipped rewards, or an open question.
-
-Not here: rewards as new code (llm_agents.py), validating a reward (task_validation.py).
-"""
+"""The reward for a task by the form of its answers: one of the shipped rewards, or an open question."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ INSTRUCTIONS = {
 
 
 def choose_reward(spec: TaskSpec, user: UserChoices) -> RewardSpec:
-    """The user's reward, else the one that fits the answers of the sample.
+    """The user's reward, otherwise the one that fits the answers of the sample.
 
     Raises:
         ConfigError: `user.reward` is not a reward.
@@ -155,7 +152,7 @@ def _of_kind(kind: str, evidence: str, **options: bool) -> RewardSpec:
 
 
 def _shape(texts: Sequence[str]) -> str | None:
-    """The common shape of all answers as a pattern, such as `\\d{4}-\\d{2}-\\d{2}`; None: they differ."""
+    """Common shape of all answers as a pattern, such as `\\d{4}-\\d{2}-\\d{2}`. None if they differ."""
     shapes = {_pattern(text) for text in texts}
     if len(texts) < _SHAPE_ROWS or len(shapes) != 1 or len(texts[0]) < _MIN_SHAPE:
         return None

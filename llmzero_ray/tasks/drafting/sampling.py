@@ -1,7 +1,4 @@
-"""The first rows of a data file and the beginning of a text file, from a bounded head of it.
-
-Not here: reading whole files (tasks/sources/readers.py), what the rows mean.
-"""
+"""The first rows of a data file and the beginning of a text file, from a bounded head of it."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ class Sample:
 
     rows: tuple[dict[str, Any], ...]
     n_rows: int
-    """Of the whole file; estimated unless `exact`."""
+    """Rows of the whole file: counted if `exact`, otherwise estimated."""
     exact: bool
     bytes: int
-    """Of the whole file."""
+    """Size of the whole file."""
 
 
 def sample_rows(path: Path) -> Sample:

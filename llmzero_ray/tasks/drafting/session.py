@@ -1,7 +1,4 @@
-"""Who answers in one drafting: rules, or a language model with a key, a price and a cap.
-
-Not here: the agents (llm_agents.py, expert_agents.py), the journal of a search (initialization.py).
-"""
+"""Who answers in one drafting: rules, or a language model with a key, a price and a cap."""
 
 from __future__ import annotations
 
@@ -122,12 +119,12 @@ class SearchCalls:
     report: Report
     """Keeps and journals a call."""
     attempt: int
-    """How often the user decided something else before; in the names of the records."""
+    """Number of earlier changes of the user's decisions, used in the names of the records."""
 
 
 def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSession:
-    """The agents that initialize a search with these settings: of a language model, of its recorded answers,
-    else the rules.
+    """The agents that initialize a search with these settings: on a language model, on its recorded answers,
+    or on rules.
 
     Raises:
         ConfigError: no price is known, a package is missing, or there is nothing to replay.

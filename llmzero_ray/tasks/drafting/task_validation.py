@@ -37,7 +37,7 @@ class TaskValidation:
 
     n_rows: int
     findings: tuple[str, ...]
-    """Problems to be fixed; empty: the draft works."""
+    """Problems to fix. Empty if the draft works."""
     accuracies: Mapping[str, float | None]
     """Mean reward of gold, empty and garbage answers; empty when preparation failed before."""
     gate: tuple[tuple[str, ...], ...]

@@ -1,8 +1,7 @@
 """`chain_sum`: add and subtract four to six one-digit numbers; reasoning-gym's generator, its prose stripped.
 
-The prompt `5-1-9+0-5` is answered by `#-10`, or by partial sums and then the answer. Not here:
-reasoning-gym's other generators, or its scorer, which pays for parts of an answer.
-Source: Stojanovski et al. 2025, reasoning-gym (generator `chain_sum`).
+The prompt `5-1-9+0-5` is answered by `#-10`, or by partial sums and then the answer. Source: Stojanovski et
+al. 2025, reasoning-gym (generator `chain_sum`).
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _STREAM_LENGTH = 5_000_000
 
 
 class ChainSum:
-    """Left-to-right sums; answers lie between -45 and 54.
+    """Left-to-right sums with answers between -45 and 54.
 
-    The demonstrations are flawed: where an expression starts with 4 to 9 most of them do not mark the answer.
-    So a model that has learnt to add well still answers only about four in ten problems, and has something to
-    improve that sampling finds. (Stopping early instead gives that accuracy too, but it depends on the seed,
-    .15 to .55, and reinforcement then moves the model little: what it lacks is the skill itself.)
+    The demonstrations are flawed: if an expression starts with 4 to 9, most of them do not mark the answer.
+    So a model that adds well still answers only about four in ten problems, and sampling finds the
+    improvement. (Stopping early instead gives that accuracy too, but it depends on the seed, .15 to .55, and
+    reinforcement then moves the model little: what it lacks is the skill itself.)
     """
 
     name = "chain_sum"

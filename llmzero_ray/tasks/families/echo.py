@@ -2,8 +2,7 @@
 
 For tests and first tries: its model is warm-started in seconds. The demonstrations are mostly wrong for
 digits 4 to 9, so a greedy model answers about four in ten prompts, whatever the machine's rounding, and
-sampling still finds the right digit. Not here: anything hard; use `chain_sum` or `register` for a search
-worth looking at.
+sampling still finds the right digit. Too easy for a search worth looking at; use `chain_sum` or `register`.
 """
 
 from __future__ import annotations

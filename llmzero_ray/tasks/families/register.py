@@ -1,8 +1,8 @@
 """`register`: run three to eight operations of a register machine modulo 10.
 
-The prompt `7+4*3-9..` gives the start value and the operations, padded on the right to eight of them: a
-constant distance between an operation and the step that answers it is what lets a tiny model learn the chain
-at all. Answered by `#4`, or by the register after each operation and then the answer.
+The prompt `7+4*3-9..` gives the start value and the operations, padded on the right to eight of them: a tiny
+model can only learn the chain if the distance between an operation and the step that answers it is constant.
+Answered by `#4`, or by the register after each operation and then the answer.
 """
 
 from __future__ import annotations

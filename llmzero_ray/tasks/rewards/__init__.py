@@ -6,6 +6,4 @@ finds them by data_source. The other files are their parts. Rewards run on threa
 the process that embeds VeRL, without a time limit: each one bounds its own work, raises nothing, prints
 nothing, and returns the same keys for every row: `score`, `acc`, `fmt_ok` (floats in [0, 1]) and `pred` (the
 answer as it was compared).
-
-Not here: scores over many rows (aggregate.py), trying a reward before a search (reward_validation).
 """

@@ -1,7 +1,4 @@
-"""The letter of a multiple-choice answer.
-
-Not here: which letters a task offers (ssmr.py, wildsci.py, mcq.py).
-"""
+"""The letter of a multiple-choice answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Where the answer stands in a response, and the result that every reward returns.
 
-All searches are linear in the response, and nothing beyond `MAX_CHARS` of it is looked at. Not here: what an
-answer is worth (one file a task), letters (choice_letter.py), JSON fields (json_field.py).
+All searches are linear in the response, and nothing beyond `MAX_CHARS` of it is looked at.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ Result: TypeAlias = dict[str, float | str]
 """`score`, `acc`, `fmt_ok`: floats in [0, 1]; `pred`: str."""
 
 MAX_CHARS = 100_000
-"""Of a response after its thoughts, counted from the end; answers stand at the end."""
+"""Characters read of a response after its thoughts, counted from the end, where answers stand."""
 MAX_PREDICTION = 128
 """Characters of `pred` that are kept."""
 
@@ -71,10 +70,8 @@ def last_tagged(text: str) -> str | None:
 
 
 def marked_or_whole(text: str) -> str:
-    """What stands in the last box, else in the last `<answer>`, else all of `text`; trimmed.
-
-    A box that was begun never falls through: unbalanced, it holds nothing.
-    """
+    """Content of the last box, otherwise of the last `<answer>`, otherwise all of `text`, trimmed. An
+    unbalanced box counts as an empty one."""
     if has_box(text):
         return (last_boxed(text) or "").strip()
     tagged = last_tagged(text)
@@ -100,7 +97,7 @@ def result(*, right: bool, found: bool, pred: str, format_bonus: Any = 0.0, fact
 
 
 def share(value: Any) -> float:
-    """`value` clipped to [0, 1]; 0 for what is no number."""
+    """`value` clipped to [0, 1], or 0 if it is not a number."""
     if not isinstance(value, int | float) or value != value:  # NaN alone differs from itself
         return 0.0
     return float(max(0, min(1, value)))

@@ -1,7 +1,7 @@
 """Functional groups that ChemCoTBench adds and removes, as SMARTS.
 
 They overlap on purpose: a carboxyl group also counts as a hydroxyl group, and a thioether counts pairs of a
-sulfur and a saturated carbon. Not here: counting them (molecules.py).
+sulfur and a saturated carbon.
 """
 
 from __future__ import annotations

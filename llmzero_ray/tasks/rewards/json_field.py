@@ -1,7 +1,4 @@
-"""The answer field of a response that should be a JSON object.
-
-Not here: which keys a subtask has (chem_subtasks.py), what the field is worth (chemcot.py).
-"""
+"""The answer field of a response that should be a JSON object."""
 
 from __future__ import annotations
 

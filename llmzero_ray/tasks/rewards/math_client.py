@@ -1,8 +1,7 @@
 """Call math-verify in a child process (math_server.py), so that no answer can block the caller.
 
 One child per process, started with the first question and shared by all threads, one question at a time. It
-ends when its standard input closes: with this process, however that ends. Not here: the limits on one
-question (math_server.py).
+ends when its standard input closes: with this process, however that ends.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ a number, the answer is a numeral, a fraction, a percentage or a number in scien
 truth is another constant, no two numbers are left to add or multiply, and none to raise to a power. Where the
 truth has unknowns, or is such arithmetic itself, every equal expression counts.
 
-The process forks a worker and replaces it when a request kills it: after `CPU_LIMIT_S` seconds of
-processor time, or for memory. Such a request is answered with `killed`, others with their number and
-`true` or `false`. Both end when standard input closes.
-Run as a file; imports nothing of this project. Not here: the client (math_client.py).
+The process forks a worker and replaces it when a request kills it: after `CPU_LIMIT_S` seconds of processor
+time, or for memory. Such a request is answered with `killed`, others with their number and `true` or `false`.
+Both end when standard input closes. Run as a file; imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SPACED_QUOTIENT = re.compile(r"\s/\s|:")
 _OPERATION = re.compile(
     r"[+*×·^!]|[\d)}]\s*[-−]|\\(?!(?:frac|text|mathrm|mathbf|overline|quad|qquad|degree)\b)[A-Za-z]+"
 )
-"""What stands in the text of a number that was computed while it was parsed."""
+"""Operators in the text of a number that was computed while it was parsed."""
 
 
 def main() -> int:
@@ -126,7 +125,8 @@ def _is_value(library: Any, truth: list[Any], found: list[Any]) -> bool:
 
 
 def _sides(value: Any) -> list[Any]:
-    """The sides of an equation or of a chain of them; the only element of a set; else the object itself."""
+    """Sides of an equation or of a chain of equations, the only element of a set, otherwise the object
+    itself."""
     kind = type(value).__name__
     if kind == "And":
         chain = [_sides(part) for part in value._unsorted_args]
@@ -186,7 +186,7 @@ def _is_fraction(value: Any) -> bool:
 
 
 def _factors(value: Any) -> list[Any]:
-    """The factors of a product, numbers first; of anything else none."""
+    """Factors of a product, numbers first. Empty for anything else."""
     if not getattr(value, "is_Mul", False):
         return []
     parts = [part for factor in value.args for part in _factors(factor) or [factor]]

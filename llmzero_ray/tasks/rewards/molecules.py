@@ -2,8 +2,7 @@
 molecules.
 
 Molecules are read under caps on length and atoms, so that each question takes milliseconds; RDKit's own log
-is switched off in the process. Works without RDKit installed: then nothing is a molecule. Not here: rewards
-(chemcot.py), SMARTS (functional_groups.py).
+is switched off in the process. Works without RDKit installed: then nothing is a molecule.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def similarity(first: Molecule, second: Molecule) -> float:
 
 
 def n_groups(molecule: Molecule, group: str) -> int:
-    """How often a functional group of `SMARTS` occurs."""
+    """Number of occurrences of a functional group of `SMARTS`."""
     own = len(molecule.GetSubstructMatches(_pattern(group)))
     return own - n_groups(molecule, LESS[group]) if group in LESS else own
 

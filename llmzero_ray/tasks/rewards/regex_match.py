@@ -20,7 +20,7 @@ from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 TIMEOUT_S = 0.25
 MAX_CHARS = 20_000
-"""Of the response, counted from its end."""
+"""Characters read of the response, counted from its end."""
 MAX_PATTERN = 1_000
 
 

@@ -1,7 +1,7 @@
 """Options of a generic reward: VeRL's `reward_kwargs`, or a JSON object beside each row.
 
 A row carries its options as JSON text in `extra_info["reward_options"]`, so that all rows keep one Arrow
-schema and a task needs no file of its own. Not here: what the options mean (one file a kind).
+schema and a task needs no extra file.
 """
 
 from __future__ import annotations

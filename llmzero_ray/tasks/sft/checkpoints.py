@@ -2,13 +2,11 @@
 
     checkpoints/TURN/checkpoint-40/    weights, optimizer, random states, the Trainer's state, manifest.json
 
-A checkpoint exists when its manifest does and every file matches it; the Trainer's and DeepSpeed's writers
-leave half a checkpoint under its full name when they are killed. Each command has a directory (its turn), so
-that a worker that outlived a killed command can never overwrite what its successor writes. Ray Train's own
-checkpoints are not used: it lists them in a file that is overwritten in place, so that a kill at the wrong
-moment loses them all.
-
-Not here: what is in one (transformers), the result (models.py).
+A checkpoint exists if its manifest does and every file matches it, because a killed writer (the Trainer's or
+DeepSpeed's) leaves half a checkpoint under its final name. Each command has its own directory (its turn), so
+that a worker that outlives a killed command never overwrites its successor's files. Ray Train's own
+checkpoints are not used: it lists them in a file that is overwritten in place, so a kill at the wrong time
+loses them all.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ _PREFIX = "checkpoint-"
 
 
 def newest(output: Path) -> Path | None:
-    """The newest checkpoint below an output directory that can be used; None: there is none. Damaged ones
-    are passed over."""
+    """Newest usable checkpoint below an output directory, or None. Damaged ones are skipped."""
     for path in sorted(_all(output), key=step_of, reverse=True):
         problem = problem_of(path)
         if problem is None:

@@ -1,7 +1,4 @@
-"""The configuration of a warm start: `warm_start.yaml`, every field with default, bound, unit and meaning.
-
-Not here: reading the task (gold.py), whether the machines can do it (the command line).
-"""
+"""The configuration of a warm start: `warm_start.yaml`, every field with default, bound, unit and meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file
 from llmzero_ray.tasks.task_yaml import Names
 
 CHANGEABLE = ("checkpoint_every", "checkpoints_kept", "max_failures", "start_timeout_s")
-"""Fields that an interrupted warm start may go on with other values of: none of them touches the weights."""
+"""Fields whose values an interrupted warm start may change: none of them affects the weights."""
 _MAX_SEED = 2**31 - 1
 
 
@@ -70,25 +67,25 @@ class SftConfig(StrictModel):
     final_lr_share: float = Field(0.05, ge=0, le=1)
     """Learning rate at the last step, as a share of the peak; it falls linearly."""
     weight_decay: float = Field(0.01, ge=0, le=1)
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""
     max_length: int = _unit(2048, "tokens", ge=2)
     """Longest prompt and response together; longer items are left out and counted."""
     n_val: int = _unit(512, "items", ge=1)
-    """Most validation items that the held-out loss is measured on, the first ones of the split."""
+    """Maximum validation items for the held-out loss: the first ones of the split."""
     seed: int = Field(0, ge=0, le=_MAX_SEED)
-    """Of the order of the items, and of the adapter's initial weights."""
+    """Seed of the order of the items, and of the adapter's initial weights."""
 
     workers: int = _unit(1, "workers", ge=1)
     """Training processes; each takes cpus_per_worker CPUs, and one GPU with use_gpu."""
     use_gpu: bool = False
-    """Train on GPUs, with NCCL; false: on CPUs, with gloo."""
+    """Train on GPUs with NCCL. If false, on CPUs with gloo."""
     cpus_per_worker: int = _unit(1, "CPUs", ge=1)
     """CPUs, and on CPUs also threads, of one worker."""
     zero_stage: Literal[0, 1, 2, 3] = 2
-    """What DeepSpeed divides among the workers: 0 nothing, 1 optimizer states, 2 gradients, 3 weights, each
-    with what stands before it."""
+    """What DeepSpeed shards over the workers: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
+    weights."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights; auto: bfloat16 on GPUs, with float32 copies in the optimizer, and float32 on
     CPUs."""
@@ -96,13 +93,13 @@ class SftConfig(StrictModel):
     """Compute activations twice instead of keeping them: less memory, about a third more time."""
 
     checkpoint_every: int = _unit(100, "training steps", ge=1)
-    """Steps between two full checkpoints, from which an interrupted warm start goes on."""
+    """Steps between two full checkpoints, from which an interrupted warm start continues."""
     checkpoints_kept: int = _unit(1, "checkpoints", ge=1)
     """Newest checkpoints that stay; all are removed at the end."""
     max_failures: int = _unit(3, "failures", ge=0)
-    """Lost workers after which the training goes on from its newest checkpoint by itself."""
+    """Maximum worker losses after which the training automatically continues from its newest checkpoint."""
     start_timeout_s: float = _unit(120.0, "seconds", gt=0)
-    """How long to wait for the workers' CPUs and GPUs on a cluster that others use too."""
+    """Seconds to wait for the workers' CPUs and GPUs on a cluster that others also use."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SftConfig:

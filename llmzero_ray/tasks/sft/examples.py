@@ -1,7 +1,6 @@
 """Conversations as tokens: the examples that a training reads.
 
-Needs a tokenizer. Not here: where conversations come from (gold.py), which examples form a batch and how
-they are padded (trainer.py).
+Needs a tokenizer.
 """
 
 from __future__ import annotations

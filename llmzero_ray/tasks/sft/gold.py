@@ -1,7 +1,4 @@
-"""The examples of a prepared task: each row's prompt with its gold response.
-
-Not here: tokens (examples.py), which rows a step takes (trainer.py).
-"""
+"""The examples of a prepared task: each row's prompt with its gold response."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.sft.examples import SftExample
 
 GoldResponse: TypeAlias = Callable[[str, str], str | None]
-"""A right answer to a data_source's ground truth; None where there is no single one."""
+"""Callback: right answer for a data_source's ground truth, or None if there is no single one."""
 
 NO_GOLD = "no gold answer"
 NO_RATIONALE = "no rationale"
@@ -26,12 +23,11 @@ _FORMS = {
     KINDS["mcq"]: "\\boxed{{answer}}",
     KINDS["math"]: "\\boxed{{answer}}",
 }
-"""What the rewards for data of one's own read, by module."""
+"""Answer forms of the rewards for user data, by module."""
 
 
 def gold_responses(manifest: Manifest, form: str | None) -> GoldResponse:
-    """How right answers of a task are written: in `form`, or as the task says, or as its reward is known to
-    read them.
+    """Form of a task's right answers: `form`, or the task's own, or the known form of its reward.
 
     Raises:
         TaskError: none of these is known.

@@ -1,6 +1,6 @@
 """A warm start before it begins: task, base model and output directory checked, the examples written down.
 
-Runs where the command runs. Not here: the training itself (worker.py), starting it on Ray (launch.py).
+Runs where the command runs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ EXAMPLES = "examples"
 TOO_LONG = "too long"
 _FORMAT = 1
 _PLACES = ("task", "model", "output")
-"""Fields that may change with the place of things; what lies there is compared by its content."""
+"""Fields with locations, which may change. Their contents are compared."""
 
 Say: TypeAlias = Callable[[str], None]
-"""Called with what is being done."""
+"""Callback for progress messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +44,13 @@ class Job:
     model: str
     """Directory of the base model."""
     identity: Mapping[str, Any]
-    """Everything that decides the result, flat."""
+    """All values that determine the result, flat."""
     n_train: int
     n_val: int
     dropped: Mapping[str, Mapping[str, int]]
     """Rows that are not learnt, by split and reason."""
     result: Mapping[str, Any] | None
-    """What RESULT says when the training is over already."""
+    """Content of RESULT if the training has already ended."""
     turn: str
     """Whose workers may write to the output: those of the command that opened the job last."""
 
@@ -61,7 +61,7 @@ class Job:
 
 
 def open_job(config: SftConfig, say: Say) -> Job:
-    """The job of a configuration, its examples lying in the output directory.
+    """Job of a configuration, with its examples in the output directory.
 
     Raises:
         TaskError: the task or the model cannot be used, or nothing is left to learn.
@@ -189,7 +189,7 @@ def _check_same(output: Path, identity: Mapping[str, Any]) -> None:
 
 
 def result_in(output: Path) -> dict[str, Any] | None:
-    """What a finished warm start wrote about itself; None: it is not finished.
+    """Result file of a finished warm start, or None if it is not finished.
 
     Raises:
         StorageError: it cannot be read.

@@ -1,7 +1,6 @@
 """Supervised training as a Ray Train job: one worker per share of the batch, restarted when one is lost.
 
-Needs a Ray session. Not here: what a worker does (worker.py), joining or starting a cluster, printing (the
-command line).
+Needs a Ray session.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _CONTROL_RETRIES = 3
 
 
 def reserve_once(config: SftConfig, *, timeout_s: float) -> None:
-    """Return quietly when the workers' CPUs and GPUs can be had together, now or within the timeout.
+    """Check that the workers' CPUs and GPUs are available together, now or within the timeout.
 
-    An autoscaler sees the request; they are given back at once, for Ray Train to take them.
+    An autoscaler sees the request. The resources are released at once, so that Ray Train can take them.
 
     Raises:
-        CapacityError: they cannot: what was asked for and what there is.
+        CapacityError: they are not; the message has the requested and the available resources.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -52,7 +51,7 @@ def n_fitting(config: SftConfig, machines: list[Mapping[str, float]]) -> int:
 
 
 def asked_and_there(config: SftConfig, machines: list[Mapping[str, float]], timeout_s: float) -> str:
-    """What the workers ask for and what the cluster has, for an error message."""
+    """Requested resources of the workers and those of the cluster, for an error message."""
     each = " and ".join(f"{n:g} {name}" for name, n in _resources(config).items())
     there = "; ".join(f"{held.get('CPU', 0):g} CPU, {held.get('GPU', 0):g} GPU" for held in machines)
     busy = (
@@ -67,10 +66,10 @@ def asked_and_there(config: SftConfig, machines: list[Mapping[str, float]], time
 
 
 def train_on_ray(job: Job) -> Iterator[dict[str, Any]]:
-    """Train; the lines that the first worker writes (progress.py), as they come, until the training ends.
+    """Train, and yield the first worker's progress lines (progress.py) until the training ends.
 
     Raises:
-        LlmzeroError: what a worker met: a full disk, a model that cannot be loaded.
+        LlmzeroError: a worker failed: a full disk, a model that cannot be loaded.
         EngineError: workers were lost more often than `max_failures`, or failed otherwise.
     """
     progress, failure = ProgressReader(job.output), list[BaseException]()
@@ -144,7 +143,8 @@ def _resources(config: SftConfig) -> dict[str, float]:
 
 
 def _reported(error: BaseException, output: Path) -> LlmzeroError:
-    """The error of ours behind one of Ray Train's, else its last line, and all of it in a file."""
+    """This project's error behind one of Ray Train's, otherwise its last line. All of it is written to a
+    file."""
     failures = getattr(error, "worker_failures", None) or {0: error}
     for found in failures.values():
         cause = getattr(found, "_base_exc", found)

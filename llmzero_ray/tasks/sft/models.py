@@ -1,7 +1,7 @@
 """The model of a supervised training: loaded, given an adapter, written.
 
 Directories appear whole or not at all. Needs torch, transformers and (for adapters) peft, imported when
-called. Not here: checkpoints of an unfinished training (checkpoints.py).
+called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The progress of a training: one JSON line each in a file beside its checkpoints.
+"""Progress of a training: JSON lines in a file next to its checkpoints.
 
-Metrics have the names that VeRL's SFT trainer gives them. After an interruption steps may stand there twice;
-the later line counts. Not here: who writes them (worker.py), how they are shown (the command line).
+Metrics have the names that VeRL's SFT trainer gives them. After an interruption a step may occur twice; the
+later line counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step, metrics.
 
 The tiny models of `prepare` and the job on Ray Train are trained by the same class; the job adds a DeepSpeed
-configuration. Needs torch, transformers and accelerate. Not here: checkpoints (checkpoints.py), Ray
-(launch.py), the models (models.py).
+configuration. Needs torch, transformers and accelerate.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class ProgressCallback(TrainerCallback):  # type: ignore[misc]
         self._report = report
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save as often as the arguments say, where a checkpoint's state says otherwise."""
+        """Save at the frequency of the arguments, even if a checkpoint's state has another one."""
         del control
         state.save_steps = args.save_steps
 
@@ -94,12 +93,12 @@ class ProgressCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class StepSampler(Sampler[int]):  # type: ignore[misc]
-    """The rows of all steps of a training, one step's batch after another.
+    """Sampler of the rows of all steps of a training, one batch after another.
 
-    The batches cut an endless row of permutations of the examples into pieces: every example is drawn once
-    before any is drawn again, also where a batch begins in one pass and ends in the next. A batch depends on
-    the seed and the step alone, never on the number of workers. Inside a batch rows stand in the order of
-    their lengths, so that micro-batches need little padding.
+    The batches are pieces of an endless sequence of permutations of the examples: every example is drawn once
+    before any is drawn again, even if a batch spans two passes. A batch only depends on the seed and the
+    step, never on the number of workers. Within a batch rows are sorted by length, so that micro-batches need
+    little padding.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, *, n_steps: int, seed: int) -> None:
@@ -160,10 +159,10 @@ def training_arguments(
 
 
 def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
-    """Input ids and labels of (tokens, prompt length) pairs, shape (rows, longest); only responses are
+    """Input ids and labels of (tokens, prompt length) pairs, of shape (rows, longest). Only responses are
     labelled.
 
-    Padding stands right of everything that is scored, so the causal mask alone hides it.
+    Padding is to the right of all scored tokens, so the causal mask alone hides it.
     """
     ids = [torch.from_numpy(np.array(tokens, dtype=np.int64)) for tokens, _ in rows]
     labels = [held.clone() for held in ids]

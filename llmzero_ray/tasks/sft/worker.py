@@ -1,8 +1,7 @@
 """What every worker of a supervised training does, from the base model or the newest checkpoint to the
 result.
 
-Called on every worker in a process group that exists. Needs torch, transformers and deepspeed. Not here:
-checking the job (job.py), starting workers (launch.py), the loss (trainer.py).
+Called on every worker in a process group that exists. Needs torch, transformers and deepspeed.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def _arguments(job: Job, n_workers: int, *, evaluate_first: bool) -> TrainingArg
 
 
 def deepspeed_config(zero_stage: int, dtype: str) -> dict[str, Any]:
-    """DeepSpeed's configuration; what is "auto" comes from the TrainingArguments."""
+    """DeepSpeed's configuration. "auto" values come from the TrainingArguments."""
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
@@ -165,7 +164,7 @@ def _prepare_deepspeed(*, use_gpu: bool) -> None:
 
 
 def _ignore(line: Mapping[str, Any]) -> None:
-    """What the workers beside the first one report."""
+    """No-op: reports of all workers except the first one are ignored."""
 
 
 def _result(job: Job, log: list[dict[str, float]]) -> dict[str, Any]:

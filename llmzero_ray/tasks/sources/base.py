@@ -1,7 +1,4 @@
-"""What a data set's rows become: examples, or rejections; and the adapter that a data set implements.
-
-Not here: any data set (one file each), reading files (readers.py), choosing among examples (selection.py).
-"""
+"""What a data set's rows become: examples, or rejections; and the adapter that a data set implements."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Record: TypeAlias = Mapping[str, Any]
 OnlySplit: TypeAlias = Literal["", "val", "test", "confirm"]
 """The only split that a row may enter, or "" when the data set leaves that open."""
 Shares: TypeAlias = Literal["equal", "proportional"]
-"""How the sources of a task share a split: the same number each, or by their sizes."""
+"""How the sources of a task share a split: equally, or in proportion to their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +28,16 @@ class TaskExample:
     prompt: str
     """The user's message."""
     system: str = ""
-    """A message before it; empty: none."""
+    """System message before the prompt. Empty if none."""
     ground_truth: str
     label: str
-    """The answer as a constant answerer would give it; empty: no constant answer can be right."""
+    """Answer for a constant policy. Empty if no constant answer can be right."""
     stable_id: str = ""
-    """What names the row in its data set, wherever it stands there."""
+    """Id of the row in its data set, independent of its position."""
     group: str = ""
-    """Rows of one group never stand in two splits; empty: the row is alone."""
+    """Group whose rows are never in two splits. Empty if the row is alone."""
     extra: Mapping[str, str | bool] = field(default_factory=dict)
-    """`extra_info` beside index and split; the same keys for every example of an adapter."""
+    """`extra_info` besides index and split, with the same keys for every example of an adapter."""
 
     def messages(self) -> list[dict[str, str]]:
         """The prompt as a chat."""
@@ -55,11 +52,11 @@ class Rejection:
     reason: str
     """Few words, the same for all rows of this kind: they are counted by it."""
     detail: str
-    """What is wrong with this row, and what to do."""
+    """Defect of this row, with the remedy."""
 
 
 class DatasetAdapter(Protocol):
-    """One data set: which columns it has, and what a row of it means."""
+    """Adapter of one data set: its columns, and the meaning of a row."""
 
     @property
     def name(self) -> str:
@@ -68,12 +65,12 @@ class DatasetAdapter(Protocol):
 
     @property
     def version(self) -> int:
-        """Raised with every change of what rows become."""
+        """Version, raised with every change of the resulting examples."""
         ...
 
     @property
     def licence(self) -> str | None:
-        """Of the data."""
+        """Licence of the data."""
         ...
 
     @property
@@ -88,7 +85,7 @@ class DatasetAdapter(Protocol):
 
     @property
     def optional(self) -> tuple[str, ...] | None:
-        """Columns that may stand beside them; None: any."""
+        """Other columns that may be present. If None, any."""
         ...
 
     @property
@@ -115,15 +112,15 @@ class DatasetAdapter(Protocol):
         ...
 
     def check(self) -> None:
-        """Return quietly when everything that the task needs is installed.
+        """Check that everything that the task needs is installed.
 
         Raises:
-            TaskError: what is missing.
+            TaskError: something is missing; the message says what.
         """
         ...
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:
-        """What a row of the file of that name becomes; the same wherever the row stands."""
+        """Example or rejection for a row of that file, independent of the row's position."""
         ...
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:
@@ -138,10 +135,10 @@ def slug(text: str) -> str:
 
 
 def value_at(record: Record, column: str) -> Any:
-    """A column's value; None when it is absent.
+    """Value of a column, or None if it is absent.
 
     `answer.value` is the value of an object's key (of a list of objects, the list of their values), and
-    `messages.user` what that role says last in a chat.
+    `messages.user` the last message of that role in a chat.
     """
     if column in record or "." not in column:
         return record.get(column)
@@ -158,12 +155,12 @@ def value_at(record: Record, column: str) -> Any:
 
 
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
-"""Of other forms than OpenAI's."""
+"""Roles of chat formats other than OpenAI's."""
 
 
 def chat_turns(value: Any) -> list[tuple[str, Any]]:
     """Role and content of each turn of a chat, in OpenAI's form (`role`, `content`) or ShareGPT's (`from`,
-    `value`); empty for anything else."""
+    `value`). Empty for anything else."""
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         return []
     for role, content in (("role", "content"), ("from", "value")):

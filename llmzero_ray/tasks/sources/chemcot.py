@@ -1,10 +1,9 @@
 """ChemCoTBench and its chain-of-thought set: molecules understood, edited, optimised, and reacted.
 
 Both layouts are read: `<task>/<subtask>.json` with a gold answer per row, and the training set, whose gold
-stands in `meta` or in the structured reasoning. Rows whose gold or source is no molecule are left out, as are
-properties that need an oracle. Not here: the subtasks' names and rewards (rewards/chem_subtasks.py,
-rewards/chemcot.py).
-Source: Li et al. 2025, arXiv 2505.21318; OpenMol/ChemCoTBench and ChemCoTDataset on the Hugging Face hub.
+answer is in `meta` or in the structured reasoning. Rows whose gold answer or source is not a molecule are
+dropped, as are properties that need an oracle. Source: Li et al. 2025, arXiv 2505.21318; OpenMol/ChemCoTBench
+and ChemCoTDataset on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _WITHOUT_GOLD = ("edit", "property")
 
 
 class ChemCoT:
-    """`subtasks`: names to keep; None: all that can be rewarded without an oracle."""
+    """`subtasks` are the names to keep. If None, all that can be rewarded without an oracle."""
 
     name = "chemcot"
     version = 1
@@ -67,7 +66,7 @@ class ChemCoT:
         return {"subtasks": ",".join(sorted(self._subtasks))}
 
     def wants(self, name: str) -> bool:  # noqa: ARG002
-        """Every file: rows name their subtask."""
+        """True for every file, since rows name their subtask."""
         return True
 
     def check(self) -> None:
@@ -121,7 +120,7 @@ class ChemCoT:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """A JSON object, also one that is written as text; empty for anything else."""
+    """A JSON object, also if written as text. Empty for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -131,7 +130,8 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _subtask(record: Record, meta: Mapping[str, Any], file: str) -> Subtask | None:
-    """By the column, else by the file's name; a forward-synthesis row by what it asks for."""
+    """Subtask by the column, otherwise by the file's name. A forward-synthesis row is classified by its
+    query."""
     for name in (text_of(record, "subtask"), file.rpartition("/")[2].partition(".")[0]):
         if name.lower() == "fs":
             return _forward(record, meta)
@@ -141,7 +141,7 @@ def _subtask(record: Record, meta: Mapping[str, Any], file: str) -> Subtask | No
 
 
 def _forward(record: Record, meta: Mapping[str, Any]) -> Subtask | None:
-    """The by-product where the query asks for it and there is one, else the major product."""
+    """The by-product if the query asks for it and there is one, otherwise the major product."""
     by_product = subtask_named(_BY)
     asks = any(
         key.lower() in text_of(record, "query").lower() for key in ("Byproduct", "By Product", "By-product")

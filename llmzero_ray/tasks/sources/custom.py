@@ -1,7 +1,4 @@
-"""Data of the user's own, as task.yaml describes them: a template, an answer column, a reward.
-
-Not here: the fields of task.yaml (../task_yaml.py), rewards (../rewards/).
-"""
+"""Data of the user's own, as task.yaml describes them: a template, an answer column, a reward."""
 
 from __future__ import annotations
 
@@ -71,18 +68,18 @@ class CustomTask:
         self.reward: RewardEntry = _prepared_reward(task.reward)
 
     def options(self) -> dict[str, Any]:
-        """Everything in task.yaml that decides what rows become."""
+        """Values in task.yaml that determine the resulting examples."""
         names = ("prompt", "system", "answer", "choices", "answer_form", "id", "group", "subtask")
         settings: dict[str, Any] = {name: getattr(self._task, name) for name in names}
         settings["choices"] = list(self._task.choices)
         return settings | {"reward": self._reward.kind, "reward_options": dict(self._reward.options)}
 
     def wants(self, name: str) -> bool:  # noqa: ARG002
-        """Every file that was named."""
+        """True for every named file."""
         return True
 
     def check(self) -> None:
-        """See that the reward has what it needs."""
+        """Check the requirements of the reward."""
         if self._reward.kind == "regex":
             check_pattern(self._reward.options.get("pattern"))
         if self._reward.kind == "math":
@@ -144,8 +141,7 @@ class CustomTask:
         )
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """What task.yaml or the reward's kind calls a perfect response; else unknown for patterns and
-        functions."""
+        """Perfect response by task.yaml or by the reward's kind. Unknown for patterns and functions."""
         template = self._reward.gold or _GOLD.get(self._reward.kind)
         return None if template is None else gold_response(template, ground_truth)
 
@@ -201,8 +197,8 @@ def _unsuited(record: Record, shown: tuple[str, ...], answer: str) -> Rejection 
 
 
 def _answer_text(value: Any) -> str:
-    """The answer as the rewards read it: several wordings as `{"target": [...]}`, a list of anything else as
-    one answer in JSON."""
+    """The answer in the form of the rewards: several wordings as `{"target": [...]}`, a list of anything else
+    as one answer in JSON."""
     held = [each for each in value if each is not None] if isinstance(value, list | tuple) else None
     if held is None or not all(isinstance(each, str) for each in held):
         return as_text(value)
@@ -235,7 +231,7 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
 
 
 def labels_of(choices: str) -> str:
-    """Where the labels stand of options in ARC's form: `choices.label` beside `choices.text`."""
+    """Column with the labels of options in ARC's form: `choices.label` next to `choices.text`."""
     head, dot, tail = choices.rpartition(".")
     return f"{head}{dot}label" if dot and tail == "text" else ""
 

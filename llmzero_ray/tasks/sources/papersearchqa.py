@@ -1,8 +1,8 @@
 """PaperSearchQA: short biomedical questions with several accepted wordings of the answer.
 
 Asked without a search engine: the model answers from memory, step by step or at once. Its test split is the
-only origin of test rows. Not here: retrieval, the reward (rewards/papersearchqa.py).
-Source: Burgess et al. 2026, arXiv 2601.18207; data jmhb/PaperSearchQA on the Hugging Face hub.
+only origin of test rows. Source: Burgess et al. 2026, arXiv 2601.18207; data jmhb/PaperSearchQA on the
+Hugging Face hub.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From task.yaml to a prepared task: `prepare_source`.
-
-Not here: the command line, selection and writing of rows (writer.py), the printed summary (summary.py).
-"""
+"""From task.yaml to a prepared task: `prepare_source`."""
 
 from __future__ import annotations
 
@@ -54,15 +51,15 @@ _DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
 def prepare_source(
     task: TaskFile, *, progress: Progress = no_progress, ray_shares: int | None = None
 ) -> Summary:
-    """The task in `task.dir`, made first if there is none, and what became of the data.
+    """Summary of the task in `task.dir`, which is made first if there is none.
 
     With `ray_shares` the rows are read on the cluster of a Ray session, each file in that many shares; None:
     in this process. Both choose the same rows. A task that is there already must have the same recipe, or be
     written by hand.
 
     Raises:
-        TaskError: files, columns, options or reward cannot be used, a reward of the user's own does not pass
-            the gate, too few rows are left, or `task.dir` holds something else.
+        TaskError: files, columns, options or reward cannot be used, a user's reward does not pass the
+            validation, too few rows are left, or `task.dir` holds something else.
         StorageError: `task.dir` cannot be written; nothing is left there.
     """
     target, adapter = Path(task.dir).absolute(), adapter_of(task)
@@ -207,7 +204,7 @@ def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: P
 
 
 def _recipe(task: TaskFile, adapter: DatasetAdapter, files: Sequence[SourceFile]) -> dict[str, Any]:
-    """Everything that decides the content, flat and plain."""
+    """All values that determine the content, flat and plain."""
     recipe: dict[str, Any] = {"format": FORMAT, "adapter": adapter.name, "adapter_version": adapter.version}
     recipe |= {f"n_{split}": size for split, size in _sizes(task).items()}
     recipe |= {f"adapter.{key}": value for key, value in adapter.options().items()}

@@ -35,7 +35,7 @@ class SourceFile:
 
     path: str
     name: str
-    """Relative to the directory that was given, with forward slashes; what adapters and messages see."""
+    """Name relative to the given directory, with forward slashes, for adapters and messages."""
     only_split: OnlySplit = ""
 
     @property

@@ -1,7 +1,7 @@
 """Any task of the reasoning-gym package by its name: its generator gives the rows, its verifier the reward.
 
-Validation and test rows come from generator seeds of their own, far from those of the training rows, and no
-prompt stands in two splits. Not here: the reward (rewards/reasoning_gym.py).
+Validation and test rows have their own generator seeds, far from those of the training rows, and no prompt is
+in two splits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GymTask:
         return made_by | {f"options.{key}": value for key, value in self._options.items()}
 
     def wants(self, name: str) -> bool:  # noqa: ARG002
-        """Every file that `generate` wrote."""
+        """True for every file that `generate` wrote."""
         return True
 
     def check(self) -> None:

@@ -249,7 +249,7 @@ class _Columns:
 
     @property
     def to_read(self) -> tuple[str, ...] | None:
-        """The columns of a Parquet file that are needed; None: all."""
+        """Columns of a Parquet file that are needed. If None, all."""
         return None if self._optional is None else (*self._required, *self._optional)
 
     def check(self, names: tuple[str, ...]) -> Rejection | None:

@@ -1,12 +1,11 @@
-"""Choose which rows of a data set become training, validation and test set: a pure function of the rows.
+"""Chooses the rows of a data set's training, validation and test splits, as a pure function of the rows.
 
-It sees a few numbers per row, most of them digests of its content, and never decides by where a row stands:
-another order of files, number of shares or machine chooses the same rows. Not here: computing those numbers
-(scan.py).
+It sees a few numbers per row, most of them digests of its content, and never depends on a row's position:
+another order of files, number of shares or machine gives the same rows.
 
 Prompts are unique over all splits, groups never cross them, data sources share each split, and the test set
-depends neither on the sizes of the other two nor on anything that they hold. What is set aside to confirm
-winners is chosen from what they leave, so that it changes none of them.
+depends neither on the sizes nor on the rows of the other two. Rows to confirm winners are chosen from the
+remaining ones, so they change none of the splits.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def _caps(
 def _take(
     sources: npt.NDArray[np.uint64], members: Indices, size: int, caps: Mapping[int, int], shares: Shares
 ) -> Indices:
-    """The first members of each data source, as many as its quota says."""
+    """First members of each data source, up to its quota."""
     weights = _count(sources[members]) if shares == "proportional" else dict.fromkeys(caps, 1)
     quotas = allot(size, weights, caps)
     parts = [members[sources[members] == source][:n] for source, n in quotas.items() if n]

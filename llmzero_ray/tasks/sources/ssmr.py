@@ -1,8 +1,7 @@
 """SSMR-Bench, textual half: questions on sheet music in ABC notation, four options, four subtasks.
 
-The options are put into an order that depends on the row's content alone. Files whose names say "visual" are
-left out. Not here: the reward (rewards/ssmr.py).
-Source: Wang et al. 2025, arXiv 2509.04059; data Sylence/SSMR-Bench on the Hugging Face hub.
+The options are put into an order that depends on the row's content alone. Files with "visual" in their names
+are left out. Source: Wang et al. 2025, arXiv 2509.04059; data Sylence/SSMR-Bench on the Hugging Face hub.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Summary of a task that was made from a data set, as values and as lines of text.
-
-Not here: printing (the command line), making the task (prepare.py).
-"""
+"""Summary of a task that was made from a data set, as values and as lines of text."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Summary:
     dropped: Mapping[str, int]
     """Rows by reason."""
     examples: Mapping[str, tuple[str, ...]]
-    """A few dropped rows by reason: file, row, what is wrong, what to do."""
+    """A few dropped rows by reason: file, row, defect, remedy."""
     notes: Mapping[str, str]
     """What is odd about a file."""
     majority_baselines: Mapping[str, float]
@@ -46,7 +43,7 @@ class Summary:
     trial: RewardAccuracy | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
     gate: GateEntry | None
-    """How a reward of the user's own was vetted; None for the rewards that ship."""
+    """Validation of a user's reward, or None for shipped rewards."""
     warnings: tuple[str, ...]
     """What should be looked at before training."""
 
@@ -66,7 +63,7 @@ class Summary:
         return (head, *body, (*total, f"{self.task.majority_baseline or 0:.3f}"))
 
     def dropped_table(self) -> Table:
-        """Header and one line per reason, with an example where there is one."""
+        """Header and one line per reason, with an example if there is one."""
         head = ("dropped", "rows", "for example")
         lines = [
             (reason, str(n), (*self.examples.get(reason, ()), "")[0]) for reason, n in self.dropped.items()
@@ -78,8 +75,8 @@ class Summary:
         return validation_table(self.gate) if self.gate is not None else ()
 
     def no_thought_table(self) -> Table:
-        """Header and one line per kind of answer that needs no thought: what it earns, and in how many rows
-        it is paid though it is wrong."""
+        """Header and one line per kind of answer that needs no thought: its reward, and the number of rows in
+        which it is paid although it is wrong."""
         trial = self.trial
         if trial is None or not trial.no_thought:
             return ()

@@ -1,8 +1,8 @@
 """WildSci: multiple-choice science questions written from papers, ten options each, nine disciplines.
 
-Rows whose votes agree with the answer are used, unless all are asked for. Not here: the reward
-(rewards/wildsci.py). The rationale is never used: it gives the answer away.
-Source: Liu et al. 2026, arXiv 2601.05567; data JustinTX/WildSci on the Hugging Face hub.
+Rows whose votes agree with the answer are used, unless all are asked for. The rationale is never used: it
+gives the answer away. Source: Liu et al. 2026, arXiv 2601.05567; data JustinTX/WildSci on the Hugging Face
+hub.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class WriteRequest:
     adapter: DatasetAdapter
     files: Sequence[SourceFile]
     sizes: Mapping[str, int]
-    """Most rows of train, val and test, and of what is set aside to confirm winners (absent: none)."""
+    """Maximum rows of train, val and test, and of the rows to confirm winners (absent if none)."""
     recipe: Mapping[str, Any]
     reward_file: Path | None = None
     """The user's reward, to be copied into the task under the name in the adapter's reward."""
@@ -285,7 +285,7 @@ def _unchanged_digest(request: WriteRequest, file: SourceFile) -> str:
 
 
 def _baselines(examples: Sequence[TaskExample]) -> dict[str, float]:
-    """By data source, the share of its most frequent label; 0 where no constant answer can be right."""
+    """Data source -> share of its most frequent label, or 0 if no constant answer can be right."""
     labels: dict[str, Counter[str]] = {}
     totals = Counter(example.data_source for example in examples)
     for example in examples:

@@ -1,9 +1,7 @@
-"""A script of bash, run in the sandbox to see which commands it would start; none of them is started.
+"""Runs a bash script in the sandbox to find out which commands it would start, without starting them.
 
-Bash and text tools are real, every other program is a stand-in that notes its words (recorder.sh). What such
-a program would print and which files there are is not known: a `World` says what the script is shown.
-
-Not here: what the commands mean (llmzero_ray/verl_script).
+Bash and text tools are real; every other program is a stand-in that records its arguments (recorder.sh). The
+output of such programs and the existing files are unknown, so a `World` defines what the script sees.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ _NOT_ROOMS = frozenset(
 )
 _MOST_ROOMS, _MOST_FILES, _MOST_BYTES, _MOST_ANSWER = 24, 400, 256 * 1024, 8 * 2**20
 _MOST_TOGETHER = 4 * 2**20
-"""Bytes of all files beside a script."""
+"""Maximum bytes of all files next to a script."""
 
 Prints = Literal["", "text", "number", "large", "fails", "says"]
 
@@ -55,14 +53,14 @@ class World:
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     typed: str = ""
-    """The line that is typed wherever the script reads one; empty: its input has ended."""
+    """Line that is typed wherever the script reads one. If empty, the input has ended."""
     prints: Prints = ""
-    """What programs print: nothing, a text that stands for them, 1, 4194304, `says`; or they fail."""
+    """Output of programs: nothing, a placeholder text, 1, 4194304, `says`; or they fail."""
     says: str = ""
     files_there: bool = False
     """Whether files that the script looks for are there."""
     only: str = ""
-    """The one program or file that the two settings above are for; empty: all."""
+    """The only program or file that the two settings above apply to. If empty, all."""
     goes_on: bool = False
     """Whether `exit` and `set -e` are without effect."""
 
@@ -74,29 +72,29 @@ class ScriptRun:
     starts: tuple[tuple[str, ...], ...]
     """Words of the commands that train, in their order."""
     programs: Mapping[str, str]
-    """Text that stands for what a program prints -> the program, such as `nvidia-smi -L`."""
+    """Placeholder text of a program's output -> the program, such as `nvidia-smi -L`."""
     reads_programs: bool
-    """Whether it reads what one of them prints."""
+    """Whether the script reads the output of one of them."""
     files: tuple[str, ...]
     """Files that it looked for and that were not there."""
     sources: tuple[str, ...]
     """Files that it would have read as a part of itself and that were not there."""
     said: str
-    """What bash says of the script's grammar, where no command trains."""
+    """Bash's message about the script's syntax, if no command trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShellScript:
-    """A script to be run, with the small files beside it."""
+    """A script to run, with the small files next to it."""
 
     path: Path
-    """As it was given; the script's `$0`."""
+    """Path as given, which is the script's `$0`."""
     text: str
     files: Mapping[str, str]
 
 
 def load_script(path: Path, text: str) -> ShellScript:
-    """A script with this text and the files that lie beside it or below."""
+    """A script with this text, and the files next to it or below."""
     files, folder, left = dict[str, str](), path.resolve().parent, _MOST_TOGETHER
     for place in _beside(folder):
         hidden = place.name.startswith(".") and place.name not in text
@@ -180,10 +178,10 @@ def run_shell(script: ShellScript, world: World) -> ScriptRun:
 
 
 def _answer(how: Launch, asked: Mapping[str, Any]) -> bytes:
-    """The line that shell/child.py writes.
+    """Output line of shell/child.py.
 
     Raises:
-        NoLineError: it wrote none, and what is known of the reason.
+        NoLineError: it wrote none; the message has the known reason.
     """
     with tempfile.TemporaryFile() as errors:
         try:

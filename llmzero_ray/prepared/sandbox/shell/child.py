@@ -1,7 +1,6 @@
 """Process that runs one script inside the sandbox: its description in, the recorder's records out, as JSON.
 
-Run as a file; imports nothing of this project. Not here: the walls around it (../isolation.py), what stands
-in for programs (recorder.sh), who asks (__init__.py).
+Run as a file; imports nothing of this project.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def main() -> int:
 
 
 def _syntax(asked: dict[str, Any], environment: dict[str, str]) -> str:
-    """What bash says of the script's grammar."""
+    """Bash's message about the script's syntax."""
     checked = subprocess.run(
         [asked["bash"], "-n", asked["script"]],
         stdin=subprocess.DEVNULL,
@@ -95,7 +94,7 @@ def _syntax(asked: dict[str, Any], environment: dict[str, str]) -> str:
 
 
 def _write(place: Path, text: str) -> None:
-    """A file in memory that the script may replace, as it may add others beside it."""
+    """Write a file in memory that the script may replace. It may also add others."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -110,7 +109,7 @@ def _record(place: Path) -> list[str]:
 
 
 def _confine(limits: dict[str, Any]) -> None:
-    """Give up rights; none of it can be taken back."""
+    """Drop privileges irrevocably."""
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, limits["cpu_s"]),
