@@ -17,11 +17,17 @@ import pytest
 import yaml
 
 import llmzero_ray
-from llmzero_ray.config import load_config, parse_config
+from llmzero_ray.config import TrackingConfig, load_config, parse_config
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward import open_reward
 from llmzero_ray.report.tables import CHANGES, ITEMS, NODES, SCORES
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.trackers import make_trackers
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
+from tests.blackbox.inputs import copy_of
 from tests.builders import with_blocks
 from tests.marks import needs_sandbox
 from tests.report.conftest import Written, finished
@@ -425,3 +431,37 @@ def test_a_search_without_a_cluster_has_a_head_that_ends_with_it(task_dir: Path,
     refused, stage, after = done.stdout.splitlines()
     assert refused.startswith("demo is at work on a Ray head that this process started for it alone")
     assert (stage, after) == ("finished", "False finished")
+
+
+def test_the_tracker_of_the_page_writes_one_line_for_each_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = code_of_the_page("class EventLog")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    (tmp_path / "event_log.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    storage = SearchStorage.at(copy_of("finished", tmp_path))
+    (tracker,) = make_trackers(storage, TrackingConfig(backends=("event_log:EventLog",)), None)
+    tracker.check()
+    tracker.finish()
+    kinds = [line.split()[1] for line in (storage.paths.root / "events.log").read_text().splitlines()]
+    assert kinds == [type(event).__name__ for event in Follower.of(storage).events]
+    assert kinds[-1] == "SearchFinished"
+
+
+@needs_sandbox
+def test_the_reward_of_the_page_scores_a_number_by_its_distance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = code_of_the_page("def compute_score")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    (tmp_path / "closeness.py").write_text(code)
+    entry = RewardEntry(path="closeness.py", name="compute_score")
+    with open_reward(entry, tmp_path) as reward:
+        row = {"data_source": "mine", "ground_truth": "7"}
+        outcomes = reward.score([{**row, "solution_str": text} for text in ("so 7", "it is 9", "none")])
+    assert [outcome.result for outcome in outcomes] == [
+        {"score": 1.0, "acc": 1.0},
+        {"score": pytest.approx(1 / 3), "acc": 0.0},
+        {"score": 0.0, "acc": 0.0},
+    ]
