@@ -1,7 +1,7 @@
 """View of a followed search on a terminal: the live tree, and the outcome at the end.
 
-Steps of scores are global steps, and differences refer to the resumed phase, as in the report: `0.8320@15
-completed from 0@10: lr 0.001 → 0.0005` resumes step 10 of node 0's phase.
+Steps of scores are global steps, and differences refer to the resumed phase, as in the report:
+`0.8320@15  completed  from 0@10: lr 0.001 → 0.0005` resumes step 10 of node 0's phase.
 
 Pure text and rich renderables.
 """

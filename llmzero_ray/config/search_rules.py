@@ -37,7 +37,7 @@ class SearchRules(StrictModel):
     max_debug_depth: int = setting(5, ge=0)
     """A failed node this deep in a chain of debug runs gets no further debug child."""
     rho_min: float = setting(0.2, ge=0, le=1)
-    """Minimum share of from-scratch runs among all runs except debug runs. 0 never forces one."""
+    """Smallest share of from-scratch runs among all but the debug runs; 0 never forces one."""
     q_aggregate: QAggregate = "f_of_mean"
     """Whether scores are averaged before or after they are shaped."""
     multi_stage: bool = True

@@ -45,7 +45,7 @@ class OwnReward(StrictModel):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that reward, such as ignore_case; see the reward's module."""
     function: str | None = Field(None, pattern=r"^.+\.py:[A-Za-z_]\w*$")
-    """For `python`: file, colon, function. The file is copied into the task, so it must be self-contained."""
+    """For python: file, colon, function; the file is copied into the task, so it must stand alone."""
     gold: str | None = Field(None, pattern=r"\{answer\}")
     """A perfect response, {answer} standing for the answer; null: known for some kinds, found out for
     python."""
