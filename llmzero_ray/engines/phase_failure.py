@@ -40,7 +40,7 @@ def failure_of(
 
 
 def card_fault(text: str) -> str | None:
-    """The last line of a message or log that tells of a failed card, at most 300 characters; None: none
-    does."""
+    """The last line of a message or log that tells of a failed card, at most 300 characters; None if
+    there is none."""
     found = [line.strip() for line in text.splitlines() if _FAULT.search(line)]
     return found[-1][:_LIMIT] if found else None

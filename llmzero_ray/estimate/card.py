@@ -31,8 +31,8 @@ def is_for_gpus(config: SearchConfig) -> bool:
 
 
 def card_gib() -> float | None:
-    """Memory of this machine's smallest GPU that processes can use, GiB; None: the driver does not report
-    it."""
+    """Memory of this machine's smallest GPU that processes can use, GiB; None if the driver does not
+    report it."""
     from llmzero_ray.utils.api_key import without_secrets
 
     try:

@@ -55,9 +55,9 @@ class TaskSizes(Protocol):
 class Estimate:
     """What a search takes, by arithmetic on its configuration.
 
-    `task` None: it is not prepared yet, and `task` of the configuration says its sizes. `model_path` is the
-    task's own model where the task itself is not at hand. `gpu_gib` is what one GPU has for processes; None:
-    `slots.gpu_memory_gib`, else what the driver of this machine reports.
+    `task` is None if the task is not prepared; the sizes are then those of the configuration. `model_path` is
+    the task's own model where the task itself is not at hand. `gpu_gib` is what one GPU has for processes; it
+    defaults to `slots.gpu_memory_gib`, else to what the driver of this machine reports.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Estimate:
     ) -> None:
         self.config, self.task = config, task
         self.model_path = config.model.path or (task.model_path if task is not None else model_path)
-        """Directory of the base model; None: neither configuration nor task names one."""
+        """Directory of the base model; None if neither configuration nor task names one."""
         self._rows = config.task if task is None else task
         self._gpu_gib = gpu_gib
 
@@ -131,8 +131,8 @@ class Estimate:
         )
 
     def root_times(self) -> tuple[StageTimes, StageTimes] | None:
-        """Seconds of the root's stages with answers of half their cap, and at it; None: the search is for the
-        CPU, or the model's shape is not known."""
+        """Seconds of the root's stages with answers of half their cap, and at it; None on the CPU, or if
+        the model's shape is not known."""
         if not self.on_gpus:
             return None
         rows = self._rows.n_val
@@ -145,7 +145,7 @@ class Estimate:
         """Time limits of a phase with these complete hyper-parameters.
 
         `engine.hang_min_s` and `engine.stop_deadline_s` where they are given, else `limits_of` its stages.
-        `rows`: the most that are validated or tested at once; None: the larger split of the task.
+        `rows`: the most that are validated or tested at once; by default the larger split of the task.
         """
         engine = self.config.engine
         if engine.hang_min_s is not None and engine.stop_deadline_s is not None:
@@ -238,7 +238,7 @@ class Estimate:
         return adapter_bytes(model, rank=of.lora_rank, targets=of.target_modules)
 
     def disk_bytes(self, course: Course) -> int | None:
-        """Adapters of all phases when none is deleted, and one full checkpoint a slot; None: not known."""
+        """Adapters of all phases when none is deleted, and one full checkpoint a slot; None if not known."""
         return None if self.adapter_bytes is None else disk_bytes(self.config, self.adapter_bytes, course)
 
 

@@ -42,7 +42,7 @@ class Remedy:
     saved: float
     """Bytes of the likely size, at the stage that is tightest now."""
     status: Status
-    """Of the whole phase, with that change."""
+    """Status of the whole phase with that change."""
 
     def __str__(self) -> str:
         return f"{self.change}: {self.saved / GIB:.1f} GiB less there, then {self.status}"
@@ -102,7 +102,7 @@ class Relief:
     values: Mapping[str, HyperparameterValue]
     """VeRL's key -> new value."""
     status: Status
-    """Of the estimate with all of them."""
+    """Status of the estimate with all of them."""
 
 
 def assess(shape: ModelShape, setup: Setup, learned: Learned | None = None) -> Assessment:

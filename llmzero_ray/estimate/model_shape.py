@@ -73,7 +73,7 @@ class ModelShape:
         return 2 * self.layers * self.keys * 2
 
     def lora_parameters(self, rank: int, targets: str = "all-linear") -> int:
-        """Of an adapter on the projections that `targets` names: `all-linear`, or a pattern of PEFT's."""
+        """Parameters of an adapter on the projections that `targets` names, `all-linear` or a pattern."""
         return rank * _adapted_widths(
             self.hidden, self.intermediate, self.layers, self.queries, self.keys, targets
         )

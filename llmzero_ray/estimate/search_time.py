@@ -162,7 +162,7 @@ def case_of(
 ) -> EstimateCase:
     """One case, before any limit of `budget` but `runs` is applied.
 
-    `adapter_bytes` None: not known; `on_gpus`: what `phase.validate_start: auto` depends on.
+    `adapter_bytes` is None if not known; `phase.validate_start: auto` depends on `on_gpus`.
     """
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)

@@ -28,8 +28,8 @@ _MOST_SEQUENCES = 256
 def largest_share(
     found: Sequence[Assessment], *, above: float = 0.0, statuses: Sequence[str] = ("fits",)
 ) -> float | None:
-    """The largest share of a GPU for the server with which all of these have one of `statuses`; None: no
-    share of at least `above` and a step more."""
+    """The largest share of a GPU for the server with which all of these have one of `statuses`; None if
+    no share above `above` has."""
     least = max(_LEAST_PERCENT, math.floor(100 * above) + _STEP_PERCENT)
     for percent in range(_MOST_PERCENT, least - 1, -_STEP_PERCENT):
         if all(status in statuses for status in _statuses(found, percent / 100)):

@@ -33,7 +33,7 @@ Group: TypeAlias = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits that slot and task set; None: no limit."""
+    """Limits that slot and task set; None if there is no limit."""
 
     max_model_len: int | None = None
     """Prompt + response that the rollout server has room for, tokens."""

@@ -106,7 +106,7 @@ class PlannedSearch(ABC):
 
     @abstractmethod
     def next_run(self) -> RunPlan | None:
-        """The run that comes next, whatever the budget; None: none before a running one has ended.
+        """The run that comes next, whatever the budget; None if none begins before a running one ends.
 
         The same runs with the same scores must give the same plan: a journal is replayed through it.
         """
@@ -144,15 +144,15 @@ class PlannedSearch(ABC):
 
     @property
     def best_ended(self) -> PlannedNode | None:
-        """The best-scored run that has ended and was not vetoed; without scores the earliest; None: none has
-        ended."""
+        """The best-scored run that has ended and was not vetoed; without scores the earliest; None if
+        none has ended."""
         ended = [node for node in self.runs if not node.is_running]
         scored = [node for node in ended if node.score is not None]
         return max(scored, key=lambda node: (node.score, -node.id), default=ended[0] if ended else None)
 
     @property
     def left(self) -> float | None:
-        """Usual phases that the budget has left; None: no limit."""
+        """Phases of `phase.n_steps` that the budget has left; None if there is no limit."""
         return None if self.budget is None else self.budget - self.units
 
     @property

@@ -21,7 +21,7 @@ class RunPlan:
     """One planned run."""
 
     on: int | None = field(default=None, compare=False)
-    """Run whose adapter it starts from; None: it starts from the base model."""
+    """Run whose adapter it starts from; None for the base model."""
     start: Start = "base"
     changes: Mapping[str, HyperparameterValue] = field(default_factory=dict)
     """Hyper-parameter -> its new value; the others stay as they are where the run starts."""

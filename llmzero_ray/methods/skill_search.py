@@ -22,7 +22,7 @@ from llmzero_ray.search.base import Decision
 
 
 class SkillSearch(PlannedSearch):
-    """One search. `budget` counts runs, the root being the first; None: no limit."""
+    """One search. `budget` counts runs, the root being the first; None if there is no limit."""
 
     plans_its_runs, needs_model = False, True
 

@@ -89,7 +89,7 @@ def reason_of(body: bytes) -> str:
 
 
 def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a `retry-after` header asks for (a number or an HTTP date); None: nothing usable."""
+    """Seconds that a `retry-after` header asks for (a number or an HTTP date), or None."""
     if header is None:
         return None
     try:

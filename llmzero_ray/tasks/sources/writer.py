@@ -58,7 +58,7 @@ class WriteRequest:
     tokenizer: str | None = None
     max_prompt_tokens: int | None = None
     ray_shares: int | None = None
-    """Shares of each file to read on a Ray cluster; None: the files are read in this process."""
+    """Shares of each file to read on a Ray cluster; None to read the files in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class _Prompts:
     def __init__(self, directory: str | None, max_tokens: int | None) -> None:
         self._tokenizer = None if directory is None else _load(directory)
         self.limit = None if directory is None else _limit(Path(directory), max_tokens)
-        """Most tokens of a prompt; None: unknown."""
+        """Most tokens of a prompt; None if unknown."""
         self.lengths: dict[int, int] = {}
         """By position of the row among the usable ones."""
 
