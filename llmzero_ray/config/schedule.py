@@ -2,7 +2,7 @@
 
 The files that ship are in llmzero_ray/config/shipped; a field takes their names, a path, or the content
 itself. What a configuration names is read once: the journal holds the content. Not here: what is made of them
-(agents/methods).
+(llmzero_ray/methods).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from llmzero_ray.errors import TaskError
@@ -53,6 +54,7 @@ class Splits:
     demonstrations: tuple[tuple[str, str], ...]
 
 
+@lru_cache(maxsize=8)  # a row's prompt is needed for its key and for its digest
 def canonical_prompt(text: str) -> str:
     """What two prompts share when they are the same question: the words, however they are spaced."""
     return " ".join(text.split())

@@ -54,8 +54,8 @@ def prepare_source(
     """Summary of the task in `task.dir`, which is made first if there is none.
 
     With `ray_shares` the rows are read on the cluster of a Ray session, each file in that many shares; None:
-    in this process. Both choose the same rows. A task that is there already must have the same recipe, or be
-    written by hand.
+    in this process. Both choose the same rows. While a task is made, its usable rows take space beside
+    `task.dir`. A task that is there already must have the same recipe, or be written by hand.
 
     Raises:
         TaskError: files, columns, options or reward cannot be used, a user's reward does not pass the

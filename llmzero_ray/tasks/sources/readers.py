@@ -1,9 +1,9 @@
 """Rows of JSON, JSON Lines, CSV, TSV and Parquet files, one after the other, in constant memory.
 
-`datasets` and `pyarrow.dataset` do not read them, because one bad row makes them refuse the whole file, cells
-of CSV files change on the way (`007` becomes 7, `NA` becomes null), and 200,000 rows (84 MB of JSON Lines)
-take 6.2 s of processor time and 296 MiB with `datasets` (streaming: 7.2 s, 431 MiB), here 0.9 s and 32 MiB.
-Parquet is read by pyarrow.
+`datasets` and `pyarrow.dataset` do not read them: one bad row makes them refuse the whole file, without its
+number; cells change on the way (`007` becomes 7, `NA` null, `"1"` 1 beside numbers), and a first CSV row with
+a cell too many shifts all columns. 200,000 rows (84 MB of JSON Lines) take 6.2 s of processor time and
+296 MiB with `datasets` (streaming: 7.2 s, 431 MiB), here 0.9 s and 32 MiB. Parquet is read by pyarrow.
 
 Data sets of the Hugging Face hub come through the `datasets` package, as Parquet files on this machine. Not
 here: what the rows mean (the adapters), signing in (`hf auth login`, which gated data sets need).
