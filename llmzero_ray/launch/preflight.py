@@ -28,14 +28,14 @@ _MACHINES_S = 180.0
 
 
 def check_memory(config: SearchConfig, task: PreparedTask) -> None:
-    """Check by estimate that the root fits on a GPU of `slots.gpu_memory_gib`. No-op if that is null.
+    """Check the root's hyper-parameters, and by estimate that they fit on a GPU of `slots.gpu_memory_gib`.
 
     Raises:
-        ConfigError: it does not fit; the message says what would help.
+        ConfigError: they do not fit the task's rows or the GPU; the message says what would help.
     """
     estimate = Estimate(config, task)
-    facts = estimate.memory_facts()
-    if facts and (problem := SearchMemory(config, facts).problem(estimate.root)):
+    root, facts = estimate.root, estimate.memory_facts()
+    if facts and (problem := SearchMemory(config, facts).problem(root)):
         raise ConfigError(
             f"the root does not fit on the GPUs. {problem} Change root.overrides or engine accordingly, or "
             f"slots.gpu_memory_gib ({config.slots.gpu_memory_gib:g}) if a GPU has more; null there trains "
