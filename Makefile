@@ -58,7 +58,7 @@ coverage: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports --quiet
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/mypy
 
 format: $(INSTALLED)
