@@ -155,7 +155,7 @@ class SearchCoordinator:
             await loop.post(self._started)
             if loop.failure is not None:
                 raise loop.failure
-        # The configuration is read where it is used: settings may be changed while the search goes on. Which
+        # The configuration is read where it is used, because settings may change while the search runs. Which
         # slots it shares is said at each start.
         fixed, shared = self._private_head, self._started.config["slots"]["shared"]
         self._pool = pool = RunnerPool(

@@ -132,7 +132,7 @@ class StopperActor:
             # The coordinator notices a lost runner by itself.
             logger.info("node=%d is watched no longer: %s", view.node, type(error).__name__)
         except Exception:
-            logger.exception("node=%d is watched no longer; its phase goes on", view.node)
+            logger.exception("node=%d is watched no longer; its phase continues", view.node)
         finally:
             if asking is not None:
                 asking.cancel()

@@ -34,7 +34,7 @@ BUILT_IN = {
     "search": _command(
         "search",
         "search",
-        "start a search, attach to it, or go on with it",
+        "start a search, attach to it, or continue it",
         "llmzero search search.yaml --set budget.runs=12 seed=2",
         'llmzero search data/sums "Solve word problems" --set model.path=/models/qwen3-4b',
         "llmzero search search.yaml --dry-run",
@@ -50,7 +50,7 @@ BUILT_IN = {
     "resume": _command(
         "search",
         "resume",
-        "go on with a search from its directory",
+        "continue a search from its directory",
         "llmzero resume demo --set budget.runs=24",
         slow=True,
     ),
@@ -86,7 +86,7 @@ BUILT_IN = {
     "pause": _command(
         "steering",
         "pause",
-        "end a search's processes, give hardware back; resume goes on",
+        "end a search's processes, give hardware back; resume continues it",
         "llmzero pause demo",
     ),
     "hint": _command(

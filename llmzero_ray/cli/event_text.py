@@ -118,7 +118,7 @@ def _describe_lost(core: CoordinatorCore, event: ev.RunnerLost) -> str:
     what = "" if event.node is None else f" while it trained {_name(event.node)}"
     again = ""
     if event.node is not None and event.restart_step:
-        again = f"; a repeat goes on from global step {global_step(core, event.node, event.restart_step)}"
+        again = f"; a repeat continues from global step {global_step(core, event.node, event.restart_step)}"
     return f"slot {event.slot}: runner lost{what}: {event.reason}{again}"
 
 
@@ -164,7 +164,7 @@ def _describe_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
 
 
 def _describe_extended(_: CoordinatorCore, event: ev.SearchExtended) -> str:
-    return "the search goes on" + (f": {_changes(event)}" if event.changes else "")
+    return "the search continues" + (f": {_changes(event)}" if event.changes else "")
 
 
 def _changes(event: ev.SettingsChanged | ev.SearchExtended) -> str:
@@ -218,7 +218,7 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.SettingsChanged: _describe_settings,
     ev.SearchExtended: _describe_extended,
     ev.RequestRefused: lambda _, e: f"refused ({e.kind}): {e.message}",
-    ev.BackgroundTaskFailed: lambda _, e: f"{e.task} failed and goes on: {one_line(e.reason)}",
+    ev.BackgroundTaskFailed: lambda _, e: f"{e.task} failed and continues: {one_line(e.reason)}",
     ev.RunnerSilent: lambda _, e: (
         f"{_name(e.node)} hangs: {e.since_s:.0f} s in stage {e.stage} (limit {e.limit_s:.0f} s); it is killed"
     ),

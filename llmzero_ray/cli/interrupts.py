@@ -99,14 +99,12 @@ class Interrupts:
         answer = "p"
         if ask and sys.stdin.isatty():
             self._print("This search ends with its command.")
-            answer = _first_letter(
-                "[c]ontinue, [p]ause (the same command goes on with it), [s]top for good? "
-            )
+            answer = _first_letter("[c]ontinue, [p]ause (the same command continues it), [s]top for good? ")
         if answer == "s":
             request(self._root, "stop", "Ctrl-C")
             self._print("stopping at the next step ...")
         elif answer == "p" and self._is_ending():  # a pause would be refused
-            self._print(f"{self._name} was left on its last steps; the same command goes on with it")
+            self._print(f"{self._name} was left on its last steps; the same command continues it")
             return False
         elif answer == "p":
             request(self._root, "pause", "Ctrl-C" if ask else "SIGTERM")

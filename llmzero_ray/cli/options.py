@@ -53,4 +53,4 @@ Reward = Annotated[
     str | None,
     typer.Option(metavar="R", help="exact_match, mcq, math, regex=PATTERN, FILE.py:function"),
 ]
-Repairs = Annotated[int, typer.Option(metavar="N", help="how often a reward is mended")]
+Repairs = Annotated[int, typer.Option(metavar="N", help="how often a reward is repaired")]

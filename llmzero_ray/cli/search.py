@@ -87,8 +87,8 @@ def search(
         return start_and_follow(drafted, settings, from_folder=True)
     if Path(config).is_dir() and not resume:
         raise ConfigError(
-            f"{config} is a folder. Say beside it what the model must learn (`llmzero search FOLDER "
-            "SENTENCE`), or go on with the search that it holds: `llmzero resume`."
+            f"{config} is a folder. Add a sentence that says what the model must learn (`llmzero search "
+            "FOLDER SENTENCE`), or continue the search that it holds: `llmzero resume`."
         )
     loaded = _known(config, "runs", settings) if resume else load_config(config, settings)
     if dry_run:

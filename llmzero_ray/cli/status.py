@@ -59,7 +59,7 @@ def status(
         print_line(console, not_started(follower.core, place.paths.root))
     elif now is not None and now.last_alive is not None:
         age = short_duration(max(0.0, time.time() - now.last_alive))
-        goes_on = f"`llmzero resume {place.paths.root}` goes on with it"
+        goes_on = f"`llmzero resume {place.paths.root}` continues it"
         print_line(console, f"nobody is at work on it (last sign of life {age} ago): {goes_on}")
     return 0
 

@@ -40,7 +40,7 @@ def pause(search: options.Search, *, reason: options.Reason = "", storage: optio
     ended = end_check(follower)
     while not ended():
         time.sleep(LOOK_S)
-    print_line(console, f"paused; `llmzero resume {root}` goes on with it")
+    print_line(console, f"paused; `llmzero resume {root}` continues it")
     return code
 
 
@@ -71,7 +71,7 @@ def clone(
     *,
     settings: Annotated[list[str], options.settings_option("hyper-parameter, such as lr=5e-4")],
     at_step: Annotated[
-        int | None, typer.Option(metavar="STEP", help="saved step to go on from (default: the best one)")
+        int | None, typer.Option(metavar="STEP", help="saved step to continue from (default: the best one)")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="training steps (default: phase.n_steps)")
@@ -126,7 +126,7 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
         if not differing_keys(core.config, with_changes(core.config, changes)):
             raise ConfigError("the search has ended with these settings; nothing would change.")
         command = f"llmzero resume {shlex.quote(str(root))} {settings_text(changes, '--set')}"
-        raise ConfigError(f"the search has ended; this goes on with it: `{command}`.")
+        raise ConfigError(f"the search has ended; this continues it: `{command}`.")
     if kind != "pause":  # a request that is certain to be refused is not sent
         _check(follower, Request(id="", kind=kind, reason=reason, fields=fields))
     request_id = request(root, kind, reason, **fields)

@@ -49,7 +49,7 @@ def _result(follower: Follower, console: Console) -> int:
         return 0 if core.finished.best is not None else 1
     raise_if_broken(follower)
     assert core.interrupted is not None
-    print_line(console, f"paused ({core.interrupted[0]}); the same command goes on with it")
+    print_line(console, f"paused ({core.interrupted[0]}); the same command continues it")
     return INTERRUPTED
 
 

@@ -47,7 +47,7 @@ def refusal(state: SearchState, event: Event) -> str | None:
         return _settings_problem(state, event) if isinstance(event, ev.SettingsChanged) else None
     if state.end_reason is not None or state.ending is not None:
         why = state.end_reason or state.ending
-        return f"the search is coming to its end ({why}); no further run begins."
+        return f"the search is ending ({why}); no further run begins."
     if isinstance(event, ev.HintGiven):
         return _hint_problem(state, event.text)
     if isinstance(event, ev.NodeVetoed):
@@ -71,7 +71,7 @@ def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
     if clone.step is not None and clone.step not in saved:
         return f"step {clone.step} of node {clone.of} is not saved; saved are {_listed(saved) or 'none'}."
     if clone.step is None and not saved:
-        return f"node {clone.of} has no saved adapter to go on from."
+        return f"node {clone.of} has no saved adapter to continue from."
     try:
         state.planner.proposed_phase(
             _clone_run(state, clone), clone_proposal(state, clone), state.search.resume_chain(clone.of)

@@ -35,7 +35,7 @@ class TornBodyError(BodyError):
 class OtherVersionError(BodyError):
     """The body is intact, but this version cannot read it."""
 
-    fix = "Another version of llmzero-ray wrote it: go on with that version. Nothing is lost."
+    fix = "Another version of llmzero-ray wrote it: continue with that version. Nothing is lost."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def check_server(address: str) -> None:
         raise ConfigError(
             f"{one_line(_without_secrets(address))}: search.yaml names the server {one_line(endpoint)}, "
             f"which your keys would sign requests to; nothing was sent. If it is yours, set "
-            f"AWS_ENDPOINT_URL={one_line(endpoint)}; else put a copy of the journal beside search.yaml, as "
+            f"AWS_ENDPOINT_URL={one_line(endpoint)}; else put a copy of the journal next to search.yaml, as "
             "journal/."
         )
 

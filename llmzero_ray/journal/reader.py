@@ -161,7 +161,7 @@ class JournalReader:
         late = [event for event in listing.events if event.number < self._next and event.epoch > self._epoch]
         if any(listing.segment_of(event.number) is None for event in late):
             raise JournalError(
-                f"{self.store}: another coordinator has taken over and replaced events; read it anew."
+                f"{self.store}: another coordinator has taken over and replaced events; read it again."
             )
         self.strays = listing.strays
         for name in listing.strays:

@@ -142,7 +142,7 @@ class Journal:
 
     def _vanished(self, what: str) -> JournalError:
         return JournalError(
-            f"{self.store}: {what} has vanished; somebody removes files of a running search. History is "
+            f"{self.store}: {what} has vanished; someone removes files of a running search. History is "
             "lost: restore it from a backup, or start a search of another name."
         )
 

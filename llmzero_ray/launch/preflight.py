@@ -113,7 +113,7 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
     if wrong:
         raise CapacityError(
             f"{len(wrong)} of {len(with_gpus)} machine(s) with GPUs cannot train this search, and a slot may "
-            f"come to lie there. {'; '.join(wrong)}. Mend them or take them out of the cluster (`ray stop` "
+            f"come to lie there. {'; '.join(wrong)}. Repair them or take them out of the cluster (`ray stop` "
             "there); nothing is reserved. `llmzero doctor` looks at every machine in full."
         )
 

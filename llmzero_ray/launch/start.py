@@ -260,7 +260,7 @@ def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str],
     problem = extension_problem(follower.core, changes)
     named = any(key == name or key.startswith(f"{name}.") for key in changes for name in given)
     if problem is None and measures_alone(changes) and not named:
-        problem = "what it is compared with is measured anew where --set says so."
+        problem = "what it is compared with is measured again where --set says so."
     if problem and named:
         raise ConfigError(
             f"{config.name} has finished ({finished.reason}): {problem} Leave --set out to see its outcome."
@@ -328,7 +328,7 @@ def raise_if_broken(follower: Follower) -> None:
     if exit_code == 0:
         return
     error = LlmzeroError(
-        f"{reason}\nNothing is lost: the same command resumes the search once this is mended."
+        f"{reason}\nNothing is lost: the same command resumes the search once this is fixed."
     )
     error.exit_code = exit_code
     raise error

@@ -43,7 +43,7 @@ def _rows(account: Costs) -> list[tuple[str, str]]:
         (f"{unit}, together", fmt.hours(total)),
         (f"{unit} reserved, idle ones included", fmt.hours(account.reserved_gpu_hours)),
         (f"{unit} reserved and idle", fmt.hours(max(0.0, account.reserved_gpu_hours - total))),
-        ("CPU hours reserved beside them", fmt.hours(account.cpu_hours)),
+        ("CPU hours reserved with them", fmt.hours(account.cpu_hours)),
     ]
     if account.lost_s > 0:
         rows.append(("lost with hardware, repeated or given up", text.duration(account.lost_s)))

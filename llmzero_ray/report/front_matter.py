@@ -42,7 +42,7 @@ def missing() -> str:
     """Why a card has no new front matter. Empty if it can have one."""
     problem = import_problem("huggingface_hub")
     return problem and (
-        f"best/README.md: its front matter was not written anew, as huggingface_hub {problem}; `pip install "
+        f"best/README.md: its front matter was not rewritten, as huggingface_hub {problem}; `pip install "
         "'llmzero-ray[report]'`, then write it again"
     )
 

@@ -122,7 +122,7 @@ def missing_reference(facts: SearchFacts) -> str:
     if not known or facts.config.final.default_recipe:
         return ""
     return (
-        "The default recipe was not trained beside it, so nothing says what the search added: "
+        "The default recipe was not trained with it, so nothing says what the search added: "
         f"`{_measured_by(facts.config.name, 'compute')}` trains and scores it at the strategy's compute, and "
         "`whole` in place of `compute` at that of the whole search."
     )

@@ -305,7 +305,7 @@ class SearchStorage:
             raise ConfigError(
                 f"search {self.name!r} in {self.paths.root} was started with another "
                 f"configuration:\n{listed}\n"
-                "Undo these changes to go on with it, or choose another `name`. What may be changed: "
+                "Undo these changes to continue it, or choose another `name`. What may be changed: "
                 f"{', '.join(CHANGEABLE)}."
             )
         return {key: new for key, (_, new) in changed.items()}

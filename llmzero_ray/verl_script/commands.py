@@ -96,7 +96,7 @@ def own_configuration(command: TrainerCommand, folder: Path) -> OwnConfiguration
         return OwnConfiguration({}, megatron=f"--config-name={name}" if "megatron" in name else "")
     unread = f"the settings of {name}.yaml (--config-name) are not read"
     if place is None:
-        return OwnConfiguration({}, f"{unread}: the file is not beside the script", read=False)
+        return OwnConfiguration({}, f"{unread}: the file is not next to the script", read=False)
     try:
         settings = dict(_settings(place, set()))
     except ConfigError as error:

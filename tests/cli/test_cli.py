@@ -163,7 +163,7 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert "paused (Ctrl-C); the same command goes on with it" in output
+    assert "paused (Ctrl-C); the same command continues it" in output
     assert "Traceback" not in output
     until_gone(command.leftovers)
     code, output = command.run("jobs.status", str(command.config))
@@ -211,7 +211,7 @@ def test_a_background_command_whose_head_dies_with_it_still_says_what_became_of_
         process.terminate()
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert "paused (SIGTERM); the same command goes on with it" in output
+    assert "paused (SIGTERM); the same command continues it" in output
     assert "Failed to connect to GCS" not in output  # Ray's last words, after a minute
     until_gone(command.leftovers)
 
@@ -227,7 +227,7 @@ def test_a_command_that_is_ended_while_its_search_is_measured_leaves_and_goes_on
     process.send_signal(number)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, output
-    assert "demo was left on its last steps; the same command goes on with it" in output
+    assert "demo was left on its last steps; the same command continues it" in output
     assert "refused (pause)" not in output
     assert "Failed to connect to GCS" not in output
     until_gone(command.leftovers)

@@ -385,7 +385,7 @@ def test_a_folder_without_a_sentence_is_told_what_is_missing(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["search", str(folder.path)]) == 2
-    assert "Say beside it what the model must learn" in capsys.readouterr().err
+    assert "Add a sentence that says what the model must learn" in capsys.readouterr().err
 
 
 def test_a_name_that_was_begun_otherwise_is_refused(

@@ -98,7 +98,7 @@ def test_the_gates_table_is_shown_for_a_reward_of_ones_own(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["prepare", write(tmp_path, reward={"python": "mine.py:score"})]) == 0
     out = capsys.readouterr().out
-    assert "preparing the task: vetting the reward" in out
+    assert "preparing the task: validating the reward" in out
     assert "100.0% of 30, written as <answer>{answer}</answer>" in out
     assert out.count("passed") == 10 and "FAILED" not in out
 

@@ -169,7 +169,7 @@ def test_without_huggingface_hub_a_first_card_has_no_head_and_the_report_says_so
     search = scripted(tmp_path).ready().play(phases=1)
     unusable("huggingface_hub")
     problem = write_outcome(search.root).problem
-    assert "best/README.md: its front matter was not written anew, as huggingface_hub " in problem
+    assert "best/README.md: its front matter was not rewritten, as huggingface_hub " in problem
     assert "`pip install 'llmzero-ray[report]'`" in problem
     assert (search.root / "best" / "README.md").read_text().startswith("# LoRA adapter")
 

@@ -164,7 +164,7 @@ class LlmAgents:
         except CapReachedError:
             return self._stopper.judge(request)
         except AgentError as error:
-            return StopDecision(stop=False, reason=f"no judgement, so it goes on: {error}", rule=RULE)
+            return StopDecision(stop=False, reason=f"no judgement, so it continues: {error}", rule=RULE)
         return StopDecision(stop=response.decision == "STOP", reason=response.reason, rule=RULE)
 
     # --- parts ----------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class BudgetLedger:
                 raise CapReachedError(
                     f"budget.dollars is {self.cap_dollars:g}: {spent:.4f} are spent and {held:.4f} set aside "
                     f"for calls under way; the {agent}'s call for node {node} could cost {dollars:.4f}. "
-                    "Raise budget.dollars to let agents go on."
+                    "Raise budget.dollars to let agents continue."
                 )
             id_ = id_ or uuid.uuid4().hex
             reservation = Reservation(agent=agent, node=node, worst=worst, dollars=dollars, id=id_)

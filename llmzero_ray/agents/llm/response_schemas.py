@@ -149,7 +149,7 @@ TOOLS: dict[AgentName, ResponseTool] = {
         schema=ErrorSchema,
     ),
     "early_stopper": ResponseTool(
-        name="give_verdict", description="Hand in whether the running phase goes on.", schema=VerdictSchema
+        name="give_verdict", description="Hand in whether the running phase continues.", schema=VerdictSchema
     ),
 }
 """The tool of each agent."""

@@ -41,7 +41,7 @@ def compare(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="compare.yaml")],
     *,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="go on although the plan or the code has changed")
+        bool, typer.Option("--accept-changes", help="continue although the plan or the code has changed")
     ] = False,
 ) -> int:
     """Compare search methods on tasks and seeds at one budget; continues where it was interrupted."""

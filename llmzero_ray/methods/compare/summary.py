@@ -12,7 +12,7 @@ from llmzero_ray.methods.compare.tables import MethodLine, lines
 _BUDGETS = {
     "compute": "Every method may compute the same: tokens sampled and trained on, each at its cost, as "
     "many as the default recipe takes in the plan's steps; failed and stopped phases and validations count.",
-    "steps": "Every method may take the same number of training steps; what they compute stands beside it.",
+    "steps": "Every method may take the same number of training steps; what they compute stands next to it.",
 }
 
 

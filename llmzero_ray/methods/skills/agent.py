@@ -124,7 +124,7 @@ class SkillAgent:
                 step = max(steps, default=0)
                 episode = self._decide("check", request.running.node, step, self._bench(request))
             except (AgentError, CapReachedError) as error:
-                return StopDecision(stop=False, reason=f"no judgement, so it goes on: {error}", rule=RULE)
+                return StopDecision(stop=False, reason=f"no judgement, so it continues: {error}", rule=RULE)
         verdict = TOOLS[episode.tool].parse(episode.input)
         return StopDecision(stop=verdict.decision == "STOP", reason=verdict.reason, rule=RULE)
 

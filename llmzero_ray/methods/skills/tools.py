@@ -109,7 +109,7 @@ TOOLS: dict[str, ResponseTool] = {
         ),
         ResponseTool(
             name="decide_run",
-            description="Decide whether the running run goes on or ends now.",
+            description="Decide whether the running run continues or ends now.",
             schema=DecideRun,
         ),
     )

@@ -214,7 +214,7 @@ class Workbench:
         lines += [f"A stop now saves {found['saves']}."] if found["saves"] else []
         if found["budget"]:
             lines += ["Budget, without the steps so far:", *(f"- {line}" for line in found["budget"])]
-        return "\n".join([*lines, "Does it go on? Answer with decide_run."])
+        return "\n".join([*lines, "Does it continue? Answer with decide_run."])
 
     # --- parts ----------------------------------------------------------------------------------------------
 

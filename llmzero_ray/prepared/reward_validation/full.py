@@ -151,7 +151,7 @@ class _Gate:
         return [*found, self._statistics.result_check(), self._statistics.keys_check()]
 
     def _report(self, what: str, share: float) -> None:
-        self._progress(f"vetting the reward: {what}", share)
+        self._progress(f"validating the reward: {what}", share)
 
     def _gold(self, row: Row) -> str:
         return gold_response(self.form, row["reward_model"]["ground_truth"])

@@ -34,7 +34,7 @@ def data_prompt(profile: DataProfile) -> str:
         parts += [f"## Table {number}", _block(_table(table), f"table {number}", TABLE_CHARS)]
     for name, text in profile.texts.items():
         parts += [
-            "## A text beside the data",
+            "## A text next to the data",
             _block([f"file: {name}", *text.splitlines()], "text", TEXT_CHARS),
         ]
     if profile.skipped:

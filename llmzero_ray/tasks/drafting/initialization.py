@@ -135,7 +135,7 @@ class Initialization:
         if self.edited:
             raise StorageError(
                 f"{', '.join(self.edited)} in {self.paths.initialization} were edited since they were "
-                "drafted, and another draft would replace them. Move them away to draft anew, or leave the "
+                "drafted, and another draft would replace them. Move them away to draft again, or leave the "
                 "new options out to go on with them."
             )
         asks_a_model = self._config.agents.backend in MODEL_BACKENDS
@@ -267,7 +267,7 @@ def check_begun(core: CoordinatorCore, root: Path, folder: Path, sentence: str) 
     if begun is not None and (begun.folder, begun.sentence) != (str(folder.absolute()), sentence):
         raise ConfigError(
             f"{root} was begun with the folder {begun.folder} and the sentence {begun.sentence!r}. Give "
-            "these to go on with it, or choose another name with --set name=..."
+            "these to continue it, or choose another name with --set name=..."
         )
 
 

@@ -102,7 +102,7 @@ class LlmDraftingAgents:
             self._note("task_descriptor", "; ".join(problems.values()))
             return dataclasses.replace(by_rules, doubts=(*by_rules.doubts, *parsed.doubts))
         if problems:
-            self._note("task_descriptor", "; ".join(problems.values()), what="the rules mended an answer")
+            self._note("task_descriptor", "; ".join(problems.values()), what="the rules corrected an answer")
         return TaskSpec(
             table=pick_table(profile, UserChoices(table=parsed.table)),
             name=user.name or (by_rules.name if "name" in problems else parsed.name),

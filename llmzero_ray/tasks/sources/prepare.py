@@ -104,7 +104,9 @@ def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> 
     manifest = read_manifest(directory)
     path = manifest.reward.path
     if path is None or manifest.source is None or manifest.source.reward_sha256 is None:
-        raise TaskError(f"{directory}: the manifest names no reward file with its sha256; nothing to vet")
+        raise TaskError(
+            f"{directory}: the manifest names no reward file with its sha256; nothing to validate"
+        )
     rows = [
         row for split in SPLITS for row in read_first_rows(directory / f"{split}.parquet", _VALIDATION_ROWS)
     ]

@@ -468,7 +468,7 @@ def test_anything_but_a_clear_stop_means_continue(lab: Callable[..., Lab], reply
     it.server.play([reply])
     verdict = it.agents.early_stopper.judge(stop_request())
     assert not verdict.stop
-    assert verdict.reason.startswith("no judgement, so it goes on:")
+    assert verdict.reason.startswith("no judgement, so it continues:")
 
 
 def test_the_stopper_sees_the_findings_of_the_checks(lab: Callable[..., Lab]) -> None:
