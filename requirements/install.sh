@@ -34,6 +34,12 @@ if missing:
              "apt-get install " + " ".join(package for _, package in missing))
 PY
 
+# --- a line now and then: neither pip nor uv prints one while it downloads or compiles
+(while sleep 15; do echo "install: at work for $SECONDS s"; done) &
+heart=$!
+scratch=$(mktemp -d)
+trap 'kill "$heart"; rm -rf "$scratch"' EXIT
+
 # --- torch: no hash, because its builds differ by machine. PyPI has only the CUDA build for Linux, so
 # "+cpu" is met by an index that has the CPU build or not at all. The CUDA build works too, but only with
 # its libraries; their other requirements are replaced by the locked versions below.
@@ -46,8 +52,6 @@ run_pip install --no-deps "torch==$torch_version+cpu" 2>/dev/null ||
 }
 
 # --- uv installs the lock in a tenth of pip's time. Where it cannot be had, pip does the same
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 echo "uv==0.13.8 --hash=sha256:e18a57b8b352eb7c8feb317b9f6f533c8f0ad9673fd6cf34bbe3cf1a9f6a8984" >"$scratch/uv.txt"
 run_pip install --target "$scratch/uv" --no-deps --require-hashes -r "$scratch/uv.txt" 2>/dev/null || true
 install_locked() { # install_locked LOCK [OPTION]...: exactly these files, with their hashes

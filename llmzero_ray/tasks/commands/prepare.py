@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from llmzero_ray.prepared.directory import Progress
     from llmzero_ray.tasks.sources.summary import Summary
 
-_SHARE = 0.05
-"""Share of the work after which a long step reports progress again."""
+_SHARE, _QUIET_S = 0.05, 15.0
+"""Share of the work, and seconds, after which a long step reports progress again."""
 
 
 def prepare(
@@ -93,13 +94,13 @@ def _cluster() -> Iterator[int]:
 
 
 def _report_progress(console: Console) -> Progress:
-    last_part, last_share = "", -1.0
+    last_part, last_share, last_time = "", -1.0, 0.0
 
     def progress(doing: str, share: float) -> None:
-        nonlocal last_part, last_share
-        part = doing.split(":")[0]
-        if part != last_part or share >= last_share + _SHARE:
-            last_part, last_share = part, share
+        nonlocal last_part, last_share, last_time
+        part, now = doing.split(":")[0], time.monotonic()
+        if part != last_part or share >= last_share + _SHARE or now >= last_time + _QUIET_S:
+            last_part, last_share, last_time = part, share, now
             print_line(console, one_line(f"preparing the task: {doing} ({share:.0%})", None))
 
     return progress

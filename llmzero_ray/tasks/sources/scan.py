@@ -121,8 +121,12 @@ def scan(
         progress(f"reading {len(files)} files in {len(files) * ray_shares} shares", 0.0)
         blocks = _blocks_on_ray(adapter, list(files), ray_shares)
     keys, sizes = [found.keys], [np.zeros(1, np.int64)]
+    n_rows = at = 0
     with path.open("wb") as stream:
         for block in blocks:
+            at = int(block.keys["file"][-1]) if len(block.keys) else at
+            n_rows += len(block.lines) + len(block.unusable)
+            progress(f"reading: {files[at].name}, {n_rows} rows so far", at / len(files))
             stream.writelines(block.lines)
             keys.append(block.keys)
             sizes.append(np.array([len(line) for line in block.lines], np.int64))
