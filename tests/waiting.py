@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE_S = 200.0
+PATIENCE_S = 400.0
 """Outer limit of one wait (seconds): many times what anything that is waited for takes on an idle machine.
 Real VeRL and vLLM, which start for minutes on a busy one, get more where they are waited for."""
 
