@@ -86,7 +86,7 @@ BUILT_IN = {
     "pause": _command(
         "steering",
         "pause",
-        "end a search's processes, give hardware back; resume continues it",
+        "end a search's processes, give hardware back; resume continues",
         "llmzero pause demo",
     ),
     "hint": _command(

@@ -62,12 +62,12 @@ def file_points(root: Path) -> dict[str, list[tuple[int, Mapping[str, float]]]]:
 
 def test_a_run_carries_its_place_in_the_tree_and_what_it_changed(tmp_path: Path) -> None:
     core = SearchFacts(copy_of("two_slots", tmp_path / "runs")).core
-    root, child = node_run(core, 0), node_run(core, 3)
+    root, child = node_run(core, 0), node_run(core, 2)
     assert root.config["llmzero"]["parent"] is None and root.config["llmzero"]["changes"] == {}
     lineage = child.config["llmzero"]
-    assert (lineage["parent"], lineage["resume_node"], lineage["resume_step"]) == (2, 2, 15)
-    assert lineage["first_global_step"] == 25
-    before, after = core.runs[2].spec.hyperparameters, core.runs[3].spec.hyperparameters
+    assert (lineage["parent"], lineage["resume_node"], lineage["resume_step"]) == (0, 0, 10)
+    assert lineage["first_global_step"] == 10
+    before, after = core.runs[0].spec.hyperparameters, core.runs[2].spec.hyperparameters
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
     assert set(lineage["changes"]) == changed != set()
     lr = "actor_rollout_ref.actor.optim.lr"
