@@ -19,8 +19,7 @@ from pydantic.fields import FieldInfo
 
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import command_help
-from llmzero_ray.config import SearchConfig
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import SearchConfig, presets
 from llmzero_ray.config.yaml_text import allowed_values
 from llmzero_ray.hyperparameters import SPACE, allowed
 from llmzero_ray.tasks.sft.config import SftConfig
@@ -44,11 +43,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def configuration() -> str:
     """Every field of search.yaml, the hyper-parameters, and warm_start.yaml."""
-    names = ", ".join(f"`{name}`" for name in recipes.names())
+    names = ", ".join(f"`{name}`" for name in presets.names())
     lines = [
         "# Configuration",
         "",
-        "Written from the settings classes of `llmzero_ray/config.py` when this site is built. Unknown keys "
+        "Written from the settings classes of `llmzero_ray/config/` when this site is built. Unknown keys "
         "are refused, with the nearest known one. Any field can be set on the command line: "
         "`--set budget.runs=12 seed=2`. "
         f"Shipped configurations, found by name: {names}; `llmzero init` copies one.",

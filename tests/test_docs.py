@@ -26,8 +26,7 @@ from benchmarks.suite.room import rooms
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import _command, several_settings
-from llmzero_ray.config import SearchConfig
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import SearchConfig, presets
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -234,4 +233,4 @@ def test_the_citation_holds_what_the_format_asks_for() -> None:
 
 def test_shipped_configurations_are_named_in_the_pages() -> None:
     text = "".join(page.read_text() for page in PAGES)
-    assert [name for name in recipes.names() if not name.startswith("qwen3") and name not in text] == []
+    assert [name for name in presets.names() if not name.startswith("qwen3") and name not in text] == []

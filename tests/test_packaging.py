@@ -154,8 +154,8 @@ def test_explain_needs_only_the_core_dependencies(llmzero: Path, tmp_path: Path)
 # --- which actors belong to the library
 
 WHICH = (
-    "import sys; from llmzero_ray.launch import actors as _actors; names = _actors.names; "
-    "print(_actors.package_name(), names.__file__, {'actors', 'llmzero_ray.actors'} & set(sys.modules))"
+    "import sys; from llmzero_ray.launch import actors; names = actors.names; "
+    "print(actors.package_name(), names.__file__, {'actors', 'llmzero_ray.actors'} & set(sys.modules))"
 )
 
 

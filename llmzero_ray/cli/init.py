@@ -12,8 +12,7 @@ import typer
 
 from llmzero_ray import version
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config import SearchConfig
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import SearchConfig, presets
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.files import replace_file
@@ -99,17 +98,17 @@ def schema_text() -> str:
 
 
 def _recipe(name: str) -> Path:
-    known = recipes.names()
+    known = presets.names()
     for candidate in (name, f"qwen3_{name.lower()}"):
         if candidate in known:
-            return recipes.path_of(candidate)
+            return presets.path_of(candidate)
     near = nearest(name, known)
     hint = f"; did you mean {near!r}?" if near else "."
     raise ConfigError(f"no such recipe: {name!r}{hint} Recipes: {', '.join(known)}; 4b is qwen3_4b.")
 
 
 def _head(source: str) -> Iterable[str]:
-    yield f"# yaml-language-server: $schema={recipes.SCHEMA.as_uri()}"
+    yield f"# yaml-language-server: $schema={presets.SCHEMA.as_uri()}"
     yield f"# From {source}, by llmzero {version.__version__}."
 
 

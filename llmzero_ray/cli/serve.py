@@ -14,7 +14,7 @@ import typer
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.config import hub_model
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.prepared import check_model_dir
 from llmzero_ray.utils.private_files import private_file
 
@@ -62,17 +62,17 @@ def serve(
     else:
         model = repo_id
         vllm_options = [*vllm_options, *(["--revision", revision] if revision else [])]
-    print_line(console, _actors.head.start_text())
+    print_line(console, actors.head.start_text())
     import ray
 
-    with _actors.head.disconnecting():
-        if not _actors.head.join_if_there():
-            _actors.head.start_private_head()
+    with actors.head.disconnecting():
+        if not actors.head.join_if_there():
+            actors.head.start_private_head()
         name = name or Path(model).name
         print_line(console, f"starting vLLM with {model}; its log is {log}")
         key = secrets.token_urlsafe(32)
         key_file = private_file("serve", key + "\n")
-        actor, group, base_url = _actors.model_server.start_server(
+        actor, group, base_url = actors.model_server.start_server(
             model,
             name,
             gpus=gpus,
@@ -93,7 +93,7 @@ def serve(
         except KeyboardInterrupt:
             print_line(console, "ending the server ...")
         except ray.exceptions.RayTaskError as error:
-            raise _actors.model_server.engine_error(error) from None
+            raise actors.model_server.engine_error(error) from None
         finally:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(actor.close.remote(), timeout=60)

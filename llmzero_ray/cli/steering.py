@@ -19,7 +19,7 @@ from llmzero_ray.config.changes import differing_keys, read_settings, settings_t
 from llmzero_ray.coordinator import extension_problem
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.start import LOOK_S, end_check
 from llmzero_ray.records.events import RequestRefused
 from llmzero_ray.storage import SearchStorage
@@ -147,7 +147,7 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
 
 
 def _check(follower: Follower, candidate: Request) -> None:
-    event = _actors.control_requests.event_of(follower.core, candidate)
+    event = actors.control_requests.event_of(follower.core, candidate)
     if isinstance(event, RequestRefused):
         raise ConfigError(event.message)
 

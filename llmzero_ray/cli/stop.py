@@ -14,7 +14,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator.follow import Follower
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.start import LOOK_S, end_check
 from llmzero_ray.report.finalize import finalize
 from llmzero_ray.storage.locate import find
@@ -52,6 +52,6 @@ def stop(
 
 def _remove_actors(follower: Follower) -> None:
     """End remaining actors of the search on a cluster that outlives its commands."""
-    with _actors.head.disconnecting():
-        if _actors.head.join_if_there():
-            _actors.app.clean_up(follower.core.config)
+    with actors.head.disconnecting():
+        if actors.head.join_if_there():
+            actors.app.clean_up(follower.core.config)

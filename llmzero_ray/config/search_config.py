@@ -2,7 +2,7 @@
 
 `load_config` reads a file and gives a frozen `SearchConfig`, or one `ConfigError` that lists everything wrong
 with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbers of the search rules
-(search/rules.py) and of the stopping rules (stopping/settings.py); both are only carried.
+(search_rules.py) and of the stopping rules (stopping.py); both are only carried.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import presets
 from llmzero_ray.config.search_rules import MethodRules
 from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.config.strategy_file import check_rank
@@ -691,7 +691,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
         out of bounds.
     """
-    place = recipes.path_of(local_path(os.fspath(path)))
+    place = presets.path_of(local_path(os.fspath(path)))
     return resolve_config(read_yaml(place), overrides, source=place.name)
 
 

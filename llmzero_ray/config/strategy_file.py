@@ -1,7 +1,7 @@
 """Format of strategy.yaml, for strategies of all kinds of searches.
 
 `read_strategy` gives the strategy of a search on VeRL, or of one under Ray Tune, checked as a file; whether
-its hyper-parameters can be trained is checked by `load_strategy` (report/strategy.py).
+its hyper-parameters can be trained is checked by `load_strategy` (storage/strategy.py).
 """
 
 from __future__ import annotations

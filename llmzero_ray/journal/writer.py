@@ -6,7 +6,7 @@ raises. A torn last file (a crash during its write) is reported and ignored; a g
 the last one is lost history, and an error. Every `segment_events` events the oldest single files become one
 segment, so that a long journal is quick to open and to list.
 
-The journal only refers to series and checkpoints; storage.py holds them.
+The journal only refers to series and checkpoints; storage/search_storage.py holds them.
 """
 
 from __future__ import annotations

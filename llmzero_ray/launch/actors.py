@@ -1,6 +1,6 @@
 """The actors of this library: the package `actors` in a checkout, `llmzero_ray.actors` in a wheel.
 
-All code above the actors uses them through this module: `_actors.app.start_on(...)` imports the module `app`
+All code above the actors uses them through this module: `actors.app.start_on(...)` imports the module `app`
 of that package when the line runs. One of the two names is used in a process, never both, because the same
 class under two names would be two classes.
 

@@ -13,7 +13,7 @@ from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import CapacityError, ConfigError, EngineVersionError
 from llmzero_ray.estimate import Estimate, SearchMemory
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import NoResult, nodes_up, run_on_nodes
 from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.records.events import AgentCalled
@@ -52,7 +52,7 @@ def check_platform(config: SearchConfig) -> None:
         CapacityError: RAY_ADDRESS names a cluster and it does not answer.
     """
     engine = config.engine
-    if (engine.backend, engine.platform) == ("verl", "auto") and _actors.head.is_to_be_joined():
+    if (engine.backend, engine.platform) == ("verl", "auto") and actors.head.is_to_be_joined():
         raise ConfigError(
             "engine.platform is auto, and a Ray cluster is joined, whose machines may differ; set "
             "engine.platform to gpu or to cpu."
@@ -65,7 +65,7 @@ def check_engine_here(config: SearchConfig) -> None:
     Raises:
         EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
     """
-    if config.engine.backend == "verl" and not _actors.head.is_to_be_joined():
+    if config.engine.backend == "verl" and not actors.head.is_to_be_joined():
         from llmzero_ray.engines.verl.internals import check_versions
         from llmzero_ray.estimate.card import resolve_platform
 
@@ -79,9 +79,9 @@ def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
     Raises:
         CapacityError: they never could; nothing has been reserved.
     """
-    machines = _actors.machines.cluster_machines(without)
+    machines = actors.machines.cluster_machines(without)
     missing = shortfall(machines, config)
-    if missing is None or _actors.machines.may_grow():
+    if missing is None or actors.machines.may_grow():
         return
     largest = largest_machine(machines)
     most = "" if largest is None else f" The largest is {largest.address} with {largest.gpus:g} GPUs and "

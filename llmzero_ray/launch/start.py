@@ -27,7 +27,7 @@ from llmzero_ray.estimate import Estimate
 from llmzero_ray.estimate.server_sizes import with_recorded_sizes, with_server_sizes
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import trust
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.hub_model import with_model_here
 from llmzero_ray.launch.preflight import (
     check_backends,
@@ -65,7 +65,7 @@ class LaunchedSearch:
     """A search as its start left it: ended before, at work under another process, or started here."""
 
     follower: Follower
-    running: _actors.app.Running | None = None
+    running: actors.app.Running | None = None
     """The coordinator that was started, or None."""
     private_head: bool = False
     """Whether the search ends with this process."""
@@ -91,7 +91,7 @@ class LaunchedSearch:
         def ended() -> bool:
             nonlocal left, asked
             if left is None:
-                asked = asked or _asked(lambda: _actors.app.has_joined(running))
+                asked = asked or _asked(lambda: actors.app.has_joined(running))
                 try:
                     joined, asked = asked.result(timeout=_ANSWER_S), None
                 except TimeoutError:
@@ -192,14 +192,14 @@ def _find_or_start(
     fresh.poll()
     if (note := strategy_note(config)) is not None:
         say(f"note: {note}")
-    say(_actors.head.start_text())
+    say(actors.head.start_text())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_actors.head.disconnecting())
-        private_head = _actors.head.connect(config)
+        stack.enter_context(actors.head.disconnecting())
+        private_head = actors.head.connect(config)
         if not private_head:
             check_slots(config, follower.core.avoided_nodes)
             check_machines(config, task)
-        running = _actors.app.start_on(
+        running = actors.app.start_on(
             config, task, private_head=private_head, checks=checks.not_journalled(fresh.events)
         )
         leave = stack.pop_all().close

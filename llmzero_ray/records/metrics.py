@@ -1,6 +1,6 @@
 """Numbers that phases report: VeRL's names of them, their series over steps, and scores with standard errors.
 
-Not here: their files (metric_files.py), their interpretation (agents/dynamics.py, stopping/), differences
+Not here: their files (metric_files.py), their interpretation (dynamics/features.py, stopping/), differences
 between scores (significance.py).
 """
 

@@ -1,7 +1,7 @@
 """A found strategy as scripts of plain VeRL: one `python -m verl.trainer.main_ppo` command per phase.
 
 The folder holds everything but the base model and can be moved: paths count from it. Not here: training the
-strategy with this project (strategy_replay.py), VeRL's keys (engines/verl/overrides.py).
+strategy with this project (retrain.py), VeRL's keys (engines/verl/overrides.py).
 """
 
 from __future__ import annotations

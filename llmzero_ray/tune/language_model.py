@@ -20,7 +20,7 @@ from llmzero_ray.agents.backend import (
 )
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.records import Event, Proposal, from_json, to_json
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
 from llmzero_ray.records.events import AgentCalled
@@ -127,7 +127,7 @@ class LanguageModelProposer:
             budget=JournalledBudget(ledger, post),
             post=post,
             write_call=self._write_call,
-            draw=_actors.agent_services.draw,
+            draw=actors.agent_services.draw,
         )
 
     def _write_call(self, *call: Any) -> None:

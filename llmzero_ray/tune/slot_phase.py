@@ -10,7 +10,7 @@ import ray
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import EngineLostError, LlmzeroError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 
 _WAIT_S = 10.0
@@ -28,7 +28,7 @@ class SlotPhase:
     """
 
     def __init__(self, slots: str, config: SearchConfig, spec: PhaseSpec) -> None:
-        names = _actors.names
+        names = actors.names
         self.spec = spec
         self._stop_s = config.engine.stop_deadline_s or _STOP_S
         self._points: deque[MetricPoint] = deque()

@@ -30,7 +30,7 @@ from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 from llmzero_ray.hyperparameters.verl_space import space_with
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.hub_model import with_model_here
 from llmzero_ray.launch.preflight import check_memory, check_platform, check_verl_keys
 from llmzero_ray.prepared import load_task
@@ -296,7 +296,7 @@ def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> t
     root = root_hyperparameters(checked, task.n_train, space)
     place = str(Path(checked.storage, checked.name))
     slots = f"{checked.name[:40]}-tune-{uuid.uuid4().hex[:8]}"
-    _PRIVATE[slots] = _actors.head.connect(checked)
+    _PRIVATE[slots] = actors.head.connect(checked)
     use = SlotUse(
         config=checked.model_copy(update={"name": slots, "storage": place}),
         place=place,
@@ -336,8 +336,8 @@ def _open_slots(config: SearchConfig) -> None:
     name = config.name
     if name in _LENDERS:
         return
-    wrapped = ray.remote(_actors.slot_lender.SlotLender)
-    options = _actors.names.actor_options(_actors.names.lender_name(name), lifetime=None, max_restarts=0)
+    wrapped = ray.remote(actors.slot_lender.SlotLender)
+    options = actors.names.actor_options(actors.names.lender_name(name), lifetime=None, max_restarts=0)
     lender = wrapped.options(**options).remote(config.to_json(), fixed_capacity=_PRIVATE.get(name, False))
     try:
         ray.get(lender.reserve.remote())
@@ -356,4 +356,4 @@ def _close_slots(name: str) -> None:
     with contextlib.suppress(ray.exceptions.RayError):
         ray.kill(lender)
     # Of a lender that did not answer; Ray would take them at the end of this process.
-    _actors.placement.remove_groups(name)
+    actors.placement.remove_groups(name)

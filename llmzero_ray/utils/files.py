@@ -1,6 +1,6 @@
 """Files and directories on a disk, whole or absent even after a power cut; their SHA-256; locks of processes.
 
-Not here: which files a search has (storage.py, journal/).
+Not here: which files a search has (storage/search_storage.py, journal/).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from llmzero_ray.coordinator import extension_problem
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, EngineVersionError, TaskError
 from llmzero_ray.journal import Journal
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch import start as launch
 from llmzero_ray.launch.preflight import check_platform
 from llmzero_ray.prepared import load_task
@@ -430,8 +430,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(launch, "check_backends", lambda *_given: ())
     monkeypatch.setattr("ray.init", start)
-    monkeypatch.setattr(_actors.head, "connect", start)
-    monkeypatch.setattr(_actors.app, "start_on", start)
+    monkeypatch.setattr(actors.head, "connect", start)
+    monkeypatch.setattr(actors.app, "start_on", start)
 
 
 def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
@@ -451,7 +451,7 @@ def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
 def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
     nothing_starts: None, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_actors.head, "_shared_address", lambda: "10.0.0.1:6379")
+    monkeypatch.setattr(actors.head, "_shared_address", lambda: "10.0.0.1:6379")
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
     with pytest.raises(ConfigError, match=r"engine\.platform is auto.*set engine\.platform to gpu or to cpu"):
         launch.launch(config, (), lambda *_: load_task(task_dir), print)
@@ -461,7 +461,7 @@ def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
 def test_a_machine_without_the_vllm_of_gpus_is_refused_before_ray_is_started(
     nothing_starts: None, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_actors.head, "_shared_address", lambda: None)
+    monkeypatch.setattr(actors.head, "_shared_address", lambda: None)
     config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64")
     with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
         launch.launch(config, (), lambda *_: load_task(task_dir), print)
@@ -471,7 +471,7 @@ def test_a_machine_without_the_vllm_of_gpus_is_refused_before_ray_is_started(
 def test_a_platform_of_auto_is_this_machines_where_no_cluster_is(
     task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_actors.head, "_shared_address", lambda: None)
+    monkeypatch.setattr(actors.head, "_shared_address", lambda: None)
     check_platform(a_recipe_for_gpus(task_dir, tmp_path, "engine.platform=auto"))
 
 

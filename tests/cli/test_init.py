@@ -10,8 +10,7 @@ from jsonschema import Draft202012Validator
 
 from llmzero_ray.cli.init import schema_text
 from llmzero_ray.cli.main import main
-from llmzero_ray.config import load_config
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import load_config, presets
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.verl_script import read_script
@@ -136,18 +135,18 @@ def test_a_file_comes_before_a_shipped_configuration_of_its_name(
     assert load_config("local").name == "demo"
     (tmp_path / "local").write_text("name: mine\n")
     assert load_config("local").name == "mine"
-    assert recipes.path_of("../local") == Path("../local")
+    assert presets.path_of("../local") == Path("../local")
 
 
 def test_the_schema_is_that_of_the_settings_classes() -> None:
     """After a change of a setting: llmzero init --schema > llmzero_ray/search.schema.json"""
-    assert recipes.SCHEMA.read_text() == schema_text()
+    assert presets.SCHEMA.read_text() == schema_text()
 
 
 def test_the_schema_accepts_what_is_shipped_and_refuses_a_wrong_key() -> None:
-    check = Draft202012Validator(json.loads(recipes.SCHEMA.read_text()))
-    assert len(recipes.names()) >= 9
-    for name in recipes.names():
-        assert list(check.iter_errors(read_yaml(recipes.path_of(name)))) == []
+    check = Draft202012Validator(json.loads(presets.SCHEMA.read_text()))
+    assert len(presets.names()) >= 9
+    for name in presets.names():
+        assert list(check.iter_errors(read_yaml(presets.path_of(name)))) == []
     wrong = {"name": "demo", "budget": {"runs": 1}, "slot": {"count": 2}}
     assert len(list(check.iter_errors(wrong))) == 2

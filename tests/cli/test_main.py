@@ -17,7 +17,7 @@ import llmzero_ray
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import COMPLETE, _command, main, several_settings
 from llmzero_ray.errors import CapacityError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.storage.metric_files import write_parquet
 
 
@@ -162,8 +162,8 @@ def test_what_follows_two_dashes_is_for_vllm(
         raise CapacityError("no GPU is free")
 
     head = SimpleNamespace(disconnecting=contextlib.nullcontext, join_if_there=lambda: True, start_text=str)
-    monkeypatch.setattr(_actors, "head", head, raising=False)
-    monkeypatch.setattr(_actors, "model_server", SimpleNamespace(start_server=refuse), raising=False)
+    monkeypatch.setattr(actors, "head", head, raising=False)
+    monkeypatch.setattr(actors, "model_server", SimpleNamespace(start_server=refuse), raising=False)
     assert main(["serve", "org/model", "--gpus", "2", "--", "--max-model-len", "4096"]) == 4
     assert (given["model"], given["name"], given["gpus"]) == ("org/model", "model", 2)
     assert list(given["extra"]) == ["--max-model-len", "4096"]
@@ -246,7 +246,7 @@ def test_a_start_says_what_it_does_before_ray_is_imported(tmp_path: Path) -> Non
     """Importing and starting Ray takes seconds, in which a terminal would stay blank."""
     code = (
         "import sys, contextlib\n"
-        "from llmzero_ray.launch import actors as _actors\n"
+        "from llmzero_ray.launch import actors\n"
         "from llmzero_ray.cli.main import main\n"
         "import llmzero_ray.cli.serve\n"
         "class Seen:\n"
@@ -255,7 +255,7 @@ def test_a_start_says_what_it_does_before_ray_is_imported(tmp_path: Path) -> Non
         "    def flush(self): pass\n"
         "    def isatty(self): return False\n"
         "def refuse(): raise SystemExit(0)\n"
-        "_actors.head.disconnecting = contextlib.nullcontext; _actors.head.join_if_there = refuse\n"
+        "actors.head.disconnecting = contextlib.nullcontext; actors.head.join_if_there = refuse\n"
         "sys.stdout = Seen(); main(['serve', 'org/model'])\n"
     )
     root = Path(__file__).parents[2]
@@ -268,7 +268,7 @@ def test_a_start_says_what_it_does_before_ray_is_imported(tmp_path: Path) -> Non
 
 def test_joining_a_named_cluster_is_said_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert _actors.head.start_text() == "joining the Ray cluster at 10.0.0.1:6379 ..."
+    assert actors.head.start_text() == "joining the Ray cluster at 10.0.0.1:6379 ..."
 
 
 def test_a_start_says_at_once_on_a_terminal_that_it_loads(

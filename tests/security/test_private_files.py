@@ -229,7 +229,7 @@ def run_a_comparison(directory: Path) -> None:
     config = make_config(storage=str(directory))
     runs = {ComparedRun("t", "m", 1): config}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "_actors", actors)
+        patch.setattr(lanes, "actors", actors)
         with lanes.cluster(config, 1, "demo") as env:
             lanes.run_all(runs, directory, lanes=1, name="demo", env=env, ended=lambda *_: None)
 

@@ -1,7 +1,7 @@
 """Metric series of a phase as short lines of text: first and last value, trend and noise, extremes, level
 shifts.
 
-The numbers come from dynamics.py. Metric names are untrusted: they are sanitised and bounded.
+The numbers come from dynamics/features.py. Metric names are untrusted: they are sanitised and bounded.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.estimate import Estimate, is_for_gpus
 from llmzero_ray.estimate.server_sizes import with_server_sizes
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.launch.preflight import check_platform
 from llmzero_ray.prepared import PreparedTask, load_task
@@ -115,7 +115,7 @@ def _cluster(context: Context) -> CheckFinding:
     """Check that a cluster answers, or that a head could be started for this command only."""
     try:
         check_platform(context.config)
-        context.private_head = _actors.head.connect(context.config)
+        context.private_head = actors.head.connect(context.config)
     except LlmzeroError as error:
         return CheckFinding("FAIL", str(error))
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and the other checks go on

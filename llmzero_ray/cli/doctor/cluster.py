@@ -7,7 +7,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.capacity import shortfall, side_cpus
 from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.prepared import PreparedTask
 
 MUST_GROW = "the machines that are up do not hold the slots, and more may be added"
@@ -36,7 +36,7 @@ def resources_of_all(*, private_head: bool) -> CheckFinding:
     """Total resources of the joined cluster."""
     if private_head:
         return CheckFinding("ok", "none is running: this machine alone, with logical CPUs")
-    machines = _actors.machines.cluster_machines()
+    machines = actors.machines.cluster_machines()
     gpus, cpus = sum(m.gpus for m in machines), sum(m.cpus for m in machines)
     return CheckFinding("ok", f"{len(machines)} machine(s), {gpus:g} GPUs, {cpus:g} CPUs")
 
@@ -46,9 +46,9 @@ def room_for_slots(config: SearchConfig) -> CheckFinding:
     added."""
     import ray
 
-    machines = _actors.machines.cluster_machines()
+    machines = actors.machines.cluster_machines()
     if (missing := shortfall(machines, config)) is not None:
-        if _actors.machines.may_grow():
+        if actors.machines.may_grow():
             return CheckFinding("ok", f"{MUST_GROW}; {missing}")
         return CheckFinding("FAIL", missing, "see `found`")
     slots, free = config.slots, ray.available_resources()

@@ -19,7 +19,7 @@ from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.cli.interrupts import raise_on_termination
 from llmzero_ray.cli.output import print_line
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import nodes_up, run_on_nodes
 
 _LOOK_S = 180.0
@@ -29,8 +29,8 @@ def examine(context: Context, console: Console) -> None:
     """Run all checks. `context` holds their rows afterwards."""
     with _doing("checking the configuration and the storage", console):
         _run_stage("files", context)
-    with _actors.head.disconnecting():
-        with _doing(_actors.head.start_text(), console):
+    with actors.head.disconnecting():
+        with _doing(actors.head.start_text(), console):
             _run_stage("cluster", context)
         if context.failed("cluster"):
             pointless = [check for check in CHECKS if check.stage not in ("files", "cluster")]

@@ -22,7 +22,7 @@ from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.errors import CapacityError, LlmzeroError
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.storage import SearchStorage
@@ -45,7 +45,7 @@ def trial_of(config: SearchConfig) -> SearchConfig:
 def name_in_use(config: SearchConfig) -> str | None:
     """Name that the trial would have, if a search of that name is running."""
     name = trial_of(config).name
-    return name if _is_actor(_actors.names.coordinator_name(name)) else None
+    return name if _is_actor(actors.names.coordinator_name(name)) else None
 
 
 def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
@@ -54,7 +54,7 @@ def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
     An autoscaler adds missing machines, so afterwards all machines of the search are up.
     """
     trial = trial_of(config)
-    _actors.app.clean_up(trial)  # what a doctor left that was killed
+    actors.app.clean_up(trial)  # what a doctor left that was killed
     began = time.monotonic()
     try:
         asyncio.run(_pool(trial, private_head=private_head).reserve())
@@ -67,7 +67,7 @@ def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
 def give_back(config: SearchConfig) -> None:
     """End all processes on the slots and release their hardware."""
     with _uninterrupted():
-        _actors.app.clean_up(trial_of(config))
+        actors.app.clean_up(trial_of(config))
 
 
 def train_on_all_slots(
@@ -82,8 +82,8 @@ def train_on_all_slots(
     return rows, seconds, {str(each.slot): each.failure.log_tail for each in trials if each.failure}
 
 
-def _pool(trial: SearchConfig, *, private_head: bool) -> _actors.runner_pool.RunnerPool:
-    return _actors.runner_pool.RunnerPool(
+def _pool(trial: SearchConfig, *, private_head: bool) -> actors.runner_pool.RunnerPool:
+    return actors.runner_pool.RunnerPool(
         trial.name, trial.storage, lambda: trial, fixed_capacity=private_head
     )
 
@@ -104,7 +104,7 @@ async def _train_all(trial: SearchConfig, task: PreparedTask, *, private_head: b
 
 
 async def _train_one(
-    pool: _actors.runner_pool.RunnerPool,
+    pool: actors.runner_pool.RunnerPool,
     trial: SearchConfig,
     task: PreparedTask,
     spec: PhaseSpec,
@@ -130,7 +130,7 @@ async def _train_one(
     return SlotTrial(slot=slot, result=problem if result is None else result, items=problem)
 
 
-async def _stage(pool: _actors.runner_pool.RunnerPool, slot: int) -> str:
+async def _stage(pool: actors.runner_pool.RunnerPool, slot: int) -> str:
     with contextlib.suppress(Exception):
         health: dict[str, Any] = await asyncio.wait_for(pool.health(slot), 5.0)
         if health.get("stage"):
@@ -156,7 +156,7 @@ def _is_actor(name: str) -> bool:
     import ray
 
     try:
-        ray.get_actor(name, namespace=_actors.names.NAMESPACE)
+        ray.get_actor(name, namespace=actors.names.NAMESPACE)
     except ValueError:
         return False
     return True

@@ -21,7 +21,7 @@ from llmzero_ray.config.yaml_text import to_yaml
 from llmzero_ray.engines.capacity import private_head_resources
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.estimate.card import resolve_platform
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.methods.compare.plan import ComparedRun
 from llmzero_ray.utils.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file
 from llmzero_ray.utils.files import replace_file
@@ -45,18 +45,18 @@ def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, s
     Raises:
         CapacityError: RAY_ADDRESS names a cluster that does not answer, or Ray does not start.
     """
-    with _actors.head.disconnecting():
-        private = not _actors.head.join_if_there()
+    with actors.head.disconnecting():
+        private = not actors.head.join_if_there()
         if private:
             several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": lanes})})
             has_gpus = resolve_platform(config.engine.platform) == "gpu"
-            _actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
+            actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
         try:
-            env = _actors.head.environment()
+            env = actors.head.environment()
             yield _with_key_file(env, config.storage) if private else env
         finally:
             for lane in range(lanes):
-                _actors.runner_pool.close_shared(_slots_of(name, lane))
+                actors.runner_pool.close_shared(_slots_of(name, lane))
 
 
 def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, model_validator
 
 import llmzero_ray
-from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import SearchConfig, parse_config, presets
 from llmzero_ray.config.yaml_text import LocalPath, StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
@@ -135,7 +134,7 @@ def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfi
     Raises:
         ConfigError: a configuration is wrong, or budgets are not equal.
     """
-    given = read_yaml(recipes.path_of(plan.base))
+    given = read_yaml(presets.path_of(plan.base))
     found: dict[ComparedRun, SearchConfig] = {}
     for seed in plan.seeds:
         for task in plan.tasks:

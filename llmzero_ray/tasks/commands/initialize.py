@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS
-from llmzero_ray.config import SearchConfig, resolve_config
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import SearchConfig, presets, resolve_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, LlmzeroError
@@ -84,7 +83,7 @@ def initialize(given: FolderSearch, settings: list[str], console: Console) -> Se
     from llmzero_ray.tasks.drafting.inspect_data import inspect_data
 
     check_sentence(given.sentence)
-    base = {} if given.base is None else read_yaml(recipes.path_of(given.base))
+    base = {} if given.base is None else read_yaml(presets.path_of(given.base))
     config = _provisional(base, given.folder, settings)
     trust(config.journal_address)
     storage = SearchStorage(config.storage, config.name)

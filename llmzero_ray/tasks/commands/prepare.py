@@ -16,11 +16,10 @@ from rich.text import Text
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config import load_config
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import load_config, presets
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.errors import CapacityError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.prepared.task import repeated_questions
 from llmzero_ray.storage.presence import being_started
 from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
@@ -45,7 +44,7 @@ def prepare(
 ) -> int:
     """Make the task of a search.yaml or of a task.yaml unless it exists, and print a summary."""
     console = TerminalConsole()
-    if is_task_file(recipes.path_of(config), on_ray=ray):
+    if is_task_file(presets.path_of(config), on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
         use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
         print_line(console, one_line(use, None))
@@ -84,8 +83,8 @@ def _cluster() -> Iterator[int]:
     """The cluster that is there, joined; the number of shares in which it reads a file."""
     from llmzero_ray.tasks.sources.scan import RAY_SHARES
 
-    with _actors.head.disconnecting():
-        if not _actors.head.join_if_there():
+    with actors.head.disconnecting():
+        if not actors.head.join_if_there():
             raise CapacityError(
                 "--ray reads the rows on a Ray cluster, and there is none. Start one with `ray start "
                 "--head`, name it in RAY_ADDRESS, or leave --ray out to read them on this machine."

@@ -14,7 +14,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.errors import CapacityError, ConfigError
-from llmzero_ray.launch import actors as _actors
+from llmzero_ray.launch import actors
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
 from llmzero_ray.tasks.sft.progress import LOSS, LR, VAL_LOSS
 
@@ -51,7 +51,7 @@ def warm_start(
 def _train(job: Job, console: Console) -> None:
     from llmzero_ray.tasks.sft import launch
 
-    with _actors.head.disconnecting():
+    with actors.head.disconnecting():
         _connect(job.config, console)
         launch.reserve_once(job.config, timeout_s=job.config.start_timeout_s)
         report = _report_progress(console)
@@ -62,15 +62,15 @@ def _train(job: Job, console: Console) -> None:
 
 def _connect(config: SftConfig, console: Console) -> None:
     """Join the existing cluster, or start a private head with this machine's resources."""
-    print_line(console, _actors.head.start_text())
+    print_line(console, actors.head.start_text())
     import ray
 
     from llmzero_ray.tasks.sft.launch import asked_and_there, n_fitting
 
-    if _actors.head.join_if_there():
+    if actors.head.join_if_there():
         print_line(console, f"joined the Ray cluster; waiting for {config.workers} worker(s)")
         return
-    _actors.head.start_private_head()
+    actors.head.start_private_head()
     machine = ray.cluster_resources()
     if n_fitting(config, [machine]) < config.workers:
         raise CapacityError(asked_and_there(config, [machine], 0))

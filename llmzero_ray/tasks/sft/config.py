@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from llmzero_ray.config import presets as recipes
+from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file
 from llmzero_ray.tasks.task_yaml import Names
 
@@ -133,7 +133,7 @@ def load_sft(path: str | Path, settings: Mapping[str, Any] | None = None) -> Sft
     Raises:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
     """
-    config = load_file(SftConfig, recipes.path_of(str(path)), settings)
+    config = load_file(SftConfig, presets.path_of(str(path)), settings)
     paths = {name: getattr(config, name) for name in ("task", "model", "output")}
     absolute = {name: str(Path(given).expanduser().absolute()) for name, given in paths.items() if given}
     return config.model_copy(update=absolute)
