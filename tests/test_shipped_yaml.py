@@ -10,8 +10,11 @@ import yaml
 from mkdocs.config import load_config as load_site
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from llmzero_ray.config import load_config
+from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config.schedule import read_schedule
+from llmzero_ray.config.yaml_text import load_file
 from llmzero_ray.hyperparameters import normalize
+from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan, configs
 from llmzero_ray.search import MethodRules
 from llmzero_ray.tasks.sft.config import load_sft
 from llmzero_ray.tasks.task_yaml import load_task_file
@@ -56,15 +59,21 @@ def load_suite(path: Path) -> None:
         load_config(path)
 
 
+def compared(path: Path) -> dict[ComparedRun, SearchConfig]:
+    return configs(load_file(ComparePlan, path), path.parent)
+
+
 # Folder of a file, relative to the root -> its reader.
 READERS: dict[str, Callable[[Path], object]] = {
     ".": load_root,
+    ".github/ISSUE_TEMPLATE": load_mapping,
     ".github/workflows": load_mapping,
     "benchmarks": load_sweep,
     "benchmarks/suite": load_suite,
     "deploy": load_cluster,
     "deploy/k8s": load_manifest,
     "jobs/configs": load_config,
+    "jobs/configs/compare": compared,
     "jobs/configs/warm_start": load_sft,
     "jobs/examples/one_gpu": load_task_file,
     "llmzero_ray/config/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
@@ -88,6 +97,35 @@ def test_every_shipped_yaml_is_accepted_by_its_reader(path: Path) -> None:
 def test_the_papers_setting_tells_agents_what_the_paper_does_and_no_conclusions() -> None:
     config = load_config(ROOT / "jobs/configs/paper_4b.yaml")
     assert config.agents.priors == "appendix_f"
+
+
+def test_each_ablation_of_table_2_switches_off_one_part_of_the_search() -> None:
+    found = {
+        run.method: (config.agents.visual, config.search.multi_stage, config.stopper.enabled)
+        for run, config in compared(ROOT / "jobs/configs/compare/table2.yaml").items()
+        if config.search.method == "llmzero" and config.budget.runs == 16
+    }
+    assert found == {
+        "llmzero": (True, True, True),
+        "no_visual": (False, True, True),
+        "no_multi_stage": (True, False, True),
+        "no_early_stopping": (True, True, False),
+    }
+
+
+def test_table_3_trains_the_papers_schedules_on_the_tasks_that_they_were_not_found_on() -> None:
+    found = compared(ROOT / "jobs/configs/compare/table3.yaml")
+    assert {run.task for run in found} == {"papersearchqa", "wildsci", "chemcot"}
+    transfer = found[ComparedRun("wildsci", "ssmr_transfer", 1)].search
+    assert (transfer.method, transfer.schedule) == ("replay", read_schedule("ssmr"))
+    methods = {run.method: config.search.method for run, config in found.items()}
+    assert methods == {
+        "llmzero": "llmzero",
+        "practitioner": "default",
+        "random": "random",
+        "ssmr_transfer": "replay",
+        "guidebook": "guidebook",
+    }
 
 
 def test_the_configs_of_the_two_machines_ship() -> None:

@@ -55,6 +55,8 @@ FIXED_UTILIZATION = 0.5
 """What `auto` is without an estimate."""
 
 
+AGENT_METHODS = ("llmzero", "skills")
+"""Search methods whose phases agents propose. All others plan their runs themselves."""
 REMOVED = {
     "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
     "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
@@ -614,6 +616,17 @@ class SearchConfig(StrictModel):
     confirm: ConfirmConfig = ConfirmConfig()
     final: FinalConfig = FinalConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _planned_runs_are_not_stopped(cls, data: Any) -> Any:
+        """`stopper.enabled: false` where a method that plans its runs leaves the switch out."""
+        match data:
+            case {"search": {"method": method}} if method not in AGENT_METHODS:
+                stopper = data.get("stopper", {})
+                if isinstance(stopper, Mapping):
+                    return {**data, "stopper": {"enabled": False, **stopper}}
+        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> SearchConfig:

@@ -86,8 +86,8 @@ class MethodRules(SearchRules):
     """Hyper-parameter -> its range, for `random`, `tpe`, `cmaes`, `asha` and `pbt`: `relative` (the default),
     `paper`, or a file."""
     grid: Grid | None = None
-    """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (the default), `paper`, or a
-    file."""
+    """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (the default), `paper`,
+    `paper_ssmr` (16 `recipes`), or a file."""
     schedule: NamedSchedule | None = None
     """For `replay`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as the
     strategy.yaml of a search."""

@@ -16,7 +16,9 @@ class StopperSettings(StrictModel):
     """Early stopping of running phases."""
 
     enabled: bool = True
-    """If false, no stopper runs: phases end at n_steps, at a limit, or when the user stops them."""
+    """If false, no stopper runs: phases end at n_steps, at a limit, or when the user stops them. If not
+    given, it is false for search methods other than `llmzero` and `skills`: their runs go to the end, as the
+    paper's baselines do."""
     interval_s: float = setting(900.0, "seconds", gt=0)
     """Seconds of training between two questions to the early-stopper agent."""
     interval_steps: int | None = setting(None, "training steps", ge=1)

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.cli.main import main
+from llmzero_ray.config import load_config
+from llmzero_ray.config.schedule import read_schedule
 from llmzero_ray.coordinator.runs import FinalJob
 from llmzero_ray.hyperparameters.verl_keys import KL_LOSS_COEF, LR, TEMPERATURE
+from llmzero_ray.methods.chains import ScheduleReplay
 from llmzero_ray.methods.paper.figures import along, best_so_far, draw, with_test_scores
 from llmzero_ray.methods.paper.tables import labels, moves, paper_tables
+from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.report.audit import Audited, audit
 from llmzero_ray.report.facts import SearchFacts
-from tests.builders import make_scored
+from tests.builders import make_config, make_scored
+from tests.report.builder import Phase, SearchBuilder
 from tests.searches import CHECKOUT
 
 RUNS = CHECKOUT / "tests" / "blackbox" / "runs"
@@ -25,6 +30,24 @@ RUNS = CHECKOUT / "tests" / "blackbox" / "runs"
 def demo(tmp_path: Path) -> SearchFacts:
     shutil.copytree(RUNS / "demo", tmp_path / "demo")
     return SearchFacts(tmp_path / "demo")
+
+
+def trained_by(directory: Path, schedule: str) -> SearchFacts:
+    """A search that trained a schedule from the paper's default recipe (Table 12)."""
+    config = make_config(
+        name=schedule,
+        search={"method": "replay", "schedule": schedule},
+        root={"overrides": load_config("paper_4b").root.overrides},
+        engine={"max_prompt_length": 512, "max_response_length": 8192},
+        final={"test": False, "default_recipe": False},
+    )
+    search = SearchBuilder(directory, config=config)
+    propose = PlanProposer("replay", ScheduleReplay(config.search).values).propose
+    for number in range(len(read_schedule(schedule).phases)):
+        search.answers[number] = propose
+        search.phases[number] = Phase(val={1: 40 + number}, steps=1)
+    search.ready().play()
+    return SearchFacts(search.root)
 
 
 def stated(facts: SearchFacts, node: int, summary: str = "", *evidence: str) -> list[Audited]:
@@ -86,8 +109,8 @@ def test_the_tables_hold_strategies_nodes_and_directions(demo: SearchFacts) -> N
     assert "| 3 | 2 | 20-25 | 0.8594 | lr 0.0005 → 0.00025; kl_loss_coef 0.002 → 0.004; n 12 → 16 |" in text
     assert "| 1* | evolve | node 0 at 10 | 10 | 0.038 |" in text
     assert "| lr | regularization | 2 | 0 | 2 | 0 | 0 of 1 |" in text
-    assert "| all of them | capacity | 3 | 2 | 1 | 0 | 0 of 2 |" in text
-    assert "| demo | 2 | both ways | more |" in text
+    assert "| all of them | capacity | 2 | 2 | 0 | 0 | 0 of 1 |" in text
+    assert "| demo | 2 | more | more |" in text
     assert "| demo | 3 | more | more |" in text
     assert "25 statements were checked, 0 disagree" in text
     assert dict(moves(demo))[LR] == [-1, -1]
@@ -96,7 +119,7 @@ def test_the_tables_hold_strategies_nodes_and_directions(demo: SearchFacts) -> N
 def test_a_phase_without_changes_goes_on_and_only_the_first_is_the_default_recipe() -> None:
     text = paper_tables([SearchFacts(RUNS / "model")])
     assert "| 1 | 0 | 0-10 | 0.3405 | the default recipe |" in text
-    assert "| 3 | 3 | 20-30 | 0.4185 | nothing: it goes on |" in text
+    assert "| 2 | 2 | 10-20 | 0.4185 | nothing: it goes on |" in text
 
 
 def test_searches_of_one_name_are_told_apart_by_where_they_lie(demo: SearchFacts, tmp_path: Path) -> None:
@@ -115,6 +138,30 @@ def test_a_parameter_that_turns_along_a_strategy_is_counted_once_a_turn(demo: Se
     text = paper_tables([demo])
     assert "| lr | regularization | 2 | 1 | 1 | 1 | 1 of 1 |" in text
     assert "| demo | 3 | more | both ways |" in text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "capacity", "turned"),
+    [
+        ("chemcot", ["unchanged", "unchanged", "more", "more"], {"lr", "temperature", "kl_loss_coef"}),
+        ("ssmr", ["unchanged", "unchanged", "more"], {"lr", "temperature", "kl_loss_coef"}),
+        ("wildsci", ["unchanged"] * 3, {"lr", "temperature", "kl_loss_coef"}),
+        ("papersearchqa", ["unchanged"] * 3, {"lr", "temperature"}),
+        ("guidebook", ["more", "more"], set()),
+    ],
+)
+def test_the_papers_strategies_only_add_capacity_and_turn_regularization(
+    tmp_path: Path, schedule: str, capacity: list[str], turned: set[str]
+) -> None:
+    """Section 4.3.2: response length and rollouts never reverse, also where ChemCoT's batch shrinks."""
+    facts = trained_by(tmp_path, schedule)
+    assert len(facts.path) == len(read_schedule(schedule).phases)
+    rows = [line.split(" | ") for line in paper_tables([facts]).splitlines() if line.startswith("| ")]
+    groups = [row[2] for row in rows if row[0] == f"| {schedule}" and len(row) == 4]
+    reversals = {row[0].removeprefix("| "): int(row[5]) for row in rows if len(row) == 7 and row[5].isdigit()}
+    assert groups == capacity
+    assert [reversals.get(name, 0) for name in ("n", "max_response_length")] == [0, 0]
+    assert {name for name in ("lr", "temperature", "kl_loss_coef") if reversals.get(name)} == turned
 
 
 def test_along_a_strategy_each_phase_counts_up_to_where_it_is_left(demo: SearchFacts) -> None:

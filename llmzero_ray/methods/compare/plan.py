@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 import llmzero_ray
 from llmzero_ray.config import SearchConfig, parse_config, presets
+from llmzero_ray.config.search_config import AGENT_METHODS
 from llmzero_ray.config.yaml_text import LocalPath, StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
@@ -25,9 +26,6 @@ from llmzero_ray.utils.files import file_digest, text_digest
 _Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
 _EQUAL = ("runs", "gpu_hours", "wall_clock_hours", "target", "compute", "token_cost")
-PROPOSED = ("llmzero", "skills")
-"""Methods whose phases agents propose, of any length, and end early: of them the compute is limited, not the
-number of usual phases."""
 PILOT = "pilot"
 """Replaces the method in the names of pilots."""
 
@@ -154,15 +152,15 @@ def _config(
     given: Mapping[str, Any], run: ComparedRun, task: ComparedTask, method: ComparedMethod, directory: Path
 ) -> SearchConfig:
     data = parse_config(given, source="base").to_json()
-    planned = {"search.method": method.name, "stopper.enabled": False, "final.default_recipe": False}
+    del data["stopper"]["enabled"]  # as the method has it
+    usual = {"search.method": method.name, "final.default_recipe": False}
     ours = {"name": run.name, "storage": str(directory), "seed": run.seed}
-    own = {"stopper.enabled": True} if method.set.get("search.method", method.name) in PROPOSED else {}
-    for key, value in {**planned, **own, **task.set, **method.set, **ours}.items():
+    for key, value in {**usual, **task.set, **method.set, **ours}.items():
         replace_key(data, key.split("."), value)
     data["final"]["test"] = data["final"]["test"] or True  # `all` stays
     data["budget"]["runs"] *= method.times
     whole = data["budget"]["runs"] * data["phase"]["n_steps"]
-    if data["search"]["method"] not in PROPOSED:
+    if data["search"]["method"] not in AGENT_METHODS:  # agents propose phases of any length
         data["phase"]["max_steps"] = max(data["phase"]["max_steps"], whole)
     return parse_config(data, source=f"{run.task}, {run.method}")
 

@@ -14,6 +14,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import short
 from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
 from llmzero_ray.hyperparameters.verl_keys import (
+    CAPACITY,
     CLIP_HIGH,
     CLIP_LOW,
     CLIP_RATIO,
@@ -21,11 +22,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     GRAD_CLIP,
     KL_LOSS_COEF,
     LR,
-    MAX_RESPONSE,
-    PPO_EPOCHS,
-    ROLLOUT_N,
     TEMPERATURE,
-    TRAIN_BATCH,
     WEIGHT_DECAY,
 )
 from llmzero_ray.records.metrics import Score
@@ -36,8 +33,6 @@ from llmzero_ray.report.facts import SearchFacts, stop_reason
 from llmzero_ray.report.summary import part_table, policy_table
 from llmzero_ray.storage.metric_files import load_points
 
-CAPACITY = {MAX_RESPONSE: 1, ROLLOUT_N: 1, TRAIN_BATCH: 1, PPO_EPOCHS: 1}
-"""Key -> direction (1 is up) that increases capacity."""
 REGULARIZATION = {
     KL_LOSS_COEF: 1,
     LR: -1,
@@ -49,7 +44,8 @@ REGULARIZATION = {
     ENTROPY_COEFF: 1,
     TEMPERATURE: 1,
 }
-"""Key -> direction (1 is up) that regularises the policy or keeps it exploring."""
+"""Key -> direction (1 is up) that regularises the policy or keeps it exploring. `CAPACITY` is the other
+group; the paper's epochs are here the steps of phases, which only add up. Batch size is in neither group."""
 
 
 def paper_tables(searches: Sequence[SearchFacts]) -> str:
@@ -186,9 +182,10 @@ def compute_of(facts: SearchFacts, run: PhaseRun) -> float:
 
 
 def moves(facts: SearchFacts) -> list[tuple[str, list[int]]]:
-    """Hyper-parameter -> its directions (1 up, -1 down) along the best strategy, changes alone."""
+    """Hyper-parameter -> its directions (1 up, -1 down) along the best strategy, from one phase to the
+    next."""
     found: dict[str, list[int]] = {}
-    for phase in facts.path:
+    for phase in facts.path[1:]:
         for changed in facts.changes(phase.run):
             if isinstance(changed.old, int | float) and isinstance(changed.new, int | float):
                 found.setdefault(changed.key, []).append(1 if changed.new > changed.old else -1)
@@ -236,7 +233,10 @@ def _groups(named: Mapping[str, SearchFacts]) -> str:
     rows = []
     for name, facts in named.items():
         for phase in facts.path[1:]:
-            words = [_word(_signs(phase.run, facts, group)) for group in (CAPACITY, REGULARIZATION)]
+            words = [
+                _word(_signs(phase.run, facts, group))
+                for group in (dict.fromkeys(CAPACITY, 1), REGULARIZATION)
+            ]
             rows.append((name, str(phase.number), *words))
     return fmt.table(("search", "phase", "capacity", "regularization"), rows) if rows else ""
 
