@@ -33,6 +33,18 @@ def test_a_name_is_all_that_must_be_given() -> None:
     assert (config.budget.runs, config.phase.n_steps, config.engine.backend) == (16, 40, "verl")
 
 
+@pytest.mark.parametrize(
+    ("method", "stopped"), [("llmzero", True), ("skills", True), ("random", False), ("pbt", False)]
+)
+def test_planned_runs_go_to_their_end_unless_the_stopper_is_switched_on(method: str, stopped: bool) -> None:
+    chosen = {"name": "demo", "search": {"method": method}}
+    assert parse_config(chosen).stopper.enabled is stopped
+    other = parse_config({**chosen, "stopper": {"min_steps": 5}}).stopper
+    assert (other.enabled, other.min_steps) == (stopped, 5)
+    for enabled in (True, False):
+        assert parse_config({**chosen, "stopper": {"enabled": enabled}}).stopper.enabled is enabled
+
+
 def test_every_field_says_what_it_means() -> None:
     silent = [
         f"{model.__name__}.{name}"

@@ -11,12 +11,14 @@ import pytest
 
 from llmzero_ray.agents.backend import check_agents, make_agents
 from llmzero_ray.agents.expert.levers import live_levers
+from llmzero_ray.config import load_config
 from llmzero_ray.config.schedule import Grid, Ranges, read_schedule, shipped
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, normalize
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.hyperparameters.verl_keys import CLIP_HIGH, KL_LOSS_COEF, WARMUP_RATIO
 from llmzero_ray.methods import RunPlan, values
+from llmzero_ray.methods.independent import GridSearch
 from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.methods.population import quantiles
 from llmzero_ray.records import Hyperparameters, Proposal, ResumeFrom
@@ -87,6 +89,24 @@ def test_a_grid_has_a_cell_for_every_combination_and_no_more() -> None:
     assert [one[rank] for one in cells[:2]] == [alpha, 2 * int(str(alpha))]
     with pytest.raises(ValueError, match=r"cell 9 of a grid of 8; set search\.recipes to 8"):
         values.grid_cell(grid, ROOT, 8)
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("paper", {64, 128}), ("paper_ssmr", {16, 32, 64, 128})])
+def test_the_papers_grids_are_as_published_beside_its_default_recipe(name: str, ranks: set[int]) -> None:
+    """App. E.1 and Table 16; a cell of 5 usual phases of one epoch has the paper's 5 epochs."""
+    config = load_config("paper_4b")
+    table_12, grid = root_hyperparameters(config, 5000), shipped(Grid, name)
+    keys = [canonical(key) for key in ("lr", "lora_rank", "resp")]
+    n_cells = 4 * len(ranks)
+    cells = [values.grid_cell(grid, table_12, number) for number in range(n_cells)]
+    rates = ("1e-05", "3e-05", "5e-05", "0.0001")
+    assert {tuple(f"{cell[key]:g}" for key in keys) for cell in cells} == {
+        (rate, str(rank), "8192") for rate in rates for rank in ranks
+    }
+    search = GridSearch(MethodRules(recipes=n_cells), budget=5 * n_cells)
+    plan = search.next_run()
+    assert plan is not None
+    assert plan.units * config.phase.n_steps == 5 * (5000 // 128) <= config.phase.max_steps
 
 
 def test_a_published_schedule_keeps_its_factors_on_another_root() -> None:

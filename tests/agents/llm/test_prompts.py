@@ -27,6 +27,8 @@ PACKAGED = Prompts.load()
 TASK = large_requests.proposal_request().task
 BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37)
 
+EPOCHS_OF_THE_PAPER = "Passes through data. Increase if validation still improving at final epoch."
+
 
 def replaced(folder: Path, name: str, text: str) -> Prompts:
     (folder / name).write_text(text, encoding="utf-8")
@@ -101,6 +103,16 @@ def test_prompts_travel_between_processes() -> None:
     there = pickle.loads(pickle.dumps(PACKAGED))
     assert there.digest == PACKAGED.digest
     there.check()
+
+
+def test_with_appendix_f_the_proposer_is_told_all_that_the_paper_tells_its_own() -> None:
+    appendix = PACKAGED.knowledge.appendix
+    stable = stable_context("proposer", TASK, PACKAGED.knowledge, priors="appendix_f")
+    call = proposer_context(large_requests.proposal_request(), PACKAGED.knowledge)
+    lines = PACKAGED.render("proposer", stable, call).system.splitlines()
+    told = [*appendix.metrics.values(), *appendix.hyperparameters.values(), EPOCHS_OF_THE_PAPER]
+    assert len(told) == 12 + 14
+    assert [text for text in told if not any(line.endswith(f": {text}") for line in lines)] == []
 
 
 # --- the check ----------------------------------------------------------------------------------------------
