@@ -13,6 +13,7 @@ setup(
         *find_packages(include=LIBRARY),
         *(f"llmzero_ray.{name}" for name in find_packages(include=MOUNTED)),
         "llmzero_ray.configs",
+        "llmzero_ray.configs.compare",
         "llmzero_ray.configs.warm_start",
     ]
 )
