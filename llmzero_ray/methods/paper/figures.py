@@ -178,10 +178,13 @@ def _is_tested(facts: SearchFacts, phase: PathPhase, tests: Any) -> bool:
 
 
 def _phase_text(facts: SearchFacts, phase: PathPhase) -> str:
-    """Node and changes of a phase. In a narrow phase each value is below its name."""
+    """Node of a phase, diagnosis of the phase before it, and changes. In a narrow phase each value is below
+    its name."""
     share = (phase.end - phase.begin) / max(1, facts.path[-1].end)
     changed = facts.changes(phase.run)
-    lines = [f"phase {phase.number}, node {phase.node}"]
+    state = "unknown" if phase.run.proposal is None else phase.run.proposal.diagnosis.state
+    found = "" if state == "unknown" else f", after: {state}"
+    lines = [f"phase {phase.number}, node {phase.node}{found}"]
     if not changed:
         lines.append("default recipe" if phase.number == 1 else "unchanged")
     for one in changed[:_MOST_CHANGES]:
