@@ -7,8 +7,8 @@ recorded requests (cases.py), printing (command.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmzero_ray.agents.backend import Agents, AgentServices, agent_facts, make_agents
@@ -18,7 +18,13 @@ from llmzero_ray.agents.llm.figures import draw_figure
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import CapReachedError
 from llmzero_ray.methods.prompt_eval.cases import RecordedRequest
-from llmzero_ray.methods.prompt_eval.scoring import CHECKS, proposal_checks, statements, verdict_checks
+from llmzero_ray.methods.prompt_eval.scoring import (
+    CHECKS,
+    answer_statements,
+    proposal_checks,
+    substance,
+    verdict_checks,
+)
 from llmzero_ray.records import Event, Proposal, StopDecision
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest, StopRequest
 from llmzero_ray.records.events import AgentCalled
@@ -34,7 +40,7 @@ class CaseResult:
     checks: dict[str, bool]
     """Check -> whether it passed, for checks that apply. Only `form` if there was no answer."""
     n_true: int
-    """Statements that are in the series ..."""
+    """Statements that are in the series or were printed ..."""
     n_said: int
     """... of those that can be checked."""
     calls: tuple[AgentCalled, ...]
@@ -66,7 +72,9 @@ class _Desk:
     """Agents of one kind of search, and their reports."""
 
     agents: Agents
-    calls: list[AgentCalled] = field(default_factory=list)
+    calls: list[AgentCalled]
+    printed: list[str]
+    """Texts of the requests of the case that is asked."""
 
 
 def evaluate(
@@ -118,14 +126,16 @@ def check_rows(results: Sequence[CaseResult]) -> list[CheckRow]:
 
 def _desk(config: SearchConfig, case: RecordedRequest, facts: dict[str, Any], ledger: BudgetLedger) -> _Desk:
     calls: list[AgentCalled] = []
+    printed: list[str] = []
 
     def post(event: Event) -> None:
         if isinstance(event, AgentCalled):
             calls.append(event)
 
-    services = AgentServices(
-        facts=facts, budget=ledger, post=post, write_call=lambda *_: None, draw=draw_figure
-    )
+    def write_call(_node: int, _name: str, record: Mapping[str, Any], _png: bytes | None) -> None:
+        printed.append("\n".join(record["user"]))
+
+    services = AgentServices(facts=facts, budget=ledger, post=post, write_call=write_call, draw=draw_figure)
     as_recorded = config.model_copy(
         update={
             "slots": config.slots.model_copy(update={"nodes": 1, "gpus_per_node": case.n_gpus}),
@@ -133,11 +143,12 @@ def _desk(config: SearchConfig, case: RecordedRequest, facts: dict[str, Any], le
             "agents": config.agents.model_copy(update={"on_cap": "stop"}),
         }
     )
-    return _Desk(agents=make_agents(as_recorded, case.n_val, services), calls=calls)
+    return _Desk(agents=make_agents(as_recorded, case.n_val, services), calls=calls, printed=printed)
 
 
 def _ask(desk: _Desk, case: RecordedRequest) -> CaseResult:
     before = len(desk.calls)
+    desk.printed.clear()
     request = case.request
     answer: Proposal | StopDecision
     if isinstance(request, ProposalRequest):
@@ -152,12 +163,14 @@ def _ask(desk: _Desk, case: RecordedRequest) -> CaseResult:
         raise CapReachedError("budget.dollars is used up; raise it to ask the rest.")
     checks = {"form": bool(calls) and calls[0].outcome == "ok"}
     true: list[bool] = []
-    if answered and isinstance(answer, Proposal) and not isinstance(request, StopRequest):
-        checks |= proposal_checks(request, answer, n_gpus=case.n_gpus, better=case.better)
-        true = list(statements(request, (answer.diagnosis.summary, *answer.diagnosis.evidence)))
-    elif answered and isinstance(answer, StopDecision):
-        checks |= verdict_checks(answer, case.wins)
-        true = list(statements(request, (answer.reason,)))
+    if answered:
+        printed = "\n".join(desk.printed)
+        if isinstance(answer, StopDecision):
+            checks |= verdict_checks(answer, case.wins)
+        elif not isinstance(request, StopRequest):
+            checks |= proposal_checks(request, answer, n_gpus=case.n_gpus, better=case.better)
+        checks |= substance(answer, printed)
+        true = [one.agrees for one in answer_statements(request, answer, printed)]
     said = _in_a_line(answer) if answered else f"no answer ({', '.join(call.outcome for call in calls)})"
     return CaseResult(case=case, checks=checks, n_true=sum(true), n_said=len(true), calls=calls, said=said)
 
