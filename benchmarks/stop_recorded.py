@@ -142,7 +142,7 @@ def _judged(
     incumbent = chain[-1]
     policy = StoppingPolicy(StopperSettings(interval_steps=1, min_steps=5), agent)
     stopped = None
-    for now in _points(search, running.node):
+    for now in at_validations(search, running.node):
         if not policy.is_due(now, incumbent):
             continue
         request = StopRequest(
@@ -167,7 +167,7 @@ def _judged(
     )
 
 
-def _points(search: Recorded, node: int) -> list[NodeView]:
+def at_validations(search: Recorded, node: int) -> list[NodeView]:
     """The phase at each of its validations before the last step: nothing else makes a decision due."""
     view = search.views[node]
     return [

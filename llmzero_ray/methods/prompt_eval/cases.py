@@ -2,8 +2,9 @@
 
 A case holds the request as a value, not as a prompt, so that other prompts can be tried on it. The set that
 ships, in recorded/, has requests of `make demo` on real VeRL, of checkpoints whose continuations were
-measured there (benchmarks/first_proposals.py), and of the strategies that the LLMZero paper prints
-(benchmarks/published_requests.py); requests after a failure come from the scripted engine of the tests.
+measured there (benchmarks/first_proposals.py), of phases that ran to their end there
+(benchmarks/stop_requests.py), and of the strategies that the LLMZero paper prints
+(benchmarks/published_requests.py); requests after a failure hold what real ones printed.
 """
 
 from __future__ import annotations
@@ -80,15 +81,16 @@ class RecordedRequest:
     """GPUs of a slot."""
     multi_stage: bool = True
     wins: bool | None = None
-    """For a running phase: whether its best validation score finally beat the incumbent's. None if it was
-    stopped, so nobody knows."""
+    """For a running phase that has not beaten the incumbent yet: whether its later validations do. None for
+    other agents."""
     better: Mapping[str, int] = field(default_factory=dict)
     """For a proposal: hyper-parameter -> 1 (raise) or -1 (lower), where that is known to be better than the
     same value. Empty if nothing is known."""
 
 
 def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
-    """The requests of a search, in the order in which they were made; those of later tries are left out.
+    """The requests of a search, in the order in which they were made. Those of later tries are left out, and
+    those about a running phase that had won already, or whose end nobody knows.
 
     Raises:
         ConfigError: there is no search.
@@ -113,9 +115,8 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
     for event in events:
         if isinstance(event, ev.VerdictPosted):
             request = _verdict_request(core, event, storage, curves_of, n_val)
-            if request is not None:
+            if request is not None and (wins := _wins(whole, request)) is not None:
                 name = f"{search.name}/{event.node} at step {event.step}"
-                wins = _wins(whole, request)
                 yield case(name=name, agent="early_stopper", request=request, wins=wins)
         core.apply(event)
         for command in core.outstanding() if isinstance(event, ev.Decided) else ():
@@ -182,10 +183,12 @@ def _verdict_request(
 
 
 def _wins(whole: CoordinatorCore, request: StopRequest) -> bool | None:
-    run = whole.runs[request.running.node]
-    if run.status != "completed" or run.score is None or request.incumbent.score is None:
+    """Whether the later curve beats the incumbent. None if that is not known, or decided before."""
+    run, target = whole.runs[request.running.node], request.incumbent.score
+    if run.status != "completed" or run.score is None or target is None:
         return None
-    return run.score > request.incumbent.score
+    won = max(request.running.curves.val_scores, default=target) > target
+    return None if won else run.score > target
 
 
 def _facts(core: CoordinatorCore) -> Mapping[str, Any]:
