@@ -4,7 +4,8 @@ A case holds the request as a value, not as a prompt, so that other prompts can 
 ships, in recorded/, has requests of `make demo` on real VeRL, of checkpoints whose continuations were
 measured there (benchmarks/first_proposals.py), of phases that ran to their end there
 (benchmarks/stop_requests.py), and of the strategies that the LLMZero paper prints
-(benchmarks/published_requests.py); requests after a failure hold what real ones printed.
+(benchmarks/published_requests.py); requests after a failure hold what vLLM and VeRL
+printed, and what the engine says of a step that is not finite.
 """
 
 from __future__ import annotations
