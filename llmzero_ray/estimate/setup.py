@@ -27,6 +27,9 @@ ENTROPY_CHUNKING = _ACTOR + "entropy_from_logits_with_chunking"
 _CHUNK_SIZE = _ACTOR + "entropy_from_logits_chunk_size"
 LOG_PROB_MAX_TOKENS = _ROLLOUT + "log_prob_max_token_len_per_gpu"
 BUCKET_MEGABYTES = _ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes"
+ADAPTER_BUCKET_MEGABYTES = 256
+"""The engine's own choice on GPUs where adapters are pushed, which have some MB; VeRL's 2048 serve whole
+models."""
 
 # Only for FSDP2 on GPUs; the tests compare them with VeRL's composed configuration.
 VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
@@ -49,7 +52,7 @@ VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         _ROLLOUT + "enforce_eager": False,
         _ROLLOUT + "free_cache_engine": True,
         LOG_PROB_MAX_TOKENS: None,
-        BUCKET_MEGABYTES: 2048,
+        BUCKET_MEGABYTES: ADAPTER_BUCKET_MEGABYTES,
     }
 )
 """Defaults of keys that neither the configuration nor the hyper-parameters name. None if it equals the
@@ -149,7 +152,8 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     fixed = {key.lstrip("+"): value for key, value in engine.overrides.items()}
     # The engine's own choice on several machines.
     shards = {_FSDP + "fsdp_size": config.slots.gpus_per_node} if config.slots.nodes > 1 else {}
-    keys = _Keys({**VERL_DEFAULTS, **shards, **fixed, **resolve(hyperparameters, n_gpus=n_gpus)})
+    bucket = {BUCKET_MEGABYTES: 2048} if engine.serve_merged else {}  # VeRL's, for whole weights
+    keys = _Keys({**VERL_DEFAULTS, **shards, **bucket, **fixed, **resolve(hyperparameters, n_gpus=n_gpus)})
     longest = max(engine.max_response_length, config.eval.max_response_length)
     max_model_len = engine.max_prompt_length + longest
     max_tokens = keys.whole(MAX_TOKENS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
@@ -66,10 +67,11 @@ def check_engine_here(config: SearchConfig) -> None:
         EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
     """
     if config.engine.backend == "verl" and not actors.head.is_to_be_joined():
-        from llmzero_ray.engines.verl.internals import check_versions
+        from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
         from llmzero_ray.estimate.card import resolve_platform
 
-        check_versions(resolve_platform(config.engine.platform))
+        flash_attention = uses_flash_attention(config.engine.overrides)
+        check_versions(resolve_platform(config.engine.platform), flash_attention=flash_attention)
 
 
 def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
@@ -104,7 +106,9 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
         return
     root = SearchStorage(config.storage, config.name).paths.root
     files = [str(root), task.directory, *([config.model.path] if config.model.path else [])]
-    answers = run_on_nodes(with_gpus, machine_problem, files, "gpu", limit_s=_MACHINES_S)
+    answers = run_on_nodes(
+        with_gpus, machine_problem, files, "gpu", config.engine.overrides, limit_s=_MACHINES_S
+    )
     wrong = [
         f"{label}: {answer.reason if isinstance(answer, NoResult) else answer}"
         for label, answer in answers.items()
@@ -118,9 +122,10 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
         )
 
 
-def machine_problem(files: Sequence[str], platform: str) -> str | None:
-    """Why this machine cannot train with VeRL's engine, or None if no reason is visible at once."""
-    from llmzero_ray.engines.verl.internals import check_versions
+def machine_problem(files: Sequence[str], platform: str, overrides: Mapping[str, Any]) -> str | None:
+    """Why this machine cannot train with VeRL's engine and these `engine.overrides`, or None if no reason is
+    visible at once."""
+    from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
 
     missing = [path for path in files if not Path(path).exists()]
     if missing:
@@ -129,7 +134,7 @@ def machine_problem(files: Sequence[str], platform: str) -> str | None:
             "machine mounts under the same path"
         )
     try:
-        check_versions(platform)
+        check_versions(platform, flash_attention=uses_flash_attention(overrides))
     except EngineVersionError as error:
         return str(error)
     return None

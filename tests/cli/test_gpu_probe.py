@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -14,13 +15,27 @@ from llmzero_ray.launch.nodes import NoResult
 
 
 def answer(**changes: Any) -> dict[str, Any]:
-    return {"driver": "580.65.06", "cuda": "13.0", "used_mib": [3.0] * 8, "problems": [], **changes}
+    checks = ["matrix product", "flash attention", "NCCL"]
+    found = {"driver": "580.65.06", "cuda": "13.0", "used_mib": [3.0] * 8, "checks": checks, "problems": []}
+    return {**found, **changes}
 
 
 @pytest.mark.slow
 def test_ranks_multiply_and_add_up() -> None:
     found = probe_gpus(2, "cpu")
     assert (found["problems"], found["cuda"]) == ([], None)
+
+
+@pytest.mark.parametrize("flash_attention", [True, False])
+def test_flash_attention_is_asked_for_only_if_the_policy_trains_with_it(
+    flash_attention: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 0, '{"cuda": "13.0", "problems": []}\n', "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    found = gpus({"a": probe_gpus(1, "cuda", flash_attention)})
+    assert found.status == "ok" and ("flash attention" in found.found) == flash_attention
 
 
 @pytest.mark.slow
@@ -53,7 +68,7 @@ def test_machines_whose_gpus_compute_and_are_free_are_ok() -> None:
             {"problems": ["GPU 3: flash attention: ModuleNotFoundError: No module named 'flash_attn'"]},
             "GPU 3: flash",
         ),
-        ({"problems": ["GPU 0: collective: the sum over 8 GPUs is 7, not 36"]}, "b: GPU 0: collective"),
+        ({"problems": ["GPU 0: NCCL: the sum over 8 GPUs is 7, not 36"]}, "b: GPU 0: NCCL"),
     ],
 )
 def test_a_machine_that_cannot_train_fails_by_name(wrong: dict[str, Any], said: str) -> None:

@@ -142,3 +142,10 @@ def test_a_nucleus_raises_the_limit_by_the_mass_that_it_leaves_out() -> None:
     with pytest.raises(EffectiveConfigError, match=r"at most 0\.793"):
         check_rollout_kl({"rollout_corr/kl": 0.8}, {TOP_P: 0.5}, 1)
     check_rollout_kl({"rollout_corr/kl": 5.0}, {TOP_K: 20}, 1)
+
+
+def test_each_push_is_logged_with_what_the_bounds_are_judged_by(caplog: pytest.LogCaptureFixture) -> None:
+    given = LogProbs(policy=(-1.0, -2.0), base=(-1.5, -2.5))
+    with caplog.at_level("INFO"):
+        check_canary(given, [LogProbs(policy=(-1.01, -2.01), base=(-1.502, -2.502))])
+    assert "policy off by 0.01, base model off by 0.002, effect of the adapter 0.5" in caplog.text

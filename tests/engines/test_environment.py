@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from llmzero_ray.engines.verl.environment import process_env, worker_vars
 from llmzero_ray.engines.verl.overrides import engine_overrides
 from tests.builders import verl_settings
@@ -36,3 +38,10 @@ def test_trajectories_of_gpus_are_held_by_several_processes() -> None:
     units = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
     found = [engine_overrides(verl_settings(platform=platform))[units] for platform in ("gpu", "cpu")]
     assert found == [4, 1]
+
+
+def test_on_gpus_a_model_in_a_folder_asks_no_hub(tmp_path: Path) -> None:
+    in_folder = verl_settings(platform="gpu", model_path=str(tmp_path))
+    assert worker_vars(in_folder)["HF_HUB_OFFLINE"] == "1"
+    by_name = verl_settings(platform="gpu", model_path="Qwen/Qwen3-0.6B")
+    assert "HF_HUB_OFFLINE" not in worker_vars(by_name)

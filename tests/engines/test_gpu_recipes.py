@@ -38,6 +38,9 @@ EXPERT: dict[str, Any] = {
     "trainer.v1.trainer_mode": "sync",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 4,
     "data.filter_overlong_prompts": True,
+    "data.filter_overlong_prompts_workers": None,
+    # VeRL's 2 GiB are a tenth of a small card, for an adapter of some MB.
+    f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 256,
     f"{ACTOR}.strategy": "fsdp2",
     f"{ACTOR}.use_dynamic_bsz": True,
     f"{ACTOR}.use_kl_loss": True,

@@ -14,6 +14,7 @@ import pytest
 from llmzero_ray.engines.verl import failures, internals
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineVersionError
+from llmzero_ray.launch import preflight
 from llmzero_ray.tune import internals as tune_internals
 
 
@@ -43,6 +44,40 @@ def test_gpus_need_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     versions["flash-attn"] = "1.0.9"
     with pytest.raises(EngineVersionError, match=r"flash-attn 1\.0\.9 is installed; this engine needs 2"):
         internals.check_versions("gpu")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "needed"),
+    [
+        ({}, True),
+        ({f"+{internals.ATTENTION_KEY}": "flash_attention_2"}, True),
+        ({f"+{internals.ATTENTION_KEY}": "sdpa"}, False),
+        ({internals.ATTENTION_KEY: "sdpa"}, False),
+    ],
+)
+def test_gpus_that_train_with_torchs_attention_need_no_flash_attention(
+    overrides: dict[str, str], needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internals, "VLLM_VERSIONS", {"gpu": ("0.27",)})
+    monkeypatch.setattr(internals, "DRIVER_FILE", "/nowhere")
+    problem = preflight.machine_problem([], "gpu", overrides)
+    assert (problem is not None and "flash-attn is not installed" in problem) == needed
+
+
+def test_packed_sequences_do_not_see_each_other_with_torchs_attention() -> None:
+    """As VeRL packs them: position ids that begin again, and no mask."""
+    torch = pytest.importorskip("torch")
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, attn_implementation="sdpa"))
+    parts = [torch.randint(0, 64, (1, n)) for n in (7, 5)]
+    positions = torch.cat([torch.arange(part.shape[1]) for part in parts])[None]
+    ids = torch.cat(parts, dim=1)
+    packed = model(input_ids=ids, position_ids=positions, attention_mask=None, use_cache=False).logits
+    torch.testing.assert_close(packed, torch.cat([model(input_ids=part).logits for part in parts], dim=1))
 
 
 def test_ligers_kernels_need_gpus_and_their_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,39 @@ def test_the_gpu_configuration_keeps_verls_own_kernels_and_sleep_mode() -> None:
     )
     assert config.trainer.device == "cuda" and config.trainer.n_gpus_per_node == 8
     assert config.actor_rollout_ref.actor.strategy == "fsdp2"
+
+
+def test_on_gpus_long_prompts_are_left_out_without_a_fork_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets.arrow_dataset
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    class Tokenizer:
+        def apply_chat_template(self, messages: Any, **_: Any) -> list[int]:
+            return [0] * len(messages[0]["content"])
+
+    def pool(*_: Any, **__: Any) -> Any:
+        raise AssertionError("rows are filtered by forks of the driver")
+
+    monkeypatch.setattr(datasets.arrow_dataset.mp, "Pool", pool)
+    prompts = [[{"role": "user", "content": "x" * n}] for n in (3, 32, 33)]
+    pq.write_table(pa.table({"prompt": prompts}), tmp_path / "rows.parquet")
+    given = verl_settings(platform="gpu", overrides={"+data.cache_dir": str(tmp_path / "cache")})
+    config = compose(all_overrides(given, spec(), 5000)).data
+    assert config.max_prompt_length == 32
+    assert len(RLHFDataset(str(tmp_path / "rows.parquet"), Tokenizer(), config)) == 2
+
+
+def test_on_gpus_an_adapter_travels_in_small_pieces_and_whole_weights_in_verls() -> None:
+    key = f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes"
+    found = [
+        OmegaConf.select(compose(all_overrides(verl_settings(platform="gpu", **each), spec(), 5000)), key)
+        for each in ({}, {"serve_merged": True}, {"overrides": {key: 64}})
+    ]
+    assert found == [256, 2048, 64]
 
 
 def test_fixed_overrides_of_the_user_win_over_the_engines_own() -> None:

@@ -56,7 +56,7 @@ def test_log_probabilities_in_blocks_are_verls_to_the_bit(
     generator = torch.Generator().manual_seed(2)
     logits = 5 * torch.randn(*shape, generator=generator)
     labels = torch.randint(0, shape[-1], shape[:-1], generator=generator)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+    for dtype in (torch.float32, torch.float64):
         found = []
         for take in (theirs, ours):
             given = logits.to(dtype, copy=True).requires_grad_(True)
@@ -92,3 +92,28 @@ def test_garbage_is_collected_as_before_once_a_start_has_ended(thresholds: tuple
     patches.collect_garbage_as_usual()
     assert gc.get_threshold() == thresholds and gc.isenabled()
     assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize("largest", [2**22, 250])
+def test_log_probabilities_of_bfloat16_logits_are_float32_and_keep_no_copy(
+    monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip("verl.utils.torch_functional")
+    monkeypatch.setattr(functional, "logprobs_from_logits_v2", functional.logprobs_from_logits_v2)
+    monkeypatch.setattr(patches, "_LARGEST_AT_ONCE", largest)
+    patches.take_logsumexp_at_once()
+    generator = torch.Generator().manual_seed(2)
+    logits = (5 * torch.randn(57, 100, generator=generator)).bfloat16().requires_grad_(True)
+    labels = torch.randint(0, 100, (57,), generator=generator)
+    kept: list[Any] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda x: x):
+        found = functional.logprobs_from_logits_v2(logits, labels)
+    assert not any(tensor.dtype == torch.float32 and tensor.numel() > 57 for tensor in kept)
+    expected = logits.detach().float().requires_grad_(True)
+    right = torch.log_softmax(expected, -1).gather(-1, labels[:, None])[:, 0]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-5)
+    found.square().sum().backward()
+    right.square().sum().backward()
+    torch.testing.assert_close(logits.grad.float(), expected.grad, rtol=0.01, atol=0.01)

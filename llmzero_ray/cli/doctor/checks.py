@@ -19,6 +19,7 @@ from llmzero_ray.cli.doctor.probes import probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.engines.verl.internals import uses_flash_attention
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.estimate import Estimate, is_for_gpus
 from llmzero_ray.estimate.server_sizes import with_server_sizes
@@ -166,7 +167,8 @@ def _gpus(context: Context) -> CheckFinding:
     answers: dict[str, Any | NoResult] = {}
     for n_gpus in sorted({int(node.gpus) for node in nodes}):
         alike = [node for node in nodes if int(node.gpus) == n_gpus]
-        answers |= run_on_nodes(alike, probe_gpus, n_gpus, limit_s=PROBE_S + _CHECK_S / 2)
+        given = (n_gpus, "cuda", uses_flash_attention(context.config.engine.overrides))
+        answers |= run_on_nodes(alike, probe_gpus, *given, limit_s=PROBE_S + _CHECK_S / 2)
     return machine_findings.gpus(answers)
 
 

@@ -46,7 +46,12 @@ def examine(context: Context, console: Console) -> None:
             with _doing("asking every machine", console):
                 context.nodes = nodes_up()
                 context.probed = run_on_nodes(
-                    context.nodes, probe_machine, engine.backend, engine.platform, limit_s=_LOOK_S
+                    context.nodes,
+                    probe_machine,
+                    engine.backend,
+                    engine.platform,
+                    engine.overrides,
+                    limit_s=_LOOK_S,
                 )
                 _run_stage("machines", context)
             with _doing(f"training {training.STEPS} steps on {slots.count} slot(s)", console):

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from llmzero_ray.errors import EngineError
@@ -25,14 +26,16 @@ _SMI_S = 20.0
 _SIZE = 256
 
 
-def probe_gpus(n_gpus: int, device: str = "cuda") -> dict[str, Any]:
-    """`driver`, `cuda` (both None where there is none), `used_mib` of each card, and `problems`: a line for
-    each GPU and check that failed. `device` "cpu" checks the same without GPUs.
+def probe_gpus(n_gpus: int, device: str = "cuda", flash_attention: bool = True) -> dict[str, Any]:
+    """`driver`, `cuda` (both None where there is none), `used_mib` of each card, `checks` (names), and
+    `problems`: a line for each GPU and check that failed. `device` "cpu" checks the same without GPUs.
+    flash-attn is checked on GPUs if the policy trains with it.
 
     Raises:
         EngineError: the checks themselves did not end.
     """
-    command = [sys.executable, "-m", "llmzero_ray.cli.doctor.gpu_probe", str(n_gpus), device]
+    checks = [name for name in _CHECKS if name != _FLASH or (device == "cuda" and flash_attention)]
+    command = [sys.executable, "-m", "llmzero_ray.cli.doctor.gpu_probe", str(n_gpus), device, *checks]
     try:
         env = without_secrets(os.environ)
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False, env=env)
@@ -43,7 +46,7 @@ def probe_gpus(n_gpus: int, device: str = "cuda") -> dict[str, Any]:
         raise EngineError(f"the check of the GPUs ended with exit code {done.returncode}: {last}")
     driver, used = _driver()
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {"driver": driver, "used_mib": used, **answer}
+    return {"driver": driver, "used_mib": used, "checks": checks, **answer}
 
 
 def _driver() -> tuple[str | None, list[float]]:
@@ -57,8 +60,8 @@ def _driver() -> tuple[str | None, list[float]]:
         return None, []
 
 
-def check_all(n_gpus: int, device: str) -> dict[str, Any]:
-    """Run all checks that need torch; see `probe_gpus`."""
+def check_all(n_gpus: int, device: str, checks: Sequence[str]) -> dict[str, Any]:
+    """Run the checks, which need torch; see `probe_gpus`."""
     import torch
     import torch.multiprocessing as processes
 
@@ -72,7 +75,7 @@ def check_all(n_gpus: int, device: str) -> dict[str, Any]:
     problems = context.Queue()
     port = _free_port()
     ranks = [
-        context.Process(target=_check_one, args=(rank, n_gpus, device, port, problems))
+        context.Process(target=_check_one, args=(rank, n_gpus, device, checks, port, problems))
         for rank in range(n_gpus)
     ]
     for process in ranks:
@@ -90,15 +93,12 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _check_one(rank: int, n_gpus: int, device: str, port: int, problems: Any) -> None:
-    """Run all checks of one GPU, with a line for each failure."""
-    checks = [("matrix product", _product), ("collective", _collective)]
-    if device == "cuda":
-        checks.insert(1, ("flash attention", _flash_attention))
+def _check_one(rank: int, n_gpus: int, device: str, checks: Sequence[str], port: int, problems: Any) -> None:
+    """Run these checks of one GPU, with a line for each failure."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(n_gpus))
-    for name, check in checks:
+    for name in checks:
         try:
-            check(rank, n_gpus, device)
+            _CHECKS[name](rank, n_gpus, device)
         except Exception as error:  # noqa: BLE001  whatever CUDA raises is what was asked for
             last = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
             problems.put(f"GPU {rank}: {name}: {last}")
@@ -157,5 +157,10 @@ def _collective(rank: int, n_gpus: int, device: str) -> None:
         dist.destroy_process_group()
 
 
+_FLASH = "flash attention"
+_CHECKS = {"matrix product": _product, _FLASH: _flash_attention, "NCCL": _collective}
+"""Checks by name, in their order: the one for which all GPUs wait for each other is the last."""
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(check_all(int(sys.argv[1]), sys.argv[2])) + "\n")
+    sys.stdout.write(json.dumps(check_all(int(sys.argv[1]), sys.argv[2], sys.argv[3:])) + "\n")

@@ -90,7 +90,8 @@ def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
     if busy:
         return CheckFinding("warn", first_few(busy), "end what runs there: nvidia-smi names the processes")
     drivers = ", ".join(dict.fromkeys(str(answer["driver"]) for answer in given.values()))
-    return CheckFinding("ok", f"{_all(given)}: matrix product, flash attention, NCCL; driver {drivers}")
+    checks = ", ".join(next(iter(given.values()))["checks"])
+    return CheckFinding("ok", f"{_all(given)}: {checks}; driver {drivers}")
 
 
 def sandbox(task: PreparedTask, answers: Mapping[str, Isolation | NoResult]) -> CheckFinding:

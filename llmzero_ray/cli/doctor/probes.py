@@ -27,7 +27,7 @@ _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 _LOOK_S = 0.2
 
 
-def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
+def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Versions, the engine's objection to them (None if it has none), path -> (free, total) bytes, and bytes
     of memory."""
     versions = {"python": platform.python_version()}
@@ -37,11 +37,12 @@ def probe_machine(backend: str, engine_platform: str) -> dict[str, Any]:
     versions["llmzero_ray"] = f"{version.__version__} ({_sources_digest()})"
     refused = None
     if backend == "verl":
-        from llmzero_ray.engines.verl.internals import check_versions
+        from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
         from llmzero_ray.estimate.card import resolve_platform
 
         try:
-            check_versions(resolve_platform(engine_platform))
+            flash_attention = uses_flash_attention(overrides)
+            check_versions(resolve_platform(engine_platform), flash_attention=flash_attention)
         except LlmzeroError as error:
             refused = str(error)
     usage = {path: shutil.disk_usage(path) for path in ROOMS if os.path.isdir(path)}

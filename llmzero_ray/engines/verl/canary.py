@@ -74,6 +74,15 @@ def difference(actor: LogProbs, server: LogProbs, *, merged: bool = False) -> st
     return _too_far(off, limit) if off > limit else None
 
 
+def summary(actor: LogProbs, server: LogProbs) -> str:
+    """Mean absolute differences in nats a token: of the server's policy from the actor's, of the two base
+    models, and of the actor's policy from its base model."""
+    effect = math.nan if actor.base is None else _distance(actor.policy, actor.base)
+    noise = math.nan if actor.base is None or server.base is None else _distance(server.base, actor.base)
+    off = _distance(server.policy, actor.policy)
+    return f"policy off by {off:.3g}, base model off by {noise:.3g}, effect of the adapter {effect:.3g}"
+
+
 def _too_far(off: float, limit: float) -> str:
     there = f"by {off:.3g} nats a token of a fixed text (at most {limit:.3g})"
     return f"vLLM's policy differs from the actor's {there}"

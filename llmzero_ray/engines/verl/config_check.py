@@ -8,16 +8,19 @@ from that policy, and that the trained values are finite.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmzero_ray.engines.verl.canary import LogProbs, difference
+from llmzero_ray.engines.verl.canary import LogProbs, difference, summary
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import EffectiveConfigError, NonFiniteError
 from llmzero_ray.records import Hyperparameters, PhaseSpec
 from llmzero_ray.records.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
+
+logger = logging.getLogger(__name__)
 
 _ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -138,6 +141,7 @@ def check_canary(actor: LogProbs, servers: Sequence[LogProbs], *, merged: bool =
         EffectiveConfigError: one does not.
     """
     for server in servers:
+        logger.info("vLLM's answers after a push of weights, nats a token: %s", summary(actor, server))
         if (found := difference(actor, server, merged=merged)) is not None:
             raise EffectiveConfigError(
                 f"{found}; its rollouts would come from another policy than is trained{_cure(merged)}"

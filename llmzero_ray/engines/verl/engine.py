@@ -217,7 +217,8 @@ class VerlEngine:
 
     def _start(self, spec: PhaseSpec) -> PhaseFailure | None:
         """Cold start. If VeRL rejects the configuration, returns it as a failure of the phase."""
-        internals.check_versions(self._settings.platform)
+        flash_attention = internals.uses_flash_attention(self._settings.overrides)
+        internals.check_versions(self._settings.platform, flash_attention=flash_attention)
         self._end_driver()
         self._broken = None
         wait_until_slot_is_free(self._settings.slot_namespace)

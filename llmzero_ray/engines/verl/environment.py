@@ -84,6 +84,8 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
         variables |= on_loopback(os.environ)
     if settings.platform == "gpu":
         variables |= _GPU
+        if Path(settings.model_path).is_dir():
+            variables["HF_HUB_OFFLINE"] = "1"  # on a machine without a network, each question waits for 10 s
         if settings.vllm_model_runner != "auto":
             variables[MODEL_RUNNER_ENV] = str(int(settings.vllm_model_runner == "v2"))
     else:

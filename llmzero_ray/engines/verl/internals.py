@@ -14,6 +14,7 @@ import inspect
 import itertools
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ VLLM_VERSIONS: Final = {"gpu": ("0.24",), "cpu": ("0.27",)}
 """Versions of vLLM by platform: VeRL's own pin on GPUs, the community CPU build elsewhere."""
 FLASH_ATTN_VERSIONS: Final = ("2",)
 """Versions of flash attention. On GPUs VeRL builds every model with version 2, and fails late without it."""
+ATTENTION_KEY: Final = "actor_rollout_ref.model.override_config.attn_implementation"
 LIGER_KEY: Final = "actor_rollout_ref.model.use_liger"
 LIGER_VERSIONS: Final = ("0.8",)
 OLDEST_DRIVERS: Final = {"12": 525, "13": 580}
@@ -146,6 +148,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "verl.utils.config": ("validate_config", "omega_conf_to_dataclass"),
     "verl.utils.device": ("get_device_name",),
     "verl.utils.fsdp_utils": ("fsdp_version",),
+    "verl.utils.torch_functional": ("logprobs_from_logits_v2",),
     "verl.utils.distributed": ("initialize_global_process_group_ray",),
     "transfer_queue": ("kv_batch_put", "kv_batch_get", "kv_list", "kv_clear"),
     "transfer_queue.interface": ("init", "close", "TransferQueueController", "ray"),
@@ -160,7 +163,6 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
 }
 
 RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
-    "verl.utils.torch_functional": ("logprobs_from_logits_v2",),
     "vllm.lora.ops.torch_ops.lora_ops": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.lora.punica_wrapper.punica_cpu": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.model_executor.layers.utils": ("dispatch_cpu_unquantized_gemm",),
@@ -201,9 +203,15 @@ CONFIG_PATHS: Final = (
 )
 
 
-def check_versions(platform: str) -> None:
-    """Reject unsupported versions of VeRL or vLLM, a vLLM that cannot load its operations, and GPUs without
-    flash attention or with a driver too old for torch's CUDA.
+def uses_flash_attention(overrides: Mapping[str, Any]) -> bool:
+    """Whether the policy trains with flash-attn, VeRL's default, with these `engine.overrides`."""
+    attention = overrides.get(ATTENTION_KEY, overrides.get(f"+{ATTENTION_KEY}", "flash_attention_2"))
+    return attention == "flash_attention_2"
+
+
+def check_versions(platform: str, *, flash_attention: bool = True) -> None:
+    """Reject unsupported versions of VeRL or vLLM, a vLLM that cannot load its operations, and GPUs with a
+    driver too old for torch's CUDA or, if the policy trains with `flash_attention`, without flash-attn.
 
     Reads package metadata and the driver's version, and on the CPU loads the system library that vLLM's build
     needs.
@@ -220,9 +228,10 @@ def check_versions(platform: str) -> None:
     if platform == "cpu":
         _check_library(VLLM_CPU_LIBRARY)
     else:
-        _check_version(
-            "flash-attn", FLASH_ATTN_VERSIONS, "see requirements/README.md, One GPU; VeRL's image has it"
-        )
+        if flash_attention:
+            remedy = f"Or train with torch's attention: engine.overrides: {{+{ATTENTION_KEY}: sdpa}}"
+            place = "see requirements/README.md, One GPU; VeRL's image has it"
+            _check_version("flash-attn", FLASH_ATTN_VERSIONS, f"{place}. {remedy}")
         driver, cuda = driver_version(), cuda_version()
         if driver and cuda and (problem := driver_problem(driver, cuda)):
             raise EngineVersionError(f"NVIDIA's {problem}. Update the driver of the machine")

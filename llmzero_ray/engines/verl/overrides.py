@@ -20,6 +20,7 @@ from llmzero_ray.engines.capacity import QUEUE_UNITS
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.estimate.setup import ADAPTER_BUCKET_MEGABYTES, BUCKET_MEGABYTES
 from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
 from llmzero_ray.records import HyperparameterValue, PhaseSpec
@@ -90,6 +91,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         keys |= {
             # A longer one would get a smaller cap than its phase asks for, or none at all.
             "data.filter_overlong_prompts": True,
+            # From one worker on, datasets forks the driver, whose threads of torch and Ray may hold locks.
+            "data.filter_overlong_prompts_workers": None,
             f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization,
             f"{MODEL}.use_shm": False,
         }
@@ -97,6 +100,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
             # Shards within a machine, copies between them: an adapter's gradients are small, gathered weights
             # are not.
             keys[f"{ACTOR}.fsdp_config.fsdp_size"] = settings.n_gpus_per_node
+        if not settings.serve_merged:
+            keys[BUCKET_MEGABYTES] = ADAPTER_BUCKET_MEGABYTES
     if settings.serve_merged:
         keys[MERGE] = True
         _refuse_beside_merging(settings.overrides)
@@ -187,7 +192,7 @@ def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
             "uni" if settings.tensor_model_parallel_size == 1 else "mp"
         ),
         # It is shared memory, of which only what is sent is taken; no tensor may be larger.
-        f"{ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 1024 if settings.serve_merged else 8,
+        BUCKET_MEGABYTES: 1024 if settings.serve_merged else 8,
     }
 
 

@@ -319,11 +319,12 @@ _LARGEST_AT_ONCE = 2**22
 
 
 def take_logsumexp_at_once() -> None:
-    """On the CPU, compute the log-probabilities of many tokens in one call.
+    """Without flash-attn's cross-entropy, compute the log-probabilities of many tokens in one call.
 
-    VeRL calls `logsumexp` token by token to save memory, which is a fifth of a small model's step and most
-    nodes of its backward pass. Here tokens are processed in blocks of bounded size, with bit-identical
-    numbers and gradients.
+    VeRL processes token by token to save memory, which is a fifth of a small model's step on the CPU and most
+    nodes of its backward pass. Here tokens are processed in blocks of bounded size. Numbers and gradients are
+    bit-identical for float32. Logits of 16 bits give float32 as flash-attn does, where VeRL rounds to 16
+    bits; the float32 copy of a block is made again for the backward pass.
     """
     import verl.utils.torch_functional as functional
 
@@ -334,11 +335,19 @@ def take_logsumexp_at_once() -> None:
     @functools.wraps(original)
     def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
         import torch
+        from torch.utils.checkpoint import checkpoint
 
-        if logits.dtype not in (torch.float32, torch.float64) or not logits.numel():
+        if not logits.numel():
             return original(logits, labels)
+
+        def in_float32(block: Any) -> Any:
+            return torch.logsumexp(block.float(), dim=-1)
+
+        take = functools.partial(torch.logsumexp, dim=-1)
+        if logits.itemsize == 2:
+            take = functools.partial(checkpoint, in_float32, use_reentrant=False, preserve_rng_state=False)
         rows = max(1, _LARGEST_AT_ONCE * len(logits) // logits.numel())
-        sums = torch.cat([torch.logsumexp(block, dim=-1) for block in logits.split(rows)])
+        sums = torch.cat([take(block) for block in logits.split(rows)])
         return torch.gather(logits, dim=-1, index=labels.unsqueeze(-1)).squeeze(-1) - sums
 
     logprobs_from_logits_v2.in_blocks = True  # type: ignore[attr-defined]

@@ -55,8 +55,7 @@ class PhaseWorker(ActorRolloutRefWorker):
         """As VeRL's. Weights travel to vLLM through this engine's own socket."""
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
-        if get_device_name() == "cpu":
-            patches.take_logsumexp_at_once()
+        patches.take_logsumexp_at_once()
         self._rounding = Rounding()
         super().init_model()
         patches.collect_garbage_as_usual()  # by now the process has imported what it needs
