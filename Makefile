@@ -4,6 +4,7 @@
 # VENV         the virtual environment; every target but `clean` installs it when needed
 # TORCH_INDEX  where torch's CPU build comes from when pip's own indexes have none
 # MARKS        which tests `make test` runs
+# GPU_PYTHON   the Python of `make test-gpu`: that of the image, or of requirements/README.md, One GPU
 
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,6 +12,7 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 CONFIG ?= jobs/configs/demo.yaml
 MARKS ?= not slow and not gpu
+GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
@@ -49,8 +51,9 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
 
-test-gpu: $(INSTALLED)
-	$(BIN)/python -m pytest -m gpu -s -v
+# Not in VENV, whose lock is for machines without a GPU. docs/operate.md says what each test proves.
+test-gpu:
+	$(GPU_PYTHON) -m pytest -m gpu -s -v tests/gpu
 
 coverage: $(INSTALLED)
 	$(BIN)/python -m pytest -q tests/search --cov=llmzero_ray.search --cov-fail-under=100
@@ -74,14 +77,18 @@ wheel: $(INSTALLED)
 	rm -rf build dist
 	$(BIN)/python -m build --wheel --no-isolation
 
-# Resolves requirements/local.in again. Versions already locked are kept unless local.in forbids them;
-# `make lock UPGRADE=--upgrade` takes the newest.
+# Resolves requirements/local.in, and the versions for GPUs, again. Versions already locked are kept unless
+# local.in or pyproject.toml forbids them; `make lock UPGRADE=--upgrade` takes the newest.
 lock:
 	test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip -qq install $(UV); }
 	cd requirements && ../build/uv/bin/uv pip compile local.in --quiet --output-file local.lock --excludes excludes.txt \
 	    --overrides overrides.txt \
 	    --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	    --no-annotate --no-config --system-certs --custom-compile-command "make lock" $(UPGRADE)
+	build/uv/bin/uv pip compile pyproject.toml $(addprefix --extra ,gpu tasks report claude dev) --quiet \
+	    --constraint deploy/constraints.txt --output-file requirements/gpu.txt --python-version 3.12 \
+	    --python-platform x86_64-manylinux_2_28 --no-annotate --no-config --system-certs \
+	    --custom-compile-command "make lock" $(UPGRADE)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

