@@ -1,13 +1,14 @@
-"""The first thing to run where a GPU is at hand (`make test-gpu`): one card, real VeRL and vLLM.
+"""The engine's phases on one card, with real VeRL and vLLM (`make test-gpu`).
 
-Qwen3-0.6B is expected in models/Qwen3-0.6B or where LLMZERO_GPU_MODEL says; 24 GB of GPU memory are enough.
-Whatever these tests compare with a bound they print as well: `make test-gpu` shows it.
+24 GB of GPU memory are enough for Qwen3-0.6B. Whatever these tests compare with a bound they print as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import json
 import os
 import signal
 import subprocess
@@ -18,56 +19,81 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import idle_spec, make_verl_engine
+from llmzero_ray.engines.verl.internals import ATTENTION_KEY
 from llmzero_ray.errors import EngineLostError
+from llmzero_ray.estimate import Estimate, card_gib
+from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.hyperparameters import is_hot
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
+from llmzero_ray.utils.text import GIB
+from tests.gpu.card import ROOT, needs_card, peak_mib, used_mib
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, needs_card]
 
-ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "jobs" / "configs" / "one_gpu.yaml"
-MODEL = Path(os.environ.get("LLMZERO_GPU_MODEL", str(ROOT / "models" / "Qwen3-0.6B")))
-SMI = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
-SMALL = {"batch": 8, "mini_batch": 4, "n": 4, "resp": 256, "max_token_len_per_gpu": 8192}
-KL, PROB_DIFF = "rollout_corr/kl", "training/rollout_probs_diff_mean"
+SMALL = {
+    "batch": 16,
+    "mini_batch": 8,
+    "n": 8,
+    "resp": 128,
+    "max_token_len_per_gpu": 16384,
+    "lr": 2e-4,
+    "temperature": 0.5,  # a model of 135M parameters answers no row correctly at temperature 1
+}
+KL, PROB_DIFF, GRAD_NORM = "rollout_corr/kl", "training/rollout_probs_diff_mean", "actor/grad_norm"
+N_VAL = 128
+TRAINING = ("log-probs", "update")
+"""Stages of the estimate in which vLLM sleeps."""
 
 
-def used_mib() -> float:
-    """Memory in use on the first card."""
-    listing = subprocess.run(SMI, capture_output=True, text=True, timeout=30, check=True).stdout
-    return float(listing.splitlines()[0])
+def make_sums(root: Path) -> Path:
+    """A task that a model of 135M parameters solves in part: sums of three digits, where the last number of
+    an answer counts. It needs no network and no other package."""
+    rows = [
+        {"of": f"{a} + {b} + {c}", "sum": a + b + c} for a, b, c in itertools.product(range(1, 10), repeat=3)
+    ]
+    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {
+        "name": "sums",
+        "dir": str(root / "data"),
+        "files": str(root / "rows.jsonl"),
+        "prompt": "What is {of}?",
+        "answer": "sum",
+        "reward": {"regex": {"pattern": r"-?\d+"}},
+        "n_train": 400,
+        "n_val": N_VAL,
+        "n_test": 64,
+        "n_confirm": 0,
+    }
+    prepare_source(parse_task_file(task))
+    return root / "data"
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Changes to the recipe: a small task of its own, and phases of a minute."""
-    if not MODEL.is_dir():
-        pytest.fail(
-            f"no model at {MODEL}: hf download Qwen/Qwen3-0.6B --local-dir {MODEL}, or set LLMZERO_GPU_MODEL"
-        )
+def settings(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Changes to the recipe: a small task, phases of a minute, and this card."""
     root = tmp_path_factory.mktemp("gpu")
-    given = yaml.safe_load((ROOT / "jobs" / "examples" / "one_gpu" / "task.yaml").read_text())
-    prepare_source(parse_task_file({**given, "dir": str(root / "data")}))
-    overrides = [f"root.overrides.{key}={value}" for key, value in SMALL.items()]
     return [
         f"storage={root / 'runs'}",
-        f"task.dir={root / 'data'}",
-        f"model.path={MODEL}",
+        f"task.dir={make_sums(root)}",
+        f"model.path={model}",
+        f"slots.gpu_memory_gib={card_gib()}",
         "phase.n_steps=2",
         "phase.test_freq=2",
         "phase.save_freq=2",
-        "eval.max_response_length=512",
-        "engine.max_response_length=512",
-        *overrides,
+        "eval.max_response_length=128",
+        "engine.max_prompt_length=128",
+        "engine.max_response_length=256",
+        *(f"root.overrides.{key}={value}" for key, value in SMALL.items()),
     ]
 
 
@@ -120,6 +146,7 @@ def ray_group() -> Iterator[Any]:
 def card_of(settings: list[str], group: Any, root: Path) -> Iterator[Card]:
     config = load_config(RECIPE, settings)
     task = load_task(config.task.dir)
+    config = with_server_sizes(Estimate(config, task), print)
     slot = Slot(
         search="bring-up", index=0, placement_groups=(group.id.hex(),), gpus_per_node=1, cpus_per_gpu=4
     )
@@ -153,6 +180,7 @@ def test_doctor_finds_nothing_wrong(settings: list[str]) -> None:
 def test_the_first_rollouts_agree_with_the_policy_in_bf16(card: Card) -> None:
     """The canary has compared a fixed text after each push, or the phase would have failed as `mismatch`."""
     _, points = trained(card.run(card.spec()))
+    assert any(point.metrics[GRAD_NORM] > 0 for point in points[1:])
     for point in points[1:]:
         seen = {key: point.metrics.get(key) for key in (KL, PROB_DIFF)}
         print(f"step {point.step}: {seen}")
@@ -160,14 +188,27 @@ def test_the_first_rollouts_agree_with_the_policy_in_bf16(card: Card) -> None:
         assert PROB_DIFF not in point.metrics or point.metrics[PROB_DIFF] < 0.05
 
 
-def test_an_adapter_is_taken_up_where_it_was_left(card: Card) -> None:
-    first, _ = trained(card.run(card.spec()))
-    again, points = trained(card.run(card.spec(adapter=first.checkpoints[-1].path)))
+def test_a_phase_resumed_at_half_the_rate_begins_with_the_score_that_was_left(card: Card) -> None:
+    first, _ = trained(card.run(card.spec(n_steps=4)))
+    again, points = trained(card.run(card.spec(adapter=first.checkpoints[-1].path, **{LR: SMALL["lr"] / 2})))
     assert again.warm
-    error = (0.25 / card.task.n_val) ** 0.5
-    print(f"final {first.final_score}, continued {points[0].val_score}, standard error {error:.3f}")
+    print(f"final {first.final_score}, continued {points[0].val_score}, of {N_VAL} rows")
     assert first.final_score is not None and points[0].val_score is not None
-    assert abs(points[0].val_score - first.final_score) <= 2 * error  # bf16 and batches are not repeatable
+    # Batches differ, and in bf16 a few answers with them.
+    assert abs(points[0].val_score - first.final_score) * N_VAL <= 5
+
+
+def test_no_more_memory_is_used_than_estimated(card: Card) -> None:
+    found, _ = Estimate(card.config, card.task).gpu_memory
+    stages = {stage.name: stage.total * (1 / GIB) for stage in found.stages}
+    with peak_mib() as seen:
+        _, points = trained(card.run(card.spec()))
+    reserved = max(point.metrics.get("perf/max_memory_reserved_gb", 0.0) for point in points)
+    for name, total in stages.items():
+        print(f"{name}: {total.likely:.2f} GiB estimated, at most {total.high:.2f}")
+    print(f"measured: {seen[-1] / 1024:.2f} GiB of the card, {reserved:.2f} GiB reserved by the trainer")
+    assert seen[-1] / 1024 <= max(total.high for total in stages.values())
+    assert 0 < reserved <= max(stages[name].high for name in TRAINING)
 
 
 def test_three_warm_phases_leave_memory_flat(card: Card) -> None:
@@ -223,14 +264,22 @@ def test_too_large_a_share_for_vllm_is_a_failure_of_memory(
         trained(card.run(card.spec()))
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_both_model_runners_of_vllm_serve_the_policy(
-    settings: list[str], card: Card, ray_group: Any, tmp_path: Path, runner: str
+@pytest.mark.parametrize(
+    "change",
+    [
+        "engine.vllm_model_runner=v1",
+        "engine.vllm_model_runner=v2",
+        "engine.serve_merged=true",
+        f"engine.overrides.+{ATTENTION_KEY}=sdpa",
+    ],
+)
+def test_the_policy_is_served_in_each_way_that_can_be_chosen(
+    settings: list[str], card: Card, ray_group: Any, tmp_path: Path, change: str
 ) -> None:
     card.engine.close()
-    with card_of([*settings, f"engine.vllm_model_runner={runner}"], ray_group, tmp_path) as other:
+    with card_of([*settings, change], ray_group, tmp_path) as other:
         _, points = trained(other.run(other.spec()))
-        print(f"{runner}: {[point.metrics[KL] for point in points[1:]]}")
+        print(f"{change}: {[point.metrics[KL] for point in points[1:]]}")
         assert all(abs(point.metrics[KL]) < 0.02 for point in points[1:])
 
 
@@ -240,5 +289,6 @@ def test_offloaded_weights_are_away_while_vllm_is_awake(card: Card) -> None:
     trained(card.run(card.spec()))
     with_weights = used_mib()
     trained(card.run(card.spec(**{key: True})))
-    print(f"MiB in use with the weights on the card {with_weights}, offloaded {used_mib()}")
-    assert used_mib() < with_weights - 1024  # 0.6B in float32 are 2.2 GiB
+    weights = 4 * Estimate(card.config, card.task).gpu_memory[0].shape.parameters / 2**20
+    print(f"MiB in use {with_weights}, with {weights:.0f} of weights in float32 offloaded {used_mib()}")
+    assert used_mib() < with_weights - 0.5 * weights
