@@ -14,7 +14,7 @@ from typing import Any
 
 from llmzero_ray.cli.subcommand import Subcommand
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.utils.plugins import load, points
+from llmzero_ray.utils.plugins import extension, points
 
 GROUP = "llmzero_ray.commands"
 
@@ -167,7 +167,7 @@ def subcommands() -> dict[str, Subcommand]:
     """
     found = dict(BUILT_IN)
     for name, point in points(GROUP).items():
-        table: Mapping[str, Subcommand] = load(point.value, f"{name!r} is an entry point of {GROUP}")
+        table: Mapping[str, Subcommand] = extension(GROUP, name)
         for command, one in table.items():
             if command in found:
                 raise ConfigError(
