@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
     from llmzero_ray.agents.llm.budget import BudgetClient
     from llmzero_ray.agents.llm.call_records import Post, WriteCall
-    from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
+    from llmzero_ray.agents.llm.settings import LlmSettings
 
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
@@ -239,13 +239,21 @@ def needs_key(agents: AgentsConfig) -> bool:
     return agents.backend == "claude" and llm_settings(agents).takes_environment_key
 
 
-QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
-"""Model -> thinking type that disables thinking before each response, for models that think by default."""
 THINKERS: tuple[ModelRole, ...] = ("proposer", "error_analyzer", SKILL_AGENT)
 """Agents that think before they answer unless configured otherwise, because their decisions cost hours of
 training. The early stopper is called often, and its answer is one word."""
-THINKING_ROOM = 4000
-"""Maximum tokens of their thinking."""
+THINKING_ROOM: Mapping[ModelRole, int] = {
+    "proposer": 14_500,
+    "error_analyzer": 10_800,
+    SKILL_AGENT: 13_000,
+    "early_stopper": 3_850,
+}
+"""Maximum tokens of an agent's thinking where the model thinks: with its answer, 16,000 for the proposer."""
+_OTHERS_ROOM = 4_000
+"""The same for agents outside of a search."""
+DEADLINES_S: Mapping[ModelRole | None, float] = {"proposer": 600.0, "early_stopper": 60.0}
+"""Default deadlines of agents, where they are not `_OTHERS_DEADLINE_S`."""
+_OTHERS_DEADLINE_S = 120.0
 
 
 def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSettings:
@@ -254,30 +262,31 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
     Raises:
         ConfigError: settings of `agents` that cannot work.
     """
-    from llmzero_ray.agents.llm.settings import LlmSettings
+    from llmzero_ray.agents.llm.settings import HOURLY, LlmSettings
 
     own = agents.per_agent.get(agent, AgentModelConfig()) if agent is not None else AgentModelConfig()
     model = own.model or agents.model
-    thinking, room = own.thinking or agents.thinking, own.thinking_budget or agents.thinking_budget
-    if thinking is None and room is None and model in QUIET:
-        thinking, room = ("adaptive", THINKING_ROOM) if agent in THINKERS else (QUIET[model], None)
+    deadline_s = own.deadline_s or agents.deadline_s or DEADLINES_S.get(agent, _OTHERS_DEADLINE_S)
     settings = {
         "model": model,
         "base_url": agents.base_url,
         "key_file": agents.key_file,
         "temperature": agents.temperature,
-        "thinking": thinking,
-        "thinking_budget": room,
+        "thinking": own.thinking or agents.thinking,
+        "thinking_budget": own.thinking_budget or agents.thinking_budget,
+        "thinks_by_default": agent in THINKERS,
+        "thinking_room": THINKING_ROOM[agent] if agent else _OTHERS_ROOM,
+        "cache": "1h" if agent in HOURLY else "5m" if agent is None else None,
         "effort": own.effort or agents.effort,
-        "deadline_s": agents.deadline_s,
-        "check_deadline_s": min(agents.deadline_s, 20.0),
+        "deadline_s": deadline_s,
+        "check_deadline_s": min(deadline_s, 20.0),
     }
     return validated(LlmSettings, settings, "search.yaml")
 
 
 def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> Any:
     from llmzero_ray.agents.llm.agent_client import AgentClient
-    from llmzero_ray.agents.llm.agents import THINKING_TOKENS, LlmAgents, LlmAgentSettings
+    from llmzero_ray.agents.llm.agents import LlmAgents, LlmAgentSettings
     from llmzero_ray.agents.llm.call_records import CallRecorder
     from llmzero_ray.agents.llm.prompts import Prompts
 
@@ -292,8 +301,8 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
             budget=services.budget,
             report=report,
             model=settings_of(name).model,
-            deadline_s=agents.deadline_s,
-            thinking_tokens=THINKING_TOKENS,
+            deadline_s=settings_of(name).deadline_s,
+            thinking_tokens=THINKING_ROOM[name],
         )
     settings = LlmAgentSettings(
         n_val=n_val,

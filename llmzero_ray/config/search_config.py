@@ -241,6 +241,8 @@ class AgentModelConfig(StrictModel):
     """Tokens for thinking in addition to the answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """How much effort the model spends on an answer."""
+    deadline_s: float | None = setting(None, "seconds", gt=0)
+    """Timeout of one of its answers."""
     price: tuple[float, float, float, float] | None = None
     """Price of its model, as in `agents.price`."""
 
@@ -309,9 +311,9 @@ class AgentsConfig(StrictModel):
     temperature: float | None = setting(None, ge=0, le=2)
     """Sampling temperature of the agents' model. If null, it is not sent. It is never sent with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
-    """The API's thinking type; the accepted ones depend on the model. If null and the model is known to allow
-    both, proposer and error analyzer think before an answer and the early stopper does not; otherwise it is
-    not sent."""
+    """The API's thinking type; the accepted ones depend on the model. If null, it follows what the server's
+    models endpoint states: proposer and error analyzer think before an answer where the model can, and the
+    early stopper does not where that can be turned off. If nothing is stated, it is not sent."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Tokens for thinking in addition to the answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -329,9 +331,9 @@ class AgentsConfig(StrictModel):
     `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
-    deadline_s: float = setting(120.0, "seconds", gt=0)
+    deadline_s: float | None = setting(None, "seconds", gt=0)
     """Timeout of one answer in seconds, retries included. After it the expert answers, or the phase
-    continues."""
+    continues. If null: 600 for the proposer, 60 for the early stopper, 120 for the others."""
     price: tuple[float, float, float, float] | None = None
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"

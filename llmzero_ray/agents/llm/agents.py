@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
 """Token limits of responses."""
-THINKING_TOKENS = 4000
 MOST_ANSWERS = 64
 """Maximum answers that are kept in case they are rejected."""
 RULE = "early_stopper"

@@ -16,11 +16,13 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from llmzero_ray.agents.llm.api_key import KEYLESS, read_key
 from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
+from llmzero_ray.agents.llm.capabilities import Capabilities, stated_capabilities
 from llmzero_ray.agents.llm.errors import (
     ErrorKind,
     LlmCallError,
@@ -80,7 +82,8 @@ class MessagesClient:
                 "or choose agents.backend: expert."
             )
         self.settings = settings
-        self._force_tool = True
+        self._can: Capabilities | None = None
+        """Capabilities of the model, or None if its server has not been asked yet."""
         self._running: set[CallThread[Any]] = set()
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
@@ -133,7 +136,7 @@ class MessagesClient:
 
     def worst_case(self, call: LlmCall) -> Usage:
         """Upper bound of the tokens of one attempt at `call`."""
-        return worst_case(call, self.settings)
+        return worst_case(call, self.settings if self._can is None else self._can.applied_to(self.settings))
 
     def warm_up(self) -> None:
         """Import the SDK in the background, because the first call may be urgent."""
@@ -173,20 +176,26 @@ class MessagesClient:
     async def _send(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
         import anthropic
 
-        forced = self._force_tool
-        try:
-            body = request_body(call, self.settings, force_tool=forced)
-            content = await attempts.create(sdk, body)
-        except anthropic.BadRequestError as refusal:
-            # A model that thinks by itself takes no forced tool: the choice must be left to it.
-            if not forced or "tool_choice" not in reason_of(refusal.response.content):
-                raise
-            logger.info("model=%s takes no forced tool; its own choice from now on", self.settings.model)
-            self._force_tool = False
-            body = request_body(call, self.settings, force_tool=False)
-            content = await attempts.create(sdk, body)
+        can = self._can or await self._ask_capabilities(attempts, sdk)
+        while True:
+            body = request_body(call, self.settings, can)
+            try:
+                content = await attempts.create(sdk, body)
+                break
+            except anthropic.BadRequestError as refusal:
+                reason = reason_of(refusal.response.content)
+                less = can.without_refused(self.settings, body, reason)
+                if less is None:
+                    raise
+                logger.info("model=%s: left out from now on: %s", self.settings.model, excerpt(reason))
+                self._can = can = less
         others = [tool.name for tool in call.others]
-        reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"], others=others)
+        try:
+            reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"], others=others)
+        except LlmCallError as error:
+            if "tools" not in body and error.kind == "no_tool_call":  # the next try is asked for by a tool
+                self._can = replace(can, structured_outputs=None)
+            raise
         return LlmResponse(
             input=reply.input,
             stop_reason=reply.stop_reason,
@@ -198,6 +207,28 @@ class MessagesClient:
             content=reply.content,
             tool=reply.tool if others else "",
         )
+
+    async def _ask_capabilities(self, attempts: _Attempts, sdk: AsyncAnthropic) -> Capabilities:
+        """Capabilities that the models endpoint states. If it cannot be reached now, none are assumed for
+        this call, and the next call asks again."""
+        import anthropic
+
+        paid, attempts.budget = attempts.budget, CallBudget(BudgetLedger(FREE), "check", 0, Usage())
+        limit_s = min(self.settings.check_deadline_s, attempts.left_s() / 4)
+        try:
+            async with asyncio.timeout(limit_s):
+                models = sdk.with_options(max_retries=0).models.with_raw_response
+                response = await models.retrieve(self.settings.model)
+            found = stated_capabilities(attempts.content(response.http_response)) or Capabilities()
+        except (TimeoutError, anthropic.APIConnectionError, anthropic.InternalServerError) as failure:
+            logger.info("model=%s: its capabilities are not known: %s", self.settings.model, type(failure))
+            return Capabilities()
+        except anthropic.APIStatusError:
+            found = Capabilities()
+        finally:
+            attempts.budget = paid
+        self._can = found
+        return found
 
     async def _check_model(
         self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic, paid: CallBudget
