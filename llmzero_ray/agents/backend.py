@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
     from llmzero_ray.agents.llm.budget import BudgetClient
     from llmzero_ray.agents.llm.call_records import Post, WriteCall
+    from llmzero_ray.agents.llm.prices import Price
     from llmzero_ray.agents.llm.settings import LlmSettings
 
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
@@ -172,11 +173,15 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     prompts = Prompts.load(agents.prompts)
     replayed = agents.backend == "replay"
     price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts)
-    own = {
+    own: dict[str, dict[str, float]] = {
         agent: price_of(one.model, one.price, agents.prompts).to_json()
         for agent, one in agents.per_agent.items()
         if one.model is not None and not replayed
     }
+    if agents.fallback_model is not None and not replayed:
+        from llmzero_ray.agents.llm.budget import FALLBACK
+
+        own[FALLBACK] = fallback_price(agents).to_json()
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
     frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
     facts |= frozen()
@@ -223,15 +228,33 @@ def _check_models(
     from llmzero_ray.agents.llm.prices import price_of
 
     agents, cap = config.agents, config.budget.dollars
-    for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
-        own = agents.per_agent.get(name, AgentModelConfig())
-        price = own.price if own.model is not None else agents.price
-        left = None if cap is None else cap - spent
-        ledger = BudgetLedger(price_of(settings.model, price, agents.prompts), left)
+
+    def check(settings: LlmSettings, price: Price, image: bytes | None) -> float:
+        ledger = BudgetLedger(price, None if cap is None else cap - spent)
         budget = CheckBudget(ledger, book, settings.model)
         with contextlib.suppress(CapReachedError):  # then no agent's call is made either
-            MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=budget)
-        spent += ledger.dollars
+            MessagesClient(settings).check(image=image, budget=budget)
+        return ledger.dollars
+
+    for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
+        own = agents.per_agent.get(name, AgentModelConfig())
+        price = price_of(settings.model, own.price if own.model is not None else agents.price, agents.prompts)
+        spent += check(settings, price, _DOT if agents.visual else None)
+    if agents.fallback_model is not None:  # it is asked without pictures if it takes none
+        check(_fallback_settings(agents, "proposer", agents.fallback_model), fallback_price(agents), None)
+
+
+def fallback_price(agents: AgentsConfig) -> Price:
+    """Price of `agents.fallback_model`: the list price, or `agents.price` if it has none.
+
+    Raises:
+        ConfigError: neither is known.
+    """
+    from llmzero_ray.agents.llm.prices import known_prices, price_of
+
+    model = str(agents.fallback_model)
+    price = None if model in known_prices(agents.prompts) else agents.price
+    return price_of(model, price, agents.prompts)
 
 
 def needs_key(agents: AgentsConfig) -> bool:
@@ -251,9 +274,6 @@ THINKING_ROOM: Mapping[ModelRole, int] = {
 """Maximum tokens of an agent's thinking where the model thinks: with its answer, 16,000 for the proposer."""
 _OTHERS_ROOM = 4_000
 """The same for agents outside of a search."""
-DEADLINES_S: Mapping[ModelRole | None, float] = {"proposer": 600.0, "early_stopper": 60.0}
-"""Default deadlines of agents, where they are not `_OTHERS_DEADLINE_S`."""
-_OTHERS_DEADLINE_S = 120.0
 
 
 def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSettings:
@@ -266,7 +286,7 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
 
     own = agents.per_agent.get(agent, AgentModelConfig()) if agent is not None else AgentModelConfig()
     model = own.model or agents.model
-    deadline_s = own.deadline_s or agents.deadline_s or DEADLINES_S.get(agent, _OTHERS_DEADLINE_S)
+    deadline_s = agents.deadline_of(agent)
     settings = {
         "model": model,
         "base_url": agents.base_url,
@@ -282,6 +302,12 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
         "check_deadline_s": min(deadline_s, 20.0),
     }
     return validated(LlmSettings, settings, "search.yaml")
+
+
+def _fallback_settings(agents: AgentsConfig, agent: ModelRole, model: str) -> LlmSettings:
+    """Client settings of the fallback model: what depends on a model is left to its capabilities."""
+    own = {"model": model, "thinking": None, "thinking_budget": None, "effort": None, "cache": None}
+    return llm_settings(agents, agent).model_copy(update=own)
 
 
 def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> Any:
@@ -312,6 +338,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         priors=agents.priors,
         strict_tools=agents.strict_tools,
         on_cap=agents.on_cap,
+        on_outage="rules" if agents.backend == "replay" else agents.on_outage,
         space=space_with(agents.allow),
         backend=agents.backend,
     )
@@ -328,11 +355,15 @@ def model_client(agents: AgentsConfig, agent: ModelRole) -> Any:
         from llmzero_ray.agents.llm.replay import RecordedResponses
 
         return RecordedResponses(str(agents.replay_from)).client
-    from llmzero_ray.agents.llm.client import MessagesClient
+    from llmzero_ray.agents.llm.client import FallbackClient, MessagesClient
 
     client = MessagesClient(llm_settings(agents, agent))
     client.warm_up()
-    return lambda _node, _name: client
+    model = agents.fallback_model
+    if model is None or model == client.settings.model:
+        return lambda _node, _name: client
+    both = FallbackClient(client, MessagesClient(_fallback_settings(agents, agent, model)))
+    return lambda _node, _name: both
 
 
 _DOT = bytes.fromhex(

@@ -230,6 +230,11 @@ class EvalConfig(StrictModel):
     """Longest response when a policy is scored, whatever a phase's own cap is."""
 
 
+_DEADLINES_S = {"proposer": 600.0, "early_stopper": 60.0}
+_OTHERS_DEADLINE_S = 120.0
+"""Default deadlines of agents."""
+
+
 class AgentModelConfig(StrictModel):
     """What one agent has of its own; null: as the other agents."""
 
@@ -338,6 +343,13 @@ class AgentsConfig(StrictModel):
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
+    fallback_model: str | None = setting(None, min_length=1)
+    """Id of another model of the same server. It is asked once the main model has been overloaded or out of
+    reach for half of a deadline. It costs its list price, or `price` if it has none; the cap counts it."""
+    on_outage: Literal["wait", "rules"] = "rules"
+    """What happens if no model answers because the server is overloaded or out of reach. `rules`: the expert
+    answers. `wait`: proposer and error analyzer ask again, after one minute and then ever longer, up to a
+    quarter of an hour; other slots train on."""
     prompts: LocalPath | None = None
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
@@ -345,6 +357,11 @@ class AgentsConfig(StrictModel):
     replay_from: LocalPath | None = None
     """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
+
+    def deadline_of(self, agent: str | None) -> float:
+        """Timeout in seconds of one answer of an agent of a search, or of one outside of a search (None)."""
+        own = next((one.deadline_s for name, one in self.per_agent.items() if name == agent), None)
+        return own or self.deadline_s or _DEADLINES_S.get(agent or "", _OTHERS_DEADLINE_S)
 
     @field_validator("price", mode="before")
     @classmethod

@@ -68,6 +68,7 @@ class SkillSearch(PlannedSearch):
             rules=config.search,
             model=asked.model,
             deadline_s=asked.deadline_s,
+            on_outage="rules" if config.agents.backend == "replay" else config.agents.on_outage,
         )
         agent = SkillAgent(
             client=model_client(config.agents, SKILL_AGENT),

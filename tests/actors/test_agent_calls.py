@@ -8,7 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from actors.agent_calls import AgentCalls
+from llmzero_ray.errors import OutageError
 from llmzero_ray.records import Event, Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
@@ -55,3 +58,47 @@ def test_any_number_of_agents_may_think_while_the_journal_is_written(tmp_path: P
     asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
     assert isinstance(posted[0], ev.HintGiven)
     assert [type(event) for event in posted[1:]] == [ev.Proposed] * N_CALLS
+
+
+class Unreachable:
+    """A proposer whose model is out of service until it has been asked `n_outages` times."""
+
+    def __init__(self, n_outages: int) -> None:
+        self.n_outages, self.n_asked = n_outages, 0
+        self.asked = threading.Event()
+
+    def propose(self, _: ProposalRequest) -> Proposal:
+        self.n_asked += 1
+        self.asked.set()
+        if self.n_asked <= self.n_outages:
+            raise OutageError("the server is overloaded")
+        return make_proposal()
+
+
+@pytest.mark.parametrize("ending", [None, ev.UserStop(reason="user"), ev.SearchPaused(reason="pause")])
+def test_a_proposal_is_asked_for_until_the_model_answers_or_the_search_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Event | None
+) -> None:
+    monkeypatch.setattr("actors.agent_calls._FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("actors.agent_calls._LONGEST_WAIT_S", 0.02)
+    search, posted = Driver(), list[Event]()
+    search.ready()
+    search.train(0)
+    command = search.only(cmd.Propose)
+    proposer = Unreachable(n_outages=5 if ending is None else 10**9)
+    agents: Any = SimpleNamespace(proposer=proposer)
+
+    async def post(event: Event) -> None:
+        posted.append(event)
+
+    async def scene() -> None:
+        calls = AgentCalls(search.core, post, SearchStorage(tmp_path, "demo"), agents)
+        asked = asyncio.create_task(calls.call(command))
+        await asyncio.to_thread(proposer.asked.wait, PATIENCE_S)
+        if ending is not None:
+            search.post(ending)
+        await asked
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    assert [type(event) for event in posted] == ([ev.Proposed] if ending is None else [])
+    assert proposer.n_asked == 6 or ending is not None

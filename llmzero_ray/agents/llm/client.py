@@ -24,6 +24,7 @@ from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
 from llmzero_ray.agents.llm.capabilities import Capabilities, stated_capabilities
 from llmzero_ray.agents.llm.errors import (
+    OUTAGE_KINDS,
     ErrorKind,
     LlmCallError,
     error_of,
@@ -56,6 +57,7 @@ _Work: TypeAlias = Callable[["_Attempts", "AsyncAnthropic"], Coroutine[Any, Any,
 
 GRACE_S = 0.25
 """Seconds past the deadline that a caller waits for a thread that is too busy to keep it."""
+_LEAST_S = 0.1
 _CONNECT_S = 10.0
 _MAX_RETRIES = 1_000
 """Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
@@ -244,6 +246,33 @@ class MessagesClient:
                 raise
         attempts.budget = paid
         return reported_usage(await attempts.create(sdk, probe_body(self.settings, image)))
+
+
+class FallbackClient:
+    """Client that asks another model for what is left of a deadline, once the first has been unavailable for
+    half of it."""
+
+    def __init__(self, first: MessagesClient, second: MessagesClient) -> None:
+        self._first, self._second = first, second
+
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
+        """Response of either model. Raises what `MessagesClient.call` raises."""
+        limit_s = self._first.settings.deadline_s if call.deadline_s is None else call.deadline_s
+        until = time.monotonic() + limit_s
+        try:
+            return self._first.call(replace(call, deadline_s=limit_s / 2), budget)
+        except LlmCallError as error:
+            if error.kind not in OUTAGE_KINDS:
+                raise
+            failure = error
+        model = self._second.settings.model
+        logger.warning("model=%s is asked instead: %s", model, failure)
+        rest = budget.hand_over(failure, model, self._second.worst_case(call))
+        return self._second.call(replace(call, deadline_s=max(until - time.monotonic(), _LEAST_S)), rest)
+
+    def worst_case(self, call: LlmCall) -> Usage:
+        """Upper bound of the tokens of one attempt of the first model."""
+        return self._first.worst_case(call)
 
 
 class _Attempts:

@@ -12,7 +12,7 @@ import base64
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -122,6 +122,8 @@ def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None 
     """
     can = can or Capabilities()
     settings = can.applied_to(settings)
+    if can.images is False:
+        call = replace(call, content=tuple(one for one in call.content if isinstance(one, TextBlock)))
     mark = _cache_mark(settings)
     tools = [_tool(tool, strict=can.structured_outputs is not False) for tool in (call.tool, *call.others)]
     system: list[dict[str, Any]] = [{"type": "text", "text": block.text} for block in call.system]

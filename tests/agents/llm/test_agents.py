@@ -20,11 +20,12 @@ from llmzero_ray.agents.backend import (
     make_agents,
 )
 from llmzero_ray.agents.llm import figures
-from llmzero_ray.agents.llm.budget import BudgetLedger
+from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_records import ledger_of
+from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.messages import Usage
-from llmzero_ray.agents.llm.prices import Price
-from llmzero_ray.errors import AgentError, CapReachedError, ConfigError
+from llmzero_ray.agents.llm.prices import Price, known_prices
+from llmzero_ray.errors import AgentError, CapReachedError, ConfigError, OutageError
 from llmzero_ray.hyperparameters import complete, normalize
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
@@ -645,6 +646,102 @@ def test_the_journal_tells_what_every_attempt_cost_and_how_many_were_sent(lab: C
     it.server.play([Fail(status=400)])
     it.agents.proposer.propose(request_with(node=13))
     assert (it.events[1].outcome, it.events[1].n_attempts, it.events[1].dollars) == ("bad_request", 1, 0.0)
+
+
+# --- outages ------------------------------------------------------------------------------------------------
+
+OTHER = "claude-opus-5-5"
+"""A model with another price than MODEL."""
+
+
+def by_model(replies: Mapping[str, Any]) -> Callable[[Request], Any]:
+    return lambda request: replies[request.body["model"]]
+
+
+@pytest.mark.parametrize(
+    "outage", [Fail(status=529, retry_after="3600"), Fail(status=503, retry_after="3600"), Hang(), Reset()]
+)
+def test_another_model_answers_in_time_where_the_main_one_is_out_of_service(
+    lab: Callable[..., Lab], outage: Any
+) -> None:
+    it = lab(fallback_model=OTHER, deadline_s=8.0, effort="high", thinking="adaptive")
+    it.server.takes_images = False
+    it.server.offers(OTHER, thinking=("disabled",))
+    it.server.play(by_model({MODEL: outage, OTHER: Answer(input=proposal_answer())}))
+    assert it.agents.proposer.propose(request_with()).agent == "claude"
+    (event,) = it.events
+    assert (event.outcome, event.model) == ("ok", OTHER)
+    assert event.n_attempts == len(it.server.messages) >= 2
+    assert it.ledger.entries[-1].agent == "fallback" and it.ledger.reserved == 0
+    assert event.dollars == pytest.approx(sum(entry.dollars for entry in it.ledger.entries))
+    body = it.server.messages[-1].body
+    assert body["model"] == OTHER and "thinking" not in body and "output_config" not in body
+    assert it.server.messages[-1].n_images == 0, "its endpoint states that it takes none"
+
+
+def test_the_other_model_is_booked_at_its_own_price_within_the_cap() -> None:
+    settings = {"backend": "claude", "model": MODEL, "price": [1, 1, 1, 1], "fallback_model": OTHER}
+    facts = agent_facts(make_config(agents=settings))
+    listed = known_prices()[OTHER]
+    assert facts["prices"]["fallback"] == listed.to_json()
+    budget = CallBudget(ledger_of(facts, 1.0), "proposer", 1, Usage(output=1000))
+    budget.begin_attempt()
+    rest = budget.hand_over(LlmCallError("", kind="overloaded", usage=Usage()), OTHER, Usage(output=10**6))
+    with pytest.raises(CapReachedError):
+        rest.begin_attempt()
+    own = agent_facts(make_config(agents={**settings, "fallback_model": "my-model"}))
+    assert own["prices"]["fallback"]["output"] == 1
+    with pytest.raises(ConfigError, match="my-model"):
+        agent_facts(make_config(agents={**settings, "price": None, "fallback_model": "my-model"}))
+
+
+@pytest.mark.parametrize("refusal", [Fail(status=400), Answer(content=[], stop_reason="refusal")])
+def test_no_other_model_is_asked_where_the_main_one_has_refused(
+    lab: Callable[..., Lab], refusal: Any
+) -> None:
+    it = lab(fallback_model=OTHER)
+    it.server.play(by_model({MODEL: refusal, OTHER: Answer(input=proposal_answer())}))
+    assert it.agents.proposer.propose(request_with()).agent == "expert"
+    assert {request.body["model"] for request in it.server.messages} == {MODEL}
+
+
+def test_an_unknown_other_model_is_found_at_the_start(messages_server: MessagesServer) -> None:
+    settings = {
+        "backend": "claude",
+        "base_url": messages_server.base_url,
+        "fallback_model": "claude-opus-4-1",
+    }
+    with pytest.raises(AgentError, match="knows no model 'claude-opus-4-1'"):
+        check_agents(make_config(agents=settings))
+
+
+def test_in_an_outage_the_rules_answer_or_the_search_waits_and_both_are_journalled(
+    lab: Callable[..., Lab],
+) -> None:
+    overloaded = Fail(status=529, retry_after="3600")
+    for on_outage in ("rules", "wait"):
+        it = lab(on_outage=on_outage, deadline_s=5.0)
+        it.server.play([overloaded])
+        if on_outage == "rules":
+            assert it.agents.proposer.propose(request_with()).agent == "expert"
+        else:
+            with pytest.raises(OutageError, match="overloaded"):
+                it.agents.proposer.propose(request_with())
+            with pytest.raises(OutageError):
+                it.agents.error_analyzer.analyze(error_request(log="", cause=""))
+            assert not it.agents.early_stopper.judge(stop_request()).stop
+        assert set(it.outcomes()) == {"overloaded"}
+
+
+def test_the_search_waits_for_no_model_that_refuses_or_whose_budget_is_used_up(
+    lab: Callable[..., Lab],
+) -> None:
+    it = lab(on_outage="wait")
+    it.server.play([Fail(status=400)])
+    assert it.agents.proposer.propose(request_with()).agent == "expert"
+    it = lab(on_outage="wait", cap=1e-4)
+    assert it.agents.proposer.propose(request_with()).agent == "expert"
+    assert it.outcomes() == ["cap"]
 
 
 # --- found out before anything is reserved ------------------------------------------------------------------
