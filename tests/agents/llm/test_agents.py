@@ -390,9 +390,13 @@ def test_a_refused_answer_goes_back_to_the_model_in_the_conversation_it_was_give
     assert it.events[1].dollars > 0
 
 
-def test_a_refused_conversation_is_replayed_from_its_records(lab: Callable[..., Lab], tmp_path: Path) -> None:
+@pytest.mark.parametrize("structured_outputs", [False, True])
+def test_a_refused_conversation_is_replayed_from_its_records(
+    lab: Callable[..., Lab], tmp_path: Path, structured_outputs: bool
+) -> None:
     requests = [request_with(), request_with(rejected="lr=50: must be a number in [0, 0.1]", tries=1)]
     it = lab()
+    it.server.offers(MODEL, structured_outputs=structured_outputs)
     wild = proposal_answer(changes=[{"name": "lr", "value": 50, "reason": "x"}])
     it.server.play([Answer(input=wild), Answer(input=proposal_answer())])
     proposals = [it.agents.proposer.propose(request) for request in requests]
@@ -404,7 +408,8 @@ def test_a_refused_conversation_is_replayed_from_its_records(lab: Callable[..., 
         found = again.agents.proposer.propose(request)
         assert dataclasses.replace(found, agent="claude") == proposal
     assert again.outcomes() == ["ok", "ok"]
-    assert len(it.server.messages) == 2
+    assert [event.prompt for event in again.events] == [event.prompt for event in it.events]
+    assert [("tools" in sent.body) for sent in it.server.messages] == [not structured_outputs] * 2
 
 
 def test_a_refusal_is_part_of_what_a_call_may_cost(lab: Callable[..., Lab]) -> None:

@@ -331,6 +331,15 @@ def test_capabilities_of_a_wrong_shape_count_as_not_stated(
     )  # fmt: skip
 
 
+def test_a_model_that_takes_no_images_is_asked_without_them(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.takes_images = False
+    assert body_of(messages_server, client_of())["messages"][0]["content"] == [
+        {"type": "text", "text": "Node 3 has a plateau."}
+    ]
+
+
 def test_no_request_asks_for_more_tokens_than_the_model_gives(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
@@ -578,7 +587,7 @@ def test_errors_that_no_retry_cures_are_not_retried(
 def test_refused_images_and_unknown_models_of_the_server_read_as_such(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
-    messages_server.takes_images = False
+    messages_server.takes_images = messages_server.models_endpoint = False
     assert "refused the image" in str(failure(client_of()))
     assert "knows no model 'claude-nope'" in str(failure(client_of(model="claude-nope")))
 
