@@ -215,20 +215,21 @@ class MessagesClient:
         this call, and the next call asks again."""
         import anthropic
 
-        paid, attempts.budget = attempts.budget, CallBudget(BudgetLedger(FREE), "check", 0, Usage())
+        paid = attempts.budget
+        attempts.start_over(CallBudget(BudgetLedger(FREE), "check", 0, Usage()))
         limit_s = min(self.settings.check_deadline_s, attempts.left_s() / 4)
         try:
             async with asyncio.timeout(limit_s):
                 models = sdk.with_options(max_retries=0).models.with_raw_response
                 response = await models.retrieve(self.settings.model)
             found = stated_capabilities(attempts.content(response.http_response)) or Capabilities()
-        except (TimeoutError, anthropic.APIConnectionError, anthropic.InternalServerError) as failure:
+        except (TimeoutError, anthropic.APIError, LlmCallError) as failure:
             logger.info("model=%s: its capabilities are not known: %s", self.settings.model, type(failure))
-            return Capabilities()
-        except anthropic.APIStatusError:
             found = Capabilities()
+            if getattr(failure, "status_code", None) not in (404, 405):
+                return found
         finally:
-            attempts.budget = paid
+            attempts.start_over(paid)
         self._can = found
         return found
 
@@ -295,6 +296,10 @@ class _Attempts:
     def left_s(self) -> float:
         """Seconds until the deadline, negative after it."""
         return self._deadline_s - self.elapsed_s()
+
+    def start_over(self, budget: CallBudget) -> None:
+        """Go on with another request, paid from `budget`."""
+        self.budget, self.request_id, self._failure, self._last = budget, None, None, ""
 
     async def outcome_of(self, work: _Work[T]) -> T | LlmzeroError:
         """Result of `work`, or its failure as a value, so that nothing that saw the key is raised."""

@@ -164,6 +164,8 @@ class MessagesServer:
         self.thinks_always = tuple(thinks_always)
         self.offered: dict[str, dict[str, Any]] = {}
         """Model -> fields of its description by the models endpoint."""
+        self.models_failure: Fail | None = None
+        """Failure of the models endpoint."""
         self.refused: dict[str, str] = {}
         """Field of a request (dotted) -> message with which the server refuses it, whatever it states."""
         self.requests: list[Request] = []
@@ -376,7 +378,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.messages
         with owner._lock:
             owner.requests.append(request)
-        refused = owner._refusal(request)
+        refused = owner.models_failure or owner._refusal(request)
         if refused is not None:
             self._fail(refused)
         elif name not in owner.models:

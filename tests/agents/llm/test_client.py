@@ -314,6 +314,18 @@ def test_a_server_that_states_nothing_is_asked_without_thinking_through_a_forced
         assert client.worst_case(a_call()).output == 500
 
 
+@pytest.mark.parametrize("status", [429, 500, 529])
+def test_a_models_endpoint_that_fails_for_now_is_asked_again_by_the_next_call(
+    messages_server: MessagesServer, client_of: ClientOf, status: int
+) -> None:
+    messages_server.offers(MODEL, thinking=("adaptive",))
+    messages_server.models_failure = Fail(status=status, retry_after="3600")
+    client = client_of(thinks_by_default=True, thinking_room=4000)
+    assert "thinking" not in body_of(messages_server, client)
+    messages_server.models_failure = None
+    assert body_of(messages_server, client)["thinking"] == {"type": "adaptive"}
+
+
 @pytest.mark.parametrize(
     "stated",
     [
