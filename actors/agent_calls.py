@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from llmzero_ray.agents.backend import Agents
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
+from llmzero_ray.dynamics.checkpoint_differences import with_differences
 from llmzero_ray.dynamics.shown_answers import load_answers
 from llmzero_ray.errors import CapReachedError, OutageError
 from llmzero_ray.records import Proposal
@@ -104,6 +105,8 @@ class AgentCalls:
             curves |= await read_curves(self._storage, missing)
             self._outlines |= {node: curves[node].outline() for node in ended}
             missing.clear()
+        if isinstance(request, ProposalRequest) and core.config.agents.backend != "expert":
+            request = await asyncio.to_thread(with_differences, self._storage, request)
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self._threads, self._answer, request)
         await asyncio.to_thread(self._record, command, request, proposal)

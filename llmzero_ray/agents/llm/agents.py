@@ -113,9 +113,12 @@ class LlmAgents:
             )
             return dataclasses.replace(proposal, predicted=response.expected_validation)
 
-        return self._proposal(
-            "proposer", request, values, PROPOSAL_TOKENS, proposal_from, lambda: self._expert.propose(request)
-        )
+        def by_rules() -> Proposal:
+            on_path = {view.node for view in request.path}
+            own = tuple(one for one in request.checkpoints if one.node in on_path)
+            return self._expert.propose(dataclasses.replace(request, checkpoints=own))
+
+        return self._proposal("proposer", request, values, PROPOSAL_TOKENS, proposal_from, by_rules)
 
     def analyze(self, request: ErrorRequest) -> Proposal:
         """The model's fix of a failed phase, corrected or replaced like a proposal.

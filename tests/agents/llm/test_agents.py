@@ -513,6 +513,16 @@ def test_the_stopper_sees_the_findings_of_the_checks(lab: Callable[..., Lab]) ->
 # --- money --------------------------------------------------------------------------------------------------
 
 
+def test_rules_that_answer_instead_stay_on_the_path(lab: Callable[..., Lab]) -> None:
+    request = request_with()
+    assert request.best is not None and request.best.node not in {view.node for view in request.path}
+    top = dataclasses.replace(request.checkpoints[-1], node=request.best.node, step=60, val_score=0.99)
+    by_rules = lab(cap=0.0001).agents.proposer.propose(request)
+    asked = dataclasses.replace(request, checkpoints=(*request.checkpoints, top))
+    found = lab(cap=0.0001).agents.proposer.propose(asked)
+    assert (found.resume_from, found.changes) == (by_rules.resume_from, by_rules.changes)
+
+
 def test_at_the_cap_the_expert_takes_over_and_no_request_is_sent(lab: Callable[..., Lab]) -> None:
     it = lab(cap=0.0001)
     proposal = it.agents.proposer.propose(request_with())
