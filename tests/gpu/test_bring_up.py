@@ -190,7 +190,8 @@ def test_the_first_rollouts_agree_with_the_policy_in_bf16(card: Card) -> None:
 
 def test_a_phase_resumed_at_half_the_rate_begins_with_the_score_that_was_left(card: Card) -> None:
     first, _ = trained(card.run(card.spec(n_steps=4)))
-    again, points = trained(card.run(card.spec(adapter=first.checkpoints[-1].path, **{LR: SMALL["lr"] / 2})))
+    halved: dict[str, Any] = {LR: SMALL["lr"] / 2}
+    again, points = trained(card.run(card.spec(adapter=first.checkpoints[-1].path, **halved)))
     assert again.warm
     print(f"final {first.final_score}, continued {points[0].val_score}, of {N_VAL} rows")
     assert first.final_score is not None and points[0].val_score is not None
@@ -284,11 +285,11 @@ def test_the_policy_is_served_in_each_way_that_can_be_chosen(
 
 
 def test_offloaded_weights_are_away_while_vllm_is_awake(card: Card) -> None:
-    key = "actor_rollout_ref.actor.fsdp_config.param_offload"
-    assert not is_hot(key)
+    offloaded: dict[str, Any] = {"actor_rollout_ref.actor.fsdp_config.param_offload": True}
+    assert not any(map(is_hot, offloaded))
     trained(card.run(card.spec()))
     with_weights = used_mib()
-    trained(card.run(card.spec(**{key: True})))
+    trained(card.run(card.spec(**offloaded)))
     weights = 4 * Estimate(card.config, card.task).gpu_memory[0].shape.parameters / 2**20
     print(f"MiB in use {with_weights}, with {weights:.0f} of weights in float32 offloaded {used_mib()}")
     assert used_mib() < with_weights - 0.5 * weights

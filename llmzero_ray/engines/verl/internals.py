@@ -206,7 +206,7 @@ CONFIG_PATHS: Final = (
 def uses_flash_attention(overrides: Mapping[str, Any]) -> bool:
     """Whether the policy trains with flash-attn, VeRL's default, with these `engine.overrides`."""
     attention = overrides.get(ATTENTION_KEY, overrides.get(f"+{ATTENTION_KEY}", "flash_attention_2"))
-    return attention == "flash_attention_2"
+    return str(attention) == "flash_attention_2"
 
 
 def check_versions(platform: str, *, flash_attention: bool = True) -> None:
