@@ -43,7 +43,7 @@ class Request:
         """Name of the first tool offered, or of the one whose input is the format of the answer."""
         if "tools" in self.body:
             return str(self.body["tools"][0]["name"])
-        return re.findall(r"the input of the tool (\w+),", self.system)[-1]
+        return str(re.findall(r"the input of the tool (\w+),", self.system)[-1])
 
     @property
     def system(self) -> str:
