@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from llmzero_ray.agents.backend import Agents
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
+from llmzero_ray.dynamics.checkpoint_differences import with_differences
 from llmzero_ray.dynamics.shown_answers import load_answers
-from llmzero_ray.errors import CapReachedError
+from llmzero_ray.errors import CapReachedError, OutageError
 from llmzero_ray.records import Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
@@ -28,6 +29,7 @@ from llmzero_ray.utils.failpoints import reach
 from .event_loop import Post
 
 logger = logging.getLogger("llmzero_ray.actors.agent_calls")
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 900.0
 _MAX_CALLS = 256
 """Maximum concurrent calls. They take minutes and have their own threads, because the loop's threads are for
 the journal."""
@@ -46,7 +48,9 @@ class AgentCalls:
         """Call the proposer or the error analyzer and post its proposal."""
         source = f"agent:{command.node}"
         try:
-            proposal = await self._call(command)
+            proposal = await self._proposal(command)
+        except OutageError:
+            return None  # it ended while it waited: the same command asks again if the search goes on
         except CapReachedError:
             return await self._post(self._over_budget())
         except Exception as error:
@@ -56,6 +60,25 @@ class AgentCalls:
             return await self._post(dataclasses.replace(failed, source=source, sequence=command.tries))
         proposed = ev.Proposed(node=command.node, proposal=proposal, tries=command.tries)
         return await self._post(dataclasses.replace(proposed, source=source, sequence=command.tries))
+
+    async def _proposal(self, command: cmd.Propose | cmd.Analyze) -> Proposal:
+        """The agent's proposal. While its model is out of service it is asked again, each time about what is
+        known by then.
+
+        Raises:
+            OutageError: the search ended, or the run was cancelled, before the model answered.
+        """
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                return await self._call(command)
+            except OutageError as error:
+                core, run = self._core, self._core.runs[command.node]
+                if core.end_reason is not None or core.interrupted is not None or run.stage != "proposing":
+                    raise
+                logger.warning("node=%d: asked again in %.0f s: %s", command.node, wait_s, error)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _call(self, command: cmd.Propose | cmd.Analyze) -> Proposal:
         core = self._core
@@ -82,6 +105,8 @@ class AgentCalls:
             curves |= await read_curves(self._storage, missing)
             self._outlines |= {node: curves[node].outline() for node in ended}
             missing.clear()
+        if isinstance(request, ProposalRequest) and core.config.agents.backend != "expert":
+            request = await asyncio.to_thread(with_differences, self._storage, request)
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self._threads, self._answer, request)
         await asyncio.to_thread(self._record, command, request, proposal)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
-from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
+from llmzero_ray.agents.llm.budget import FALLBACK, BudgetLedger, LedgerEntry, Reservation
 from llmzero_ray.agents.llm.call_records import ledger_of, lost_event, open_reservations, reserved_event
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.config import SearchConfig
@@ -117,6 +117,7 @@ class SearchBudget:
 
     def _model_of(self, agent: str) -> str:
         own = {str(name): one.model for name, one in self._agents.per_agent.items()}
+        own[FALLBACK] = self._agents.fallback_model
         return own.get(agent) or self._agents.model
 
 

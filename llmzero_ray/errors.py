@@ -47,6 +47,10 @@ class AgentError(LlmzeroError, RuntimeError):
     """An agent's model gave no usable answer. The search continues with the expert or with CONTINUE."""
 
 
+class OutageError(LlmzeroError, RuntimeError):
+    """The language model cannot be reached now, and `agents.on_outage` is `wait`: ask again later."""
+
+
 class CapReachedError(LlmzeroError, RuntimeError):
     """The next agent call could cost more than `budget.dollars` has left; it was not made."""
 

@@ -19,6 +19,7 @@ from statistics import fmean
 import pytest
 
 from llmzero_ray.config.changes import with_changes
+from llmzero_ray.dynamics.checkpoint_differences import with_differences
 from llmzero_ray.engines.capacity import (
     Machine,
     private_head_resources,
@@ -28,6 +29,7 @@ from llmzero_ray.engines.capacity import (
 )
 from llmzero_ray.errors import ConfigError, SearchBusyError, StorageError
 from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.records.agents import OfferedCheckpoint
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.storage import SearchStorage
@@ -55,6 +57,7 @@ from llmzero_ray.storage.presence import (
     waiting_requests,
 )
 from llmzero_ray.utils.files import replace_file, storage_error
+from tests.agents.llm.large_requests import proposal_request
 from tests.builders import Driver, make_config, make_failure, make_result
 
 
@@ -293,6 +296,24 @@ def test_a_validation_is_paired_with_the_one_at_step_0_row_by_row(storage: Searc
     other = make_result(0, best_step=2)
     assert with_gain(storage, other) == other
     assert with_gain(storage, make_result(0, score=None)).gain is None
+
+
+def test_offered_checkpoints_are_paired_with_the_best_of_them_across_nodes(storage: SearchStorage) -> None:
+    def saved(node: int, step: int, right: tuple[float, ...]) -> OfferedCheckpoint:
+        items = tuple(ItemOutcome(index=i, data_source="toy", score=a, acc=a) for i, a in enumerate(right))
+        found = dataclasses.replace(point(step, val=fmean(right)), node=node, items=items)
+        with MetricWriter(storage, node, 0) as writer:
+            writer.write(found)
+        return OfferedCheckpoint(node=node, step=step, global_step=step, val_score=found.val_score)
+
+    best = saved(1, 2, (1.0, 1.0, 1.0, 0.0))
+    other = saved(2, 4, (1.0, 0.0, 0.0, 1.0))
+    bare = OfferedCheckpoint(node=3, step=4, global_step=4, val_score=0.5)
+    request = dataclasses.replace(proposal_request(), checkpoints=(other, best, bare))
+    (paired, itself, unknown) = with_differences(storage, request).checkpoints
+    # Differences 0, -1, -1, 1: mean -0.25, squares 3 - 4 * 0.0625 = 2.75.
+    assert paired.to_best == pytest.approx((-0.25, math.sqrt(2.75 / 12)))
+    assert itself.to_best is None and unknown.to_best is None
 
 
 def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> None:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
     from llmzero_ray.agents.llm.budget import BudgetClient
     from llmzero_ray.agents.llm.call_records import Post, WriteCall
-    from llmzero_ray.agents.llm.settings import LlmSettings, Thinking
+    from llmzero_ray.agents.llm.prices import Price
+    from llmzero_ray.agents.llm.settings import LlmSettings
 
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
@@ -172,11 +173,15 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     prompts = Prompts.load(agents.prompts)
     replayed = agents.backend == "replay"
     price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts)
-    own = {
+    own: dict[str, dict[str, float]] = {
         agent: price_of(one.model, one.price, agents.prompts).to_json()
         for agent, one in agents.per_agent.items()
         if one.model is not None and not replayed
     }
+    if agents.fallback_model is not None and not replayed:
+        from llmzero_ray.agents.llm.budget import FALLBACK
+
+        own[FALLBACK] = fallback_price(agents).to_json()
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
     frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
     facts |= frozen()
@@ -223,15 +228,33 @@ def _check_models(
     from llmzero_ray.agents.llm.prices import price_of
 
     agents, cap = config.agents, config.budget.dollars
-    for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
-        own = agents.per_agent.get(name, AgentModelConfig())
-        price = own.price if own.model is not None else agents.price
-        left = None if cap is None else cap - spent
-        ledger = BudgetLedger(price_of(settings.model, price, agents.prompts), left)
+
+    def check(settings: LlmSettings, price: Price, image: bytes | None) -> float:
+        ledger = BudgetLedger(price, None if cap is None else cap - spent)
         budget = CheckBudget(ledger, book, settings.model)
         with contextlib.suppress(CapReachedError):  # then no agent's call is made either
-            MessagesClient(settings).check(image=_DOT if agents.visual else None, budget=budget)
-        spent += ledger.dollars
+            MessagesClient(settings).check(image=image, budget=budget)
+        return ledger.dollars
+
+    for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
+        own = agents.per_agent.get(name, AgentModelConfig())
+        price = price_of(settings.model, own.price if own.model is not None else agents.price, agents.prompts)
+        spent += check(settings, price, _DOT if agents.visual else None)
+    if agents.fallback_model is not None:  # it is asked without pictures if it takes none
+        check(_fallback_settings(agents, "proposer", agents.fallback_model), fallback_price(agents), None)
+
+
+def fallback_price(agents: AgentsConfig) -> Price:
+    """Price of `agents.fallback_model`: the list price, or `agents.price` if it has none.
+
+    Raises:
+        ConfigError: neither is known.
+    """
+    from llmzero_ray.agents.llm.prices import known_prices, price_of
+
+    model = str(agents.fallback_model)
+    price = None if model in known_prices(agents.prompts) else agents.price
+    return price_of(model, price, agents.prompts)
 
 
 def needs_key(agents: AgentsConfig) -> bool:
@@ -239,13 +262,18 @@ def needs_key(agents: AgentsConfig) -> bool:
     return agents.backend == "claude" and llm_settings(agents).takes_environment_key
 
 
-QUIET: Mapping[str, Thinking] = {"claude-sonnet-5-5": "between_tools"}
-"""Model -> thinking type that disables thinking before each response, for models that think by default."""
 THINKERS: tuple[ModelRole, ...] = ("proposer", "error_analyzer", SKILL_AGENT)
 """Agents that think before they answer unless configured otherwise, because their decisions cost hours of
 training. The early stopper is called often, and its answer is one word."""
-THINKING_ROOM = 4000
-"""Maximum tokens of their thinking."""
+THINKING_ROOM: Mapping[ModelRole, int] = {
+    "proposer": 14_500,
+    "error_analyzer": 10_800,
+    SKILL_AGENT: 13_000,
+    "early_stopper": 3_850,
+}
+"""Maximum tokens of an agent's thinking where the model thinks: with its answer, 16,000 for the proposer."""
+_OTHERS_ROOM = 4_000
+"""The same for agents outside of a search."""
 
 
 def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSettings:
@@ -254,30 +282,37 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
     Raises:
         ConfigError: settings of `agents` that cannot work.
     """
-    from llmzero_ray.agents.llm.settings import LlmSettings
+    from llmzero_ray.agents.llm.settings import HOURLY, LlmSettings
 
     own = agents.per_agent.get(agent, AgentModelConfig()) if agent is not None else AgentModelConfig()
     model = own.model or agents.model
-    thinking, room = own.thinking or agents.thinking, own.thinking_budget or agents.thinking_budget
-    if thinking is None and room is None and model in QUIET:
-        thinking, room = ("adaptive", THINKING_ROOM) if agent in THINKERS else (QUIET[model], None)
+    deadline_s = agents.deadline_of(agent)
     settings = {
         "model": model,
         "base_url": agents.base_url,
         "key_file": agents.key_file,
         "temperature": agents.temperature,
-        "thinking": thinking,
-        "thinking_budget": room,
+        "thinking": own.thinking or agents.thinking,
+        "thinking_budget": own.thinking_budget or agents.thinking_budget,
+        "thinks_by_default": agent in THINKERS,
+        "thinking_room": THINKING_ROOM[agent] if agent else _OTHERS_ROOM,
+        "cache": "1h" if agent in HOURLY else "5m" if agent is None else None,
         "effort": own.effort or agents.effort,
-        "deadline_s": agents.deadline_s,
-        "check_deadline_s": min(agents.deadline_s, 20.0),
+        "deadline_s": deadline_s,
+        "check_deadline_s": min(deadline_s, 20.0),
     }
     return validated(LlmSettings, settings, "search.yaml")
 
 
+def _fallback_settings(agents: AgentsConfig, agent: ModelRole, model: str) -> LlmSettings:
+    """Client settings of the fallback model: what depends on a model is left to its capabilities."""
+    own = {"model": model, "thinking": None, "thinking_budget": None, "effort": None, "cache": None}
+    return llm_settings(agents, agent).model_copy(update=own)
+
+
 def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> Any:
     from llmzero_ray.agents.llm.agent_client import AgentClient
-    from llmzero_ray.agents.llm.agents import THINKING_TOKENS, LlmAgents, LlmAgentSettings
+    from llmzero_ray.agents.llm.agents import LlmAgents, LlmAgentSettings
     from llmzero_ray.agents.llm.call_records import CallRecorder
     from llmzero_ray.agents.llm.prompts import Prompts
 
@@ -292,8 +327,8 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
             budget=services.budget,
             report=report,
             model=settings_of(name).model,
-            deadline_s=agents.deadline_s,
-            thinking_tokens=THINKING_TOKENS,
+            deadline_s=settings_of(name).deadline_s,
+            thinking_tokens=THINKING_ROOM[name],
         )
     settings = LlmAgentSettings(
         n_val=n_val,
@@ -303,6 +338,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         priors=agents.priors,
         strict_tools=agents.strict_tools,
         on_cap=agents.on_cap,
+        on_outage="rules" if agents.backend == "replay" else agents.on_outage,
         space=space_with(agents.allow),
         backend=agents.backend,
     )
@@ -319,11 +355,15 @@ def model_client(agents: AgentsConfig, agent: ModelRole) -> Any:
         from llmzero_ray.agents.llm.replay import RecordedResponses
 
         return RecordedResponses(str(agents.replay_from)).client
-    from llmzero_ray.agents.llm.client import MessagesClient
+    from llmzero_ray.agents.llm.client import FallbackClient, MessagesClient
 
     client = MessagesClient(llm_settings(agents, agent))
     client.warm_up()
-    return lambda _node, _name: client
+    model = agents.fallback_model
+    if model is None or model == client.settings.model:
+        return lambda _node, _name: client
+    both = FallbackClient(client, MessagesClient(_fallback_settings(agents, agent, model)))
+    return lambda _node, _name: both
 
 
 _DOT = bytes.fromhex(

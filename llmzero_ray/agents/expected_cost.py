@@ -12,6 +12,7 @@ from llmzero_ray.agents.backend import llm_settings
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
+from llmzero_ray.agents.llm.settings import HOURLY
 from llmzero_ray.agents.llm.token_bound import image_tokens
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import Course, Tokens
@@ -49,8 +50,8 @@ def expected_dollars(
 ) -> float:
     """Dollars of these `calls` by agent; `TYPICAL_TOKENS` count for an agent that `measured` lacks.
 
-    In the low case the prompt cache holds the system prompt; in the high one every answer is as long as it
-    may be.
+    In the low case the prompt cache holds the system prompt of an agent that is called often; in the high one
+    every answer is as long as it may be.
     """
     together = 0.0
     for agent, typical in TYPICAL_TOKENS.items():
@@ -58,13 +59,16 @@ def expected_dollars(
         shown = agent not in measured and config.agents.visual
         system, output = round(tokens.system), round(tokens.output)
         longest = llm_settings(config.agents, agent).output_tokens(_LONGEST[agent])
+        kept = agent in HOURLY
         usage = Usage(
-            input=round(tokens.input) + (image_tokens(_png_header(*_PICTURES[agent])) if shown else 0),
+            input=round(tokens.input)
+            + (0 if kept else system)
+            + (image_tokens(_png_header(*_PICTURES[agent])) if shown else 0),
             output=max(output, longest) if course == "high" else output,
-            cache_read=system if course == "low" else 0,
-            cache_creation=0 if course == "low" else system,
+            cache_read=system if kept and course == "low" else 0,
+            cache_creation=system if kept and course != "low" else 0,
         )
-        together += calls[agent] * cost(usage, price)
+        together += calls[agent] * cost(usage, price.kept_an_hour if kept else price)
     return together
 
 

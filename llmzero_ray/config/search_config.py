@@ -230,6 +230,11 @@ class EvalConfig(StrictModel):
     """Longest response when a policy is scored, whatever a phase's own cap is."""
 
 
+_DEADLINES_S = {"proposer": 600.0, "early_stopper": 60.0}
+_OTHERS_DEADLINE_S = 120.0
+"""Default deadlines of agents."""
+
+
 class AgentModelConfig(StrictModel):
     """What one agent has of its own; null: as the other agents."""
 
@@ -241,6 +246,8 @@ class AgentModelConfig(StrictModel):
     """Tokens for thinking in addition to the answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """How much effort the model spends on an answer."""
+    deadline_s: float | None = setting(None, "seconds", gt=0)
+    """Timeout of one of its answers."""
     price: tuple[float, float, float, float] | None = None
     """Price of its model, as in `agents.price`."""
 
@@ -309,9 +316,9 @@ class AgentsConfig(StrictModel):
     temperature: float | None = setting(None, ge=0, le=2)
     """Sampling temperature of the agents' model. If null, it is not sent. It is never sent with thinking."""
     thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
-    """The API's thinking type; the accepted ones depend on the model. If null and the model is known to allow
-    both, proposer and error analyzer think before an answer and the early stopper does not; otherwise it is
-    not sent."""
+    """The API's thinking type; the accepted ones depend on the model. If null, it follows what the server's
+    models endpoint states: proposer and error analyzer think before an answer where the model can, and the
+    early stopper does not where that can be turned off. If nothing is stated, it is not sent."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Tokens for thinking in addition to the answer's own."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -329,13 +336,20 @@ class AgentsConfig(StrictModel):
     `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
-    deadline_s: float = setting(120.0, "seconds", gt=0)
+    deadline_s: float | None = setting(None, "seconds", gt=0)
     """Timeout of one answer in seconds, retries included. After it the expert answers, or the phase
-    continues."""
+    continues. If null: 600 for the proposer, 60 for the early stopper, 120 for the others."""
     price: tuple[float, float, float, float] | None = None
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
+    fallback_model: str | None = setting(None, min_length=1)
+    """Id of another model of the same server. It is asked once the main model has been overloaded or out of
+    reach for half of a deadline. It costs its list price, or `price` if it has none; the cap counts it."""
+    on_outage: Literal["wait", "rules"] = "rules"
+    """What happens if no model answers because the server is overloaded or out of reach. `rules`: the expert
+    answers. `wait`: proposer and error analyzer ask again, after one minute and then ever longer, up to a
+    quarter of an hour; other slots train on."""
     prompts: LocalPath | None = None
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
@@ -343,6 +357,11 @@ class AgentsConfig(StrictModel):
     replay_from: LocalPath | None = None
     """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
+
+    def deadline_of(self, agent: str | None) -> float:
+        """Timeout in seconds of one answer of an agent of a search, or of one outside of a search (None)."""
+        own = next((one.deadline_s for name, one in self.per_agent.items() if name == agent), None)
+        return own or self.deadline_s or _DEADLINES_S.get(agent or "", _OTHERS_DEADLINE_S)
 
     @field_validator("price", mode="before")
     @classmethod

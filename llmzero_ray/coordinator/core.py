@@ -30,7 +30,7 @@ from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, Resu
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import Command, Record
 from llmzero_ray.records.events import REFERENCE
-from llmzero_ray.search import make_search, plans_its_runs
+from llmzero_ray.search import TreeSearch, make_search, plans_its_runs
 from llmzero_ray.storage import SearchPaths
 
 
@@ -121,6 +121,8 @@ class CoordinatorCore(SearchState):
         self.config = stored_config(_thawed(event.config), source="journal")
         settings, runs = self.config.search, self.config.budget.runs
         self.search = make_search(settings.method, settings, runs, self.config.seed, dict(event.root))
+        if isinstance(self.search, TreeSearch):
+            self.search.offers_best = self.config.agents.backend != "expert"
         self.fit_slots()
         self.slots_needed = self.config.slots.reserve == "at_start"
         self.meter = Meter(self.config.slots.n_gpus)

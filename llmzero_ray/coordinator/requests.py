@@ -26,6 +26,7 @@ from llmzero_ray.records.agents import (
     TaskView,
 )
 from llmzero_ray.records.metrics import Curves
+from llmzero_ray.search import TreeSearch
 
 LoadCurves: TypeAlias = Callable[[int], Curves]
 """Node -> its metrics so far."""
@@ -121,6 +122,7 @@ def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -
         whole_compute=budget.compute,
         root_step=None if root is None or curves is None else _step_tokens(root, curves(0)),
         n_slots=state.config.slots.count,
+        fresh_share=state.config.search.rho_min if isinstance(state.search, TreeSearch) else 0.0,
         dollars_per_run=state.dollars / n_asked if n_asked else None,
         dollars_end_it=state.config.agents.on_cap == "stop",
     )
@@ -151,6 +153,7 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         parent=run.on,
         resume_from=None if spec is None else spec.resume_from,
         predicted=None if run.proposal is None else run.proposal.predicted,
+        changes=() if run.proposal is None else run.proposal.changes,
         doubts=run.doubts,
     )
 

@@ -25,7 +25,7 @@ _VALIDATION = {"low": 0.5, "planned": 0.75, "high": 1.0}
 _COLD_START_S = {"low": 60.0, "planned": 220.0, "high": 600.0}
 _WARM_START_S = {"low": 0.0, "planned": 1.0, "high": 10.0}
 _PROPOSAL_S = {"low": 5.0, "planned": 20.0}
-"""Assumed seconds of a proposal, if not measured. A proposal takes `agents.deadline_s` at most."""
+"""Assumed seconds of a proposal, if not measured. A proposal takes its deadline at most."""
 _TRIES = {"low": 1, "planned": 1, "high": 2}
 """Requests per proposal."""
 _ROLLING = 3
@@ -256,7 +256,7 @@ def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -
         return measured.proposal_s
     if config.agents.backend in ("expert", "replay"):
         return 0.0
-    return _PROPOSAL_S.get(course, config.agents.deadline_s)
+    return _PROPOSAL_S.get(course, config.agents.deadline_of("proposer"))
 
 
 def _calls(config: SearchConfig, measured: MeasuredTimes, course: Course) -> dict[str, int]:

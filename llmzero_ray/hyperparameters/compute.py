@@ -62,6 +62,16 @@ def step_tokens(hyperparameters: Hyperparameters, curves: Curves) -> TokenCounts
     return tokens_of(hyperparameters, means)
 
 
+def step_lengths(hyperparameters: Hyperparameters, step: TokenCounts) -> dict[str, float]:
+    """Mean tokens of an answer (LENGTH) and of a prompt (PROMPT_LENGTH) in a step of that many tokens: what
+    `tokens_of` needs to price another configuration."""
+    unit = tokens_of(hyperparameters, {LENGTH: 1.0})
+    if unit.rollout <= 0:
+        return {}
+    answer = step.rollout / unit.rollout
+    return {LENGTH: answer, PROMPT_LENGTH: max(0.0, step.trained / unit.trained - answer)}
+
+
 def token_cost(config: SearchConfig) -> TokenCost:
     """What a token counts in `budget.compute`."""
     return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)

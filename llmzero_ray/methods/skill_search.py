@@ -59,14 +59,16 @@ class SkillSearch(PlannedSearch):
         texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
         own = {str(name): str(text) for name, text in services.facts.get("skills", {}).items()}
         prompts = Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts})
+        asked = llm_settings(config.agents, SKILL_AGENT)
         settings = SkillSettings(
             n_val=n_val,
             n_gpus=config.slots.n_gpus,
             on_cap=config.agents.on_cap,
             space=space_with(config.agents.allow),
             rules=config.search,
-            model=llm_settings(config.agents, SKILL_AGENT).model,
-            deadline_s=config.agents.deadline_s,
+            model=asked.model,
+            deadline_s=asked.deadline_s,
+            on_outage="rules" if config.agents.backend == "replay" else config.agents.on_outage,
         )
         agent = SkillAgent(
             client=model_client(config.agents, SKILL_AGENT),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from llmzero_ray.records import (
+    Change,
     Checkpoint,
     ComputeLimit,
     Diagnosis,
@@ -77,6 +78,8 @@ class NodeView:
     """Checkpoint it starts from. None for the base model, or if not planned yet."""
     predicted: float | None = None
     """Best validation score that its proposal expected."""
+    changes: tuple[Change, ...] = ()
+    """Changes of its proposal, with their reasons."""
     doubts: tuple[str, ...] | None = None
     """Reasons not to believe its score, found in its answers. None if the answers were not examined."""
 
@@ -89,6 +92,9 @@ class OfferedCheckpoint:
     step: int
     global_step: int
     val_score: float | None
+    to_best: tuple[float, float] | None = None
+    """(mean difference to the checkpoint of the best score among those offered, its standard error), over the
+    same items. None for that checkpoint, or if outcomes were not stored item by item."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +153,8 @@ class Budget:
     """Mean tokens of one step of the root, validations excluded."""
     n_slots: int = 1
     """Phases that may train at the same time."""
+    fresh_share: float = 0.0
+    """Smallest share of the runs that the search forces to start from the base model."""
     dollars_per_run: float | None = None
     """Mean cost of the agent calls per training run so far, in dollars."""
     dollars_end_it: bool = False
@@ -168,7 +176,7 @@ class ProposalRequest:
     default: Hyperparameters
     """The root's configuration."""
     checkpoints: tuple[OfferedCheckpoint, ...]
-    """Saved checkpoints of the nodes in `path`."""
+    """Saved checkpoints of the nodes in `path`, and of `best` where other branches are offered."""
     from_scratch: bool
     """Whether a fresh start is forced: no checkpoint information is given and the proposal must not
     resume."""
@@ -201,7 +209,8 @@ class ProposalRequest:
         )
 
     def _configuration(self, node: int) -> Hyperparameters | None:
-        return next((view.hyperparameters for view in self.path if view.node == node), None)
+        known = (*self.path, *(() if self.best is None else (self.best,)))
+        return next((view.hyperparameters for view in known if view.node == node), None)
 
 
 @dataclass(frozen=True, kw_only=True)

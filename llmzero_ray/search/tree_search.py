@@ -42,6 +42,8 @@ class TreeSearch:
             )
         self.rules = rules if rules is not None else SearchRules()
         self.budget = budget
+        self.offers_best = False
+        """Whether a node may also resume the best node's checkpoints, from another branch."""
         self._tree = Tree(self.rules)
         self._values = Values(self._tree)
 
@@ -269,7 +271,8 @@ class TreeSearch:
         """Nodes whose checkpoints a begun node may resume from, first phase first. Empty if it starts from
         scratch.
 
-        They are the resume chain of the node it was created on, that node included.
+        They are the resume chain of the node it was created on, that node included; with `offers_best` the
+        best node comes before them, unless it is one of them, is pruned, or the node repairs a failure.
 
         Raises:
             SearchError: the node is unknown.
@@ -277,7 +280,16 @@ class TreeSearch:
         node = self.node(node_id)
         if node.created_on is None or node.kind == "scratch" or not self.rules.multi_stage:
             return ()
-        return self.resume_chain(node.created_on)
+        chain = self.resume_chain(node.created_on)
+        best = self.best
+        if best is None or best.id in chain or not self._may_branch(node, best):
+            return chain
+        return (best.id, *chain)
+
+    def _may_branch(self, node: TreeNode, source: TreeNode) -> bool:
+        """Whether a node may resume `source`, from another branch, if that is the best one."""
+        ended = not source.is_running and not source.pruned
+        return self.offers_best and node.kind == "evolve" and self.rules.multi_stage and ended
 
     def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
         """Record the checkpoint that a running node starts from: `step` of node `source`, or the base model
@@ -293,7 +305,9 @@ class TreeSearch:
             node.resume_from = None
             return
         offered = self.offered_checkpoint_nodes(node_id)
-        if source not in offered:
+        # Another node may have become the best one since this source was offered.
+        was_best = source in self.nodes and self._may_branch(node, self.node(source))
+        if source not in offered and not was_best:
             allowed = (
                 f"nodes {', '.join(map(str, offered))}" if offered else "none, it starts from the base model"
             )

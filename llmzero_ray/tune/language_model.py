@@ -38,7 +38,8 @@ class LanguageModelProposer:
     """Proposer and error analyzer on a language model behind the Messages API.
 
     `agents` is the block of a search.yaml with backend `claude`; `dollars` caps the cost of its calls (no cap
-    if None). Key and model are checked when it is made.
+    if None). It never waits for a server: in an outage the expert answers. Key and model are checked when it
+    is made.
 
     Raises:
         ConfigError: prompts or price are missing, or another backend is named.
@@ -51,7 +52,11 @@ class LanguageModelProposer:
                 f"proposer: the agents have backend {agents.backend!r} and proposer {agents.proposer!r}; "
                 "under Ray Tune they must be 'claude' and 'backend'. Name other proposers by proposer=..."
             )
-        given = {"name": "tune", "agents": agents.model_dump(), "budget": {"dollars": dollars}}
+        given = {
+            "name": "tune",
+            "agents": {**agents.model_dump(), "on_outage": "rules"},
+            "budget": {"dollars": dollars},
+        }
         self._config: SearchConfig = parse_config(given, source="proposer")
         self._facts = agent_facts(self._config)
         self._directory: Path | None = None

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from actors.agent_calls import AgentCalls
-from llmzero_ray.records import Event, Proposal
+from llmzero_ray.errors import OutageError
+from llmzero_ray.records import Event, ItemOutcome, MetricPoint, Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.storage import SearchStorage
-from tests.builders import Driver, make_proposal
+from llmzero_ray.storage.metric_files import MetricWriter
+from tests.builders import Driver, make_config, make_proposal, make_result
 from tests.waiting import PATIENCE_S
 
 N_CALLS = 64
@@ -55,3 +60,75 @@ def test_any_number_of_agents_may_think_while_the_journal_is_written(tmp_path: P
     asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
     assert isinstance(posted[0], ev.HintGiven)
     assert [type(event) for event in posted[1:]] == [ev.Proposed] * N_CALLS
+
+
+class Unreachable:
+    """A proposer whose model is out of service until it has been asked `n_outages` times."""
+
+    def __init__(self, n_outages: int) -> None:
+        self.n_outages, self.n_asked = n_outages, 0
+        self.asked = threading.Event()
+
+    def propose(self, _: ProposalRequest) -> Proposal:
+        self.n_asked += 1
+        self.asked.set()
+        if self.n_asked <= self.n_outages:
+            raise OutageError("the server is overloaded")
+        return make_proposal()
+
+
+@pytest.mark.parametrize("ending", [None, ev.UserStop(reason="user"), ev.SearchPaused(reason="pause")])
+def test_a_proposal_is_asked_for_until_the_model_answers_or_the_search_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Event | None
+) -> None:
+    monkeypatch.setattr("actors.agent_calls._FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("actors.agent_calls._LONGEST_WAIT_S", 0.02)
+    search, posted = Driver(), list[Event]()
+    search.ready()
+    search.train(0)
+    command = search.only(cmd.Propose)
+    proposer = Unreachable(n_outages=5 if ending is None else 10**9)
+    agents: Any = SimpleNamespace(proposer=proposer)
+
+    async def post(event: Event) -> None:
+        posted.append(event)
+
+    async def scene() -> None:
+        calls = AgentCalls(search.core, post, SearchStorage(tmp_path, "demo"), agents)
+        asked = asyncio.create_task(calls.call(command))
+        await asyncio.to_thread(proposer.asked.wait, PATIENCE_S)
+        if ending is not None:
+            search.post(ending)
+        await asked
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    assert [type(event) for event in posted] == ([ev.Proposed] if ending is None else [])
+    assert proposer.n_asked == 6 or ending is not None
+
+
+def test_a_language_model_is_told_the_paired_differences_between_the_checkpoints(tmp_path: Path) -> None:
+    search = Driver(make_config(agents={"backend": "claude"}))
+    storage, asked, posted = SearchStorage(tmp_path, "demo"), list[ProposalRequest](), list[Event]()
+    search.ready()
+    search.start(0)
+    saved = tuple(dataclasses.replace(one, val_score=one.step / 20) for one in make_result(0).checkpoints)
+    result = dataclasses.replace(make_result(0), checkpoints=saved)
+    search.post(ev.PhaseFinished(node=0, phase_attempt=0, result=result))
+    with MetricWriter(storage, 0, 0) as writer:
+        for step, right in ((10, (1.0, 0.0)), (20, (1.0, 1.0))):
+            items = tuple(ItemOutcome(index=i, data_source="", score=a, acc=a) for i, a in enumerate(right))
+            writer.write(MetricPoint(node=0, attempt=0, step=step, global_step=step, wall_s=1.0, metrics={},
+                                     val_score=sum(right) / 2, items=items))  # fmt: skip
+
+    def propose(request: ProposalRequest) -> Proposal:
+        asked.append(request)
+        return make_proposal()
+
+    async def post(event: Event) -> None:
+        posted.append(event)
+
+    agents: Any = SimpleNamespace(proposer=SimpleNamespace(propose=propose))
+    asyncio.run(AgentCalls(search.core, post, storage, agents).call(search.only(cmd.Propose)))
+    assert [type(event) for event in posted] == [ev.Proposed]
+    (request,) = asked
+    assert {one.step: one.to_best for one in request.checkpoints} == {10: (-0.5, 0.5), 20: None}

@@ -74,6 +74,8 @@ def test_the_demo_is_still_configured_as_the_kept_one_but_for_when_the_stopper_j
     # What the server may hold follows from the estimate on GPUs now; on the CPU it is the same.
     for size, number in (("max_num_seqs", 128), ("gpu_memory_utilization", 0.5)):
         assert (kept["engine"].pop(size), now["engine"].pop(size)) == (number, "auto")
+    # Every agent has a deadline of its own now.
+    assert (kept["agents"].pop("deadline_s"), now["agents"].pop("deadline_s")) == (120.0, None)
     # The default recipe is compared at equal compute now, and was at equal steps.
     assert (kept["final"].pop("default_recipe"), now["final"].pop("default_recipe")) == (True, "compute")
     assert now == kept

@@ -344,6 +344,43 @@ def test_the_proposer_sees_every_other_node_of_the_tree_with_the_checkpoint_it_s
     assert request_record(request)["tree"] == [1]
 
 
+@pytest.mark.parametrize("backend", ["claude", "expert"])
+def test_a_language_model_is_always_offered_the_best_checkpoint(backend: str) -> None:
+    agents = {"backend": backend}
+    search = Driver(make_config(budget={"runs": 12}, agents=agents, search={"C": 50.0, "rho_min": 0.0}))
+    search.ready()
+    search.train(0, score=0.3)
+    search.propose(1, make_proposal(resume=(0, 10)))
+    search.train(1, score=0.9)
+    elsewhere = 0
+    for node in range(2, 9):
+        propose = search.only(cmd.Propose)
+        request = build_request(search.core, propose, no_curves)
+        assert isinstance(request, ProposalRequest) and request.best is not None and request.best.node == 1
+        offered = {one.node for one in request.checkpoints}
+        on_path = {view.node for view in request.path}
+        assert offered == (on_path | {1} if backend == "claude" else on_path)
+        start = (1, 20) if 1 in offered else (propose.on, 20)
+        if start[0] not in on_path:
+            elsewhere += 1
+            assert request.base(ResumeFrom(node=1, step=20)) == request.best.hyperparameters
+        search.propose(node, make_proposal(resume=start, lr=1e-4 / node))
+        spec = search.core.runs[node].spec
+        assert spec is not None and spec.resume_from == ResumeFrom(node=start[0], step=start[1])
+        search.train(node, score=0.1)
+    assert bool(elsewhere) == (backend == "claude")
+
+
+def test_a_phase_is_shown_with_the_reasons_for_its_changes() -> None:
+    search = after_root()
+    search.propose(1, make_proposal(resume=(0, 10), lr=2e-4))
+    search.train(1, score=0.2)
+    assert [(one.new, one.reason) for one in node_view(search.core, 1, no_curves).changes] == [
+        (2e-4, "because")
+    ]
+    assert node_view(search.core, 0, no_curves).changes == ()
+
+
 def test_a_failed_phase_is_shown_to_the_error_analyzer_with_its_chain_of_failures() -> None:
     search = Driver(make_config(budget={"runs": 8}))
     search.ready()

@@ -138,15 +138,16 @@ def test_dollars_are_proposals_and_verdicts_at_the_price_of_their_tokens() -> No
     price = Price.of((2.0, 10.0, 3.0, 0.5))
     tokens = {
         "proposer": Tokens(system=1000, input=500, output=100),
-        "early_stopper": Tokens(system=0, input=100, output=10),
+        "early_stopper": Tokens(system=200, input=100, output=10),
     }
     measured = MeasuredTimes(source="a test", step_s=10.0, tokens=tokens)
     low, planned, high = cases(config, measured, price=price)
-    proposal, verdict = 500 * 2 + 100 * 10, 100 * 2 + 10 * 10
+    proposal, verdict = 1500 * 2 + 100 * 10, 100 * 2 + 10 * 10
+    kept, written = 200 * 0.5, 200 * 4  # for an hour, at twice the input; the proposer's prompt is not kept
     # A verdict at step 10 alone, at 10, 20, 30 and 40, and ten of them.
-    assert low.dollars == pytest.approx(4 * (proposal + 1000 * 0.5 + verdict) / 1e6)
-    assert planned.dollars == pytest.approx(4 * (proposal + 1000 * 3 + 4 * verdict) / 1e6)
-    longest = 2 * (500 * 2 + 1000 * 3 + (1500 + 4000) * 10) + 10 * (100 * 2 + 150 * 10)
+    assert low.dollars == pytest.approx(4 * (proposal + kept + verdict) / 1e6)
+    assert planned.dollars == pytest.approx(4 * (proposal + 4 * (written + verdict)) / 1e6)
+    longest = 2 * (1500 * 2 + 16_000 * 10) + 10 * (100 * 2 + written + (150 + 3850) * 10)
     assert high.dollars == pytest.approx(4 * longest / 1e6)
 
 

@@ -83,6 +83,27 @@ def test_a_source_that_is_not_offered_is_refused_with_those_that_are() -> None:
         search.set_resume_from(2, 0, 5)
 
 
+def test_the_best_nodes_checkpoints_are_offered_to_another_branch_where_that_is_asked_for() -> None:
+    search = grow(
+        ("root", None, "ok", 0.1),
+        ("evolve", 0, "ok", 0.2),
+        ("evolve", 0, "ok", 0.3),
+        ("evolve", 1, "running", None),
+        ("scratch", 2, "running", None),
+    )
+    search.node(1).resume_from = search.node(2).resume_from = (0, 4)
+    assert search.offered_checkpoint_nodes(3) == (0, 1)
+    search.offers_best = True
+    assert search.offered_checkpoint_nodes(3) == (2, 0, 1)
+    assert search.offered_checkpoint_nodes(4) == ()
+    with pytest.raises(SearchError, match="resume source 3 is not offered"):
+        search.set_resume_from(3, 3, 5)
+    search.set_resume_from(3, 2, 5)
+    assert search.resume_chain(3) == (0, 2, 3)
+    search.veto(2)
+    assert search.offered_checkpoint_nodes(search.create("evolve", 1)) == (0, 1)
+
+
 def test_an_unsaved_step_becomes_the_nearest_earlier_one_or_none() -> None:
     assert nearest_saved_step([10, 30, 20], 20) == 20
     assert nearest_saved_step([10, 30, 20], 29) == 20

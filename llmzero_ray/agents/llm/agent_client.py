@@ -199,7 +199,7 @@ class AgentClient:
                 CallReport(
                     name=name,
                     call=call,
-                    model=self.model,
+                    model=budget.model or self.model,
                     response=response,
                     outcome=outcome,
                     problem=problem,

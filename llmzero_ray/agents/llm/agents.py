@@ -16,6 +16,7 @@ from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, E
 from llmzero_ray.agents.knowledge import Priors
 from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
+from llmzero_ray.agents.llm.errors import raise_outage
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
 """Token limits of responses."""
-THINKING_TOKENS = 4000
 MOST_ANSWERS = 64
 """Maximum answers that are kept in case they are rejected."""
 RULE = "early_stopper"
@@ -59,6 +59,7 @@ class LlmAgentSettings:
     strict_tools: bool = True
     """Whether the server enforces the response schemas."""
     on_cap: Literal["expert", "stop"] = "expert"
+    on_outage: Literal["wait", "rules"] = "rules"
     space: Space = VERL_SPACE
     """Hyper-parameters that a proposal may set."""
     backend: str = "claude"
@@ -91,6 +92,7 @@ class LlmAgents:
         proposal on failure.
 
         Raises:
+            OutageError: the server is out of service and `agents.on_outage` is `wait`.
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
         """
         values = context.proposer_context(
@@ -111,14 +113,18 @@ class LlmAgents:
             )
             return dataclasses.replace(proposal, predicted=response.expected_validation)
 
-        return self._proposal(
-            "proposer", request, values, PROPOSAL_TOKENS, proposal_from, lambda: self._expert.propose(request)
-        )
+        def by_rules() -> Proposal:
+            on_path = {view.node for view in request.path}
+            own = tuple(one for one in request.checkpoints if one.node in on_path)
+            return self._expert.propose(dataclasses.replace(request, checkpoints=own))
+
+        return self._proposal("proposer", request, values, PROPOSAL_TOKENS, proposal_from, by_rules)
 
     def analyze(self, request: ErrorRequest) -> Proposal:
         """The model's fix of a failed phase, corrected or replaced like a proposal.
 
         Raises:
+            OutageError: the server is out of service and `agents.on_outage` is `wait`.
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
         """
         values = context.error_context(request, n_val=self._settings.n_val, n_gpus=self._settings.n_gpus)
@@ -204,6 +210,7 @@ class LlmAgents:
                 raise
             return _fallback(expert(), str(error))
         except AgentError as error:
+            raise_outage(error, self._settings.on_outage)
             return _fallback(expert(), str(error))
         if request.rejected is None:
             return proposal  # the coordinator judges it, and sends it back with the reason

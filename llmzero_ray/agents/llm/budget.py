@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _ROUNDING = 1e-9
 """Tolerance in dollars by which float sums may exceed the cap."""
+FALLBACK = "fallback"
+"""Agent under which calls of `agents.fallback_model` are reserved, because it has a price of its own."""
 _PLAUSIBLE = 2
 """Multiple of the worst case beyond which reported tokens are not believed."""
 
@@ -256,6 +258,17 @@ class CallBudget:
         self._lost: list[Reservation] = []
         self._may_be_billed = False
         self._finished = False
+        self.model: str | None = None
+        """Model that took the call over, or None."""
+        self._successor: CallBudget | None = None
+
+    def hand_over(self, failure: LlmCallError, model: str, worst: Usage) -> CallBudget:
+        """Book the attempts so far, which ended in `failure`. Returns the budget of the fallback `model`,
+        which `finish` books too."""
+        self.finish(usage=failure.usage, latency_s=failure.latency_s, outcome=failure.kind)
+        self.model = model
+        self._successor = CallBudget(self._client, FALLBACK, self._node, worst)
+        return self._successor
 
     def begin_attempt(self) -> None:
         """Reserve and count the next attempt. The transport calls this before sending it.
@@ -296,6 +309,8 @@ class CallBudget:
     def finish(self, *, usage: Usage | None, latency_s: float, outcome: str) -> None:
         """Book the call. `usage` is None if the server reported nothing. Lost and unanswered attempts are
         booked at their worst case."""
+        if self._successor is not None:
+            return self._finish_successor(self._successor, usage, latency_s, outcome)
         with self._lock:
             self._finished, self.latency_s = True, latency_s
             reserved, lost = self._reserved, self._lost
@@ -305,6 +320,18 @@ class CallBudget:
             self._settle(reservation, None, latency_s, "connection")
         if reserved is not None:
             self._settle(reserved, usage, latency_s, outcome)
+        return None
+
+    def _finish_successor(
+        self, successor: CallBudget, usage: Usage | None, latency_s: float, outcome: str
+    ) -> None:
+        successor.finish(usage=usage, latency_s=latency_s, outcome=outcome)
+        self.n_attempts += successor.n_attempts
+        self.usage += successor.usage
+        self.dollars += successor.dollars
+        self.latency_s += latency_s
+        self.estimated |= successor.estimated
+        self.reservations += successor.reservations
 
     def _settle(self, reservation: Reservation, usage: Usage | None, latency_s: float, outcome: str) -> None:
         entry = self._client.settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)

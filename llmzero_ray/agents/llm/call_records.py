@@ -15,6 +15,7 @@ from llmzero_ray.agents.llm.agent_client import CallReport
 from llmzero_ray.agents.llm.budget import BudgetLedger, LedgerEntry, Reservation
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, LlmResponse, TextBlock, Usage
 from llmzero_ray.agents.llm.prices import Price
+from llmzero_ray.agents.llm.settings import HOURLY
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
 from llmzero_ray.utils.files import text_digest
@@ -219,9 +220,13 @@ def ledger_of(
     facts: Mapping[str, Any], cap_dollars: float | None, events: Iterable[Event] = ()
 ) -> BudgetLedger:
     """Ledger restored from events, at the prices of `facts` (`SearchStarted.agents`)."""
-    own = {agent: _price(numbers) for agent, numbers in facts.get("prices", {}).items()}
+    price, own = (
+        _price(facts["price"]),
+        {a: _price(numbers) for a, numbers in facts.get("prices", {}).items()},
+    )
+    own |= {agent: own.get(agent, price).kept_an_hour for agent in HOURLY}
     entries = [booked_entry(event) for event in events if isinstance(event, ev.AgentCalled)]
-    return BudgetLedger(_price(facts["price"]), cap_dollars, entries, prices=own)
+    return BudgetLedger(price, cap_dollars, entries, prices=own)
 
 
 def _price(numbers: Mapping[str, Any]) -> Price:
@@ -335,7 +340,9 @@ def _response_record(response: LlmResponse) -> dict[str, Any]:
         # The tool's input is there already; what the model wrote before it is repeated when it is refused.
         **(
             {"content": [dict(block) for block in response.content]}
-            if len(response.content) > 1 or response.tool
+            if len(response.content) > 1
+            or response.tool
+            or any(block["type"] == "text" for block in response.content)
             else {}
         ),
         **({"tool": response.tool} if response.tool else {}),

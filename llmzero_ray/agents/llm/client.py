@@ -16,12 +16,15 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from llmzero_ray.agents.llm.api_key import KEYLESS, read_key
 from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
+from llmzero_ray.agents.llm.capabilities import Capabilities, stated_capabilities
 from llmzero_ray.agents.llm.errors import (
+    OUTAGE_KINDS,
     ErrorKind,
     LlmCallError,
     error_of,
@@ -54,6 +57,7 @@ _Work: TypeAlias = Callable[["_Attempts", "AsyncAnthropic"], Coroutine[Any, Any,
 
 GRACE_S = 0.25
 """Seconds past the deadline that a caller waits for a thread that is too busy to keep it."""
+_LEAST_S = 0.1
 _CONNECT_S = 10.0
 _MAX_RETRIES = 1_000
 """Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
@@ -80,7 +84,8 @@ class MessagesClient:
                 "or choose agents.backend: expert."
             )
         self.settings = settings
-        self._force_tool = True
+        self._can: Capabilities | None = None
+        """Capabilities of the model, or None if its server has not been asked yet."""
         self._running: set[CallThread[Any]] = set()
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
@@ -133,7 +138,7 @@ class MessagesClient:
 
     def worst_case(self, call: LlmCall) -> Usage:
         """Upper bound of the tokens of one attempt at `call`."""
-        return worst_case(call, self.settings)
+        return worst_case(call, self.settings if self._can is None else self._can.applied_to(self.settings))
 
     def warm_up(self) -> None:
         """Import the SDK in the background, because the first call may be urgent."""
@@ -173,20 +178,26 @@ class MessagesClient:
     async def _send(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
         import anthropic
 
-        forced = self._force_tool
-        try:
-            body = request_body(call, self.settings, force_tool=forced)
-            content = await attempts.create(sdk, body)
-        except anthropic.BadRequestError as refusal:
-            # A model that thinks by itself takes no forced tool: the choice must be left to it.
-            if not forced or "tool_choice" not in reason_of(refusal.response.content):
-                raise
-            logger.info("model=%s takes no forced tool; its own choice from now on", self.settings.model)
-            self._force_tool = False
-            body = request_body(call, self.settings, force_tool=False)
-            content = await attempts.create(sdk, body)
+        can = self._can or await self._ask_capabilities(attempts, sdk)
+        while True:
+            body = request_body(call, self.settings, can)
+            try:
+                content = await attempts.create(sdk, body)
+                break
+            except anthropic.BadRequestError as refusal:
+                reason = reason_of(refusal.response.content)
+                less = can.without_refused(self.settings, body, reason)
+                if less is None:
+                    raise
+                logger.info("model=%s: left out from now on: %s", self.settings.model, excerpt(reason))
+                self._can = can = less
         others = [tool.name for tool in call.others]
-        reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"], others=others)
+        try:
+            reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"], others=others)
+        except LlmCallError as error:
+            if "tools" not in body and error.kind == "no_tool_call":  # the next try is asked for by a tool
+                self._can = replace(can, structured_outputs=None)
+            raise
         return LlmResponse(
             input=reply.input,
             stop_reason=reply.stop_reason,
@@ -198,6 +209,29 @@ class MessagesClient:
             content=reply.content,
             tool=reply.tool if others else "",
         )
+
+    async def _ask_capabilities(self, attempts: _Attempts, sdk: AsyncAnthropic) -> Capabilities:
+        """Capabilities that the models endpoint states. If it cannot be reached now, none are assumed for
+        this call, and the next call asks again."""
+        import anthropic
+
+        paid = attempts.budget
+        attempts.start_over(CallBudget(BudgetLedger(FREE), "check", 0, Usage()))
+        limit_s = min(self.settings.check_deadline_s, attempts.left_s() / 4)
+        try:
+            async with asyncio.timeout(limit_s):
+                models = sdk.with_options(max_retries=0).models.with_raw_response
+                response = await models.retrieve(self.settings.model)
+            found = stated_capabilities(attempts.content(response.http_response)) or Capabilities()
+        except (TimeoutError, anthropic.APIError, LlmCallError) as failure:
+            logger.info("model=%s: its capabilities are not known: %s", self.settings.model, type(failure))
+            found = Capabilities()
+            if getattr(failure, "status_code", None) not in (404, 405):
+                return found
+        finally:
+            attempts.start_over(paid)
+        self._can = found
+        return found
 
     async def _check_model(
         self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic, paid: CallBudget
@@ -213,6 +247,33 @@ class MessagesClient:
                 raise
         attempts.budget = paid
         return reported_usage(await attempts.create(sdk, probe_body(self.settings, image)))
+
+
+class FallbackClient:
+    """Client that asks another model for what is left of a deadline, once the first has been unavailable for
+    half of it."""
+
+    def __init__(self, first: MessagesClient, second: MessagesClient) -> None:
+        self._first, self._second = first, second
+
+    def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
+        """Response of either model. Raises what `MessagesClient.call` raises."""
+        limit_s = self._first.settings.deadline_s if call.deadline_s is None else call.deadline_s
+        until = time.monotonic() + limit_s
+        try:
+            return self._first.call(replace(call, deadline_s=limit_s / 2), budget)
+        except LlmCallError as error:
+            if error.kind not in OUTAGE_KINDS:
+                raise
+            failure = error
+        model = self._second.settings.model
+        logger.warning("model=%s is asked instead: %s", model, failure)
+        rest = budget.hand_over(failure, model, self._second.worst_case(call))
+        return self._second.call(replace(call, deadline_s=max(until - time.monotonic(), _LEAST_S)), rest)
+
+    def worst_case(self, call: LlmCall) -> Usage:
+        """Upper bound of the tokens of one attempt of the first model."""
+        return self._first.worst_case(call)
 
 
 class _Attempts:
@@ -235,6 +296,10 @@ class _Attempts:
     def left_s(self) -> float:
         """Seconds until the deadline, negative after it."""
         return self._deadline_s - self.elapsed_s()
+
+    def start_over(self, budget: CallBudget) -> None:
+        """Go on with another request, paid from `budget`."""
+        self.budget, self.request_id, self._failure, self._last = budget, None, None, ""
 
     async def outcome_of(self, work: _Work[T]) -> T | LlmzeroError:
         """Result of `work`, or its failure as a value, so that nothing that saw the key is raised."""

@@ -49,6 +49,7 @@ from llmzero_ray.records.metrics import (
     MEMORY_HOST,
     MEMORY_RESERVED,
     REWARDS,
+    STEP_TIME,
     VAL_CORE,
     Curves,
     accuracy_error,
@@ -64,7 +65,7 @@ Context: TypeAlias = dict[str, Any]
 MOST_SOURCES = 8
 """Maximum data sources that are listed."""
 SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
-"""Maximum characters of the diagnosis from when the shown phase, and earlier ones, were proposed."""
+"""Maximum characters of each text from when the shown phase, and earlier ones, were proposed."""
 HINTS_ROOM = 4000
 """Maximum characters of all hints together."""
 MOST_ANSWERS, ANSWER_ROOM = 3, 400
@@ -87,6 +88,7 @@ STATES: Mapping[str, str] = {
 """State of a diagnosis -> its meaning. The other states are self-explanatory."""
 _ALL_STATES: tuple[str, ...] = get_args(DiagnosisState)
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
+_TIME_AND_MEMORY = (STEP_TIME, MEMORY_RESERVED)
 _UNCHANGEABLE = ("duration", "fixed")
 
 
@@ -116,6 +118,8 @@ def stable_context(
     told = knowledge.appendix.metrics if priors == "appendix_f" else {}  # the paper tells all agents of these
     if agent == "early_stopper":
         notes = [note for note in notes if note.name in (told or _STOPPER_NOTES)]
+    if agent == "proposer":  # their names say enough, and most requests are without them
+        notes = [note for note in notes if note.name not in _TIME_AND_MEMORY or note.name in told]
     return {
         "task": {
             "name": safe_name(task.name),
@@ -214,8 +218,8 @@ def _range(row: Parameter) -> str:
 def proposer_context(
     request: ProposalRequest, knowledge: Knowledge, *, n_val: int = 500, n_gpus: int = 1
 ) -> Context:
-    """Context of the proposer: the node's configuration, dynamics and validation, its resume chain, siblings,
-    the best node, checkpoints, and the remaining budget."""
+    """Context of the proposer: the node's configuration, dynamics and validation, all phases of the search,
+    checkpoints, and the remaining budget."""
     on, scratch = request.on, request.from_scratch
     path = () if scratch else request.path
     base = request.base(None)
@@ -230,9 +234,9 @@ def proposer_context(
             "said": "" if on.diagnosis is None else first_words(on.diagnosis.summary, SAID_ROOM),
             "predicted": "" if on.predicted is None else score(on.predicted),
             "differs": nodes.changes(base, on.hyperparameters) if diff(base, on.hyperparameters) else "",
+            "reasons": nodes.reasons(on, SAID_ROOM),
         },
         "early_stop": nodes.stop_note(on),
-        "configuration": nodes.configuration(on.hyperparameters, request.default),
         "base_configuration": nodes.configuration(base, request.default),
         "bases": nodes.other_bases(request),
         "clip_inert": clip_is_inert(base),
@@ -240,22 +244,16 @@ def proposer_context(
         "paired": gain_course(on.curves),
         "sampled": nodes.sampled_gap(on),
         "sources": _by_source(on.curves),
-        "metrics": summarise(on.curves, knowledge.metrics),
-        "path": [nodes.path_line(before, node) for before, node in zip((None, *path), path, strict=False)],
-        "diagnoses": [
-            f"node {node.node}: {first_words(node.diagnosis.summary, SAID_BEFORE_ROOM)}"
-            for node in path
-            if node.diagnosis is not None and node.node != on.node
-        ],
+        "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
+        "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
         "tree": nodes.tree_groups(request),
-        "best_node": None if request.best is None else request.best.node,
         "standing": nodes.best_line(request),
         "answers": answer_lines(on),
         "doubts": list(on.doubts or ()),
-        "siblings": [nodes.sibling(on, child, resumes=not scratch) for child in request.siblings],
-        "best": nodes.incumbent_lines(request.best, on),
+        "compared": any(one.to_best is not None for one in request.checkpoints),
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, base),
+        "max_phase_steps": request.task.max_phase_steps,
         "budget": budget_lines(
             request.budget, on, request.task.phase_steps, n_gpus, others=(*request.tree, *request.path)
         ),
@@ -263,6 +261,14 @@ def proposer_context(
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
+
+
+def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
+    """Metrics of time and memory, where no hours are limited and no phase ran out of memory."""
+    limit, views = request.budget, (*request.tree, *request.path, request.on)
+    timed = limit.gpu_hours is not None or limit.wall_clock_hours is not None
+    full = any(view.failure is not None and view.failure.failure_class == "oom" for view in views)
+    return (*(() if timed else (STEP_TIME,)), *(() if full else (MEMORY_RESERVED,)))
 
 
 def answer_lines(on: NodeView) -> list[Context]:

@@ -1,7 +1,7 @@
 """Budget of a search as text: which limit binds first, how many steps it leaves, and the cost of a step.
 compute.py counts and charges compute.
 
- Not here: dollars of single calls (budget.py).
+Not here: dollars of single calls (budget.py).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 from statistics import fmean, median
 
-from llmzero_ray.hyperparameters.compute import amount, step_tokens, tokens_so_far
-from llmzero_ray.records import TokenCounts
+from llmzero_ray.hyperparameters.compute import amount, step_lengths, step_tokens, tokens_of, tokens_so_far
+from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
+from llmzero_ray.records import TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
 from llmzero_ray.utils.text import number, number_ranges
@@ -41,11 +42,15 @@ def budget_lines(
     lines[0] += " (this limit binds first)"
     if not plans:
         return lines
-    lines += _step_costs(budget, shown)
+    lines += _step_costs(budget, shown, phase_steps)
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
         lines.append(f"not counted yet: {these} not ended, and will take a share of what is left")
+    if budget.fresh_share > 0 and budget.runs != 0:
+        lines.append(
+            f"forced fresh starts, {budget.fresh_share:.0%} of the runs at least, draw on the same limits"
+        )
     return lines
 
 
@@ -115,42 +120,66 @@ def _dollars(budget: Budget) -> list[_Limit]:
     return [(left / each if each and budget.dollars_end_it else math.inf, "dollars for agent calls", text)]
 
 
-def _step_costs(budget: Budget, shown: NodeView) -> list[str]:
-    """Parts of a step's compute, and the effect on steps that do not fit."""
+def _step_costs(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
+    """Price of a step and of a whole phase, with each factor, and the effect on steps that do not fit."""
     if budget.compute is None or not budget.whole_compute:
         return []
-    cost, tokens = budget.compute.cost, _step(shown)
-    lines = []
-    if tokens is not None and (whole := amount(tokens, cost)) > 0:
-        sampling = amount(TokenCounts(rollout=tokens.rollout), cost) / whole
-        lines.append(
-            f"a step costs in proportion to batch_size x n x tokens: with node {shown.node}'s configuration "
-            f"{sampling:.0%} of it for sampling answers and {1 - sampling:.0%} for training on answers and "
-            f"prompts, which ppo_epochs multiplies{_lengths(shown)}{_validation(budget, shown, whole)}"
-        )
+    step = amount(_step(shown), budget.compute.cost)
+    fit = math.floor(max(0.0, budget.compute.amount) / step) if step > 0 else phase_steps
+    last = f"a phase of {phase_steps} steps as it is does not fit any more: this may be the last one"
     return [
-        *lines,
+        *_step_price(budget, shown, phase_steps),
+        *([last] if fit < phase_steps else []),
         "a phase that does not fit is not refused: it is cut at the step nearest to what is left, which is "
         "saved and validated (with less than two steps left it may end without a validation)",
     ]
 
 
-def _lengths(shown: NodeView) -> str:
-    answers, prompts = (series(shown.curves, name).values for name in (LENGTH, PROMPT_LENGTH))
-    if not answers:
-        return ""
-    beside = f" and prompts {number(fmean(prompts))}" if prompts else ""
-    return f"; on average answers had {number(fmean(answers))} tokens{beside}; the cap itself costs nothing"
+def _step_price(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
+    assert budget.compute is not None
+    cost, full, step = budget.compute.cost, shown.hyperparameters, _step(shown)
+    lengths = {} if step is None else step_lengths(full, step)
+    one = amount(tokens_of(full, lengths), cost)
+    if one <= 0:
+        return []
+    answer, prompt = (number(lengths[name]) for name in (LENGTH, PROMPT_LENGTH))
+    batch, n, epochs = (_count(full.get(key)) for key in (TRAIN_BATCH, ROLLOUT_N, PPO_EPOCHS))
+    longer = {**lengths, LENGTH: 2 * lengths[LENGTH]}
+    prices = [
+        f"{name} {_priced(budget, amount(tokens_of({**full, **changed}, tokens), cost))}"
+        for name, changed, tokens in (
+            ("as it is", {}, lengths),
+            ("batch_size or n doubled", {ROLLOUT_N: 2 * n}, lengths),
+            (f"ppo_epochs {2 * epochs}", {PPO_EPOCHS: 2 * epochs}, lengths),
+            ("answers twice as long", {}, longer),
+        )
+    ]
+    validation = _validation(shown, cost)
+    beside = f"; a validation costs as much as {number(validation / one)} of them" if validation else ""
+    return [
+        f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {number(cost.rollout)} for "
+        f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "
+        f"training), with node {shown.node}'s mean tokens; the cap itself costs nothing",
+        f"{', '.join(prices)}; {phase_steps} steps as it is cost {_share(budget, phase_steps * one)}{beside}",
+    ]
 
 
-def _validation(budget: Budget, shown: NodeView, step: float) -> str:
+def _priced(budget: Budget, step: float) -> str:
+    """`0.034% a step (703 fit)`."""
+    assert budget.compute is not None
+    return f"{_share(budget, step)} a step ({math.floor(max(0.0, budget.compute.amount) / step)} fit)"
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 1
+
+
+def _validation(shown: NodeView, cost: TokenCost) -> float:
     sampled = shown.val_tokens
     if sampled is None:
         counted = series(shown.curves, VAL_TOKENS).values
         sampled = fmean(counted) if counted else 0.0
-    assert budget.compute is not None
-    cost = amount(TokenCounts(rollout=sampled), budget.compute.cost)
-    return f"; a validation costs as much as {number(cost / step)} of these steps" if cost > 0 else ""
+    return amount(TokenCounts(rollout=sampled), cost)
 
 
 def _step(node: NodeView) -> TokenCounts | None:

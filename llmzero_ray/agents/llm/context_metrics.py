@@ -7,9 +7,10 @@ The numbers come from dynamics/features.py. Metric names are untrusted: they are
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, pairwise
 from statistics import fmean
+from types import MappingProxyType
 
 from llmzero_ray.agents.knowledge import MetricNote, note_of
 from llmzero_ray.agents.llm.prompt_text import safe_name
@@ -20,6 +21,7 @@ from llmzero_ray.records.metrics import (
     GLOBAL_STEP,
     KL,
     LENGTH,
+    LENGTH_MAX,
     REWARDS,
     VAL_AUX,
     VAL_CORE,
@@ -27,6 +29,7 @@ from llmzero_ray.records.metrics import (
     Series,
     series,
 )
+from llmzero_ray.records.significance import NOISE
 from llmzero_ray.utils.text import number
 
 POINTS = 12
@@ -41,50 +44,48 @@ COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
 """Metrics of which a few points are shown besides the summary."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
-BACKGROUND_CHARS, STEADY_CHARS = 150, 450
-"""Maximum characters for background metrics, and for constant ones. The rest is counted."""
+CONSTANTS = (*COURSES, LENGTH_MAX)
+"""Metrics that are shown although they are constant: a reward that never differs teaches nothing, and a
+longest response that never differs is the cap."""
 HIDDEN = (EPOCH, GLOBAL_STEP)
 """VeRL's own counters, which contradict the steps of the search."""
 
 
-def summarise(curves: Curves, notes: Mapping[str, MetricNote]) -> dict[str, object]:
-    """Summaries of all metrics of a phase as text, JSON-able.
+def summarise(
+    curves: Curves, notes: Mapping[str, MetricNote], hidden: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Summaries of the metrics of a phase that explain it, as text.
 
-    `lines`: one per primary metric. `background`: the other known ones, shorter. `steady`: those that never
-    change or equal another one. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. `courses`: a few
-    points each.
+    `lines`: one per primary or diagnostic metric that changes. Of the constant ones only those in CONSTANTS
+    have a line, of equal ones the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. `courses`:
+    the steps of a few metrics. Background metrics and those in `hidden` are left out.
     """
-    found: dict[str, list[str]] = {"lines": [], "background": [], "steady": [], "unknown": [], "courses": []}
-    background: list[Series] = []
-    seen: dict[tuple[float, ...], str] = {}
+    lines, unknown = list[str](), list[str]()
+    seen = set[tuple[float, ...]]()
     for name in _ordered(curves.metrics, notes):
-        one = series(curves, name)
-        note = note_of(name, notes)
+        one, note = series(curves, name), note_of(name, notes)
+        if name in hidden or (note is not None and note.level == "background"):
+            continue
         if not len(one):
             if _never_finite(curves, name):
-                found["lines"].append(f"{safe_name(name)}: not finite at any step")
+                lines.append(f"{safe_name(name)}: not finite at any step")
             continue
         broken = non_finite(curves, name)
-        constant = min(one.values) == max(one.values) and not broken
-        if not constant and not broken and note is not None and one.values in seen:
-            found["steady"].append(f"{safe_name(name)} = {seen[one.values]}")
+        constant = len(one) > 1 and min(one.values) == max(one.values) and not broken
+        if constant and name in CONSTANTS:
+            lines.append(f"{safe_name(name)}: {number(one.values[0])} at every step")
+        if constant or (one.values in seen and not broken):
             continue
-        seen.setdefault(one.values, safe_name(name))
+        seen.add(one.values)
         if note is None:
-            found["unknown"].append(short_summary(one))
-        elif constant:
-            found["steady"].append(f"{safe_name(name)} {number(one.values[0])}")
-        elif note.level == "background":
-            background.append(one)
+            unknown.append(short_summary(one))
         else:
-            found["lines"].append(describe(one) + broken)
-    unknown = found["unknown"]
+            lines.append(describe(one) + broken)
     left = len(unknown) - UNKNOWN_SHOWN
     more = [f"and {left} more"] if left > 0 else []
-    found["background"] = _background(background, notes)
-    found["steady"] = _bounded(found["steady"], STEADY_CHARS, "which are background")
-    courses = [course(s) for s in (series(curves, name) for name in COURSES) if len(s) >= FEWEST]
-    return {**found, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
+    shown = (series(curves, name) for name in COURSES)
+    courses = [course(one) for one in shown if len(one) >= FEWEST and min(one.values) < max(one.values)]
+    return {"lines": lines, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
 
 
 def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> list[str]:
@@ -92,29 +93,6 @@ def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> li
     rank = {name: i for i, note in enumerate(notes.values()) for name in note.names}
     shown = [n for n in names if n not in HIDDEN and not n.startswith((VAL_CORE, VAL_AUX))]
     return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
-
-
-def _background(found: Sequence[Series], notes: Mapping[str, MetricNote]) -> list[str]:
-    """Metrics that name a note, then those that changed most, up to BACKGROUND_CHARS."""
-    ranked = sorted(found, key=lambda one: (one.name not in notes, -_relative_change(one), one.name))
-    return _bounded([short_summary(one) for one in ranked], BACKGROUND_CHARS, "which changed less")
-
-
-def _bounded(lines: Sequence[str], room: int, rest: str) -> list[str]:
-    """First lines that fit in `room` characters. The others are counted."""
-    kept: list[str] = []
-    for line in lines:
-        room -= len(line) + 2
-        if room < 0:
-            return [*kept, f"and {len(lines) - len(kept)} more, {rest}"]
-        kept.append(line)
-    return kept
-
-
-def _relative_change(one: Series) -> float:
-    first, last = _ends(one)
-    level = max(abs(first), abs(last))
-    return abs(last - first) / level if level > 0 else 0.0
 
 
 def describe(one: Series) -> str:
@@ -154,8 +132,13 @@ def _jump(one: Series, trend: Trend) -> int | None:
 
 def short_summary(one: Series) -> str:
     """`perf/throughput 673 -> 960`."""
+    return f"{safe_name(one.name)} {ends_text(one)}"
+
+
+def ends_text(one: Series) -> str:
+    """`673 -> 960`: first and last level."""
     first, last = map(number, _ends(one))
-    return f"{safe_name(one.name)} {first}" + (f" -> {last}" if first != last else " on average")
+    return first + (f" -> {last}" if first != last else " on average")
 
 
 def _ends(one: Series) -> tuple[float, float]:
@@ -174,10 +157,15 @@ def course(one: Series) -> str:
     return f"{safe_name(one.name)}, means up to step: {', '.join(parts)}"
 
 
-def validation_course(points: Sequence[tuple[int, float]], most: int = POINTS) -> str:
-    """`5: 0.160, 10: 0.168`, at most `most` points: always first, best and last, the others evenly spaced."""
+def validation_course(
+    points: Sequence[tuple[int, float]], most: int = POINTS, beside: Mapping[int, str] = MappingProxyType({})
+) -> str:
+    """`5: 0.160, 10: 0.168`, at most `most` points: always first, best and last, the others evenly spaced.
+    `beside` is text after the score of a step."""
     chosen = _chosen([value for _, value in points], most)
-    return ", ".join(f"{step}: {value:.3f}" for step, value in (points[i] for i in chosen))
+    return ", ".join(
+        f"{step}: {value:.3f}{beside.get(step, '')}" for step, value in (points[i] for i in chosen)
+    )
 
 
 def gain_course(curves: Curves) -> str:
@@ -195,6 +183,11 @@ def gain_course(curves: Curves) -> str:
 def gain_text(gain: tuple[float, float]) -> str:
     """`+0.031 ± 0.012`."""
     return f"{gain[0]:+.3f} ± {gain[1]:.3f}"
+
+
+def is_tie(gain: tuple[float, float]) -> bool:
+    """Whether a difference is within two of its errors."""
+    return abs(gain[0]) <= NOISE * gain[1]
 
 
 def _chosen(values: Sequence[float], most: int = POINTS) -> list[int]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llmzero_ray.agents.llm.context_budget import phase_cost
-from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, gain_text, validation_course
+from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, ends_text, gain_text, is_tie, validation_course
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
 from llmzero_ray.hyperparameters.verl_keys import TEMPERATURE
-from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.records import Hyperparameters, HyperparameterValue, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
-from llmzero_ray.records.metrics import REWARDS, Curves, accuracy_error, series
+from llmzero_ray.records.metrics import KL, REWARDS, Curves, accuracy_error, series
 from llmzero_ray.utils.text import first_words, number, number_ranges, one_line
 
 MOST_CHANGES = 8
@@ -103,43 +104,42 @@ def stop_note(node: NodeView) -> str:
     return one_line(node.stop_reason, 160) or "no reason was recorded"
 
 
-def sibling(on: NodeView, child: NodeView, *, resumes: bool) -> str:
-    """Changes of one child of `on` and their outcome. With `resumes` also its start step."""
-    if not child.hyperparameters:
-        return f"node {child.node} ({child.kind}, {child.status}): not planned yet"
-    start = f" from global step {child.base_step}" if resumes else ""
-    stopped = f"; stopped: {one_line(child.stop_reason, 70)}" if child.status == "early_stopped" else ""
-    tried = changes(on.hyperparameters, child.hyperparameters)
-    return f"{title(child)}{start}: {tried} => {outcome(child)}{stopped}"
-
-
-def path_line(before: NodeView | None, node: NodeView) -> str:
-    """One phase of a resume chain: start step, changes, outcome and diagnosis."""
-    tried = "root configuration" if before is None else changes(before.hyperparameters, node.hyperparameters)
-    diagnosis = (
-        f" Diagnosis then: {first_words(node.diagnosis.summary, 300)}" if node.diagnosis is not None else ""
-    )
-    return f"{title(node)} from global step {node.base_step}: {tried} => {outcome(node)}.{diagnosis}"
-
-
 # --- checkpoints --------------------------------------------------------------------------------------------
 
 
 def checkpoint_lines(offered: Sequence[OfferedCheckpoint]) -> list[str]:
-    """One line per node: `node 3: saved steps 5 to 40 by 5 (global step = step + 60); validation 10: 0.344,
-    ...`. Every saved step is named, in ranges; at most FEW_POINTS scores are."""
+    """One line per node: `node 3: saved steps 5 to 40 by 5 (global step = step + 60); validation 10: 0.344
+    (-0.021 ± 0.012), ...`, with the paired differences to the best checkpoint. Every saved step is named, in
+    ranges; at most FEW_POINTS scores are. Last the best one and those that tie with it, if that is known."""
     by_node: dict[int, list[OfferedCheckpoint]] = {}
     for one in sorted(offered, key=lambda c: (c.global_step, c.node)):
         by_node.setdefault(one.node, []).append(one)
-    return [f"node {node}: {_saved(found)}" for node, found in by_node.items()]
+    return [*(f"node {node}: {_saved(found)}" for node, found in by_node.items()), *_ties(by_node)]
 
 
 def _saved(found: Sequence[OfferedCheckpoint]) -> str:
     base = found[0].global_step - found[0].step
     scored = [(c.step, c.val_score) for c in found if c.val_score is not None]
-    course = f"; validation {validation_course(scored, FEW_POINTS)}" if scored else ""
+    beside = {c.step: f" ({gain_text(c.to_best)})" for c in found if c.to_best is not None}
+    course = f"; validation {validation_course(scored, FEW_POINTS, beside)}" if scored else ""
     one = "saved step" if len(found) == 1 else "saved steps"
     return f"{one} {number_ranges(c.step for c in found)} (global step = step + {base}){course}"
+
+
+def _ties(by_node: Mapping[int, Sequence[OfferedCheckpoint]]) -> list[str]:
+    """`best is node 3 step 10 (0.805), ± one error; within two errors of it, a tie: node 1 step 10`. Empty if
+    no difference is known."""
+    known = [one for found in by_node.values() for one in found if one.val_score is not None]
+    if all(one.to_best is None for one in known):
+        return []
+    best = max(known, key=lambda one: (one.to_best is None, one.val_score, one.global_step))
+    level = [
+        f"node {node} {'step' if len(steps) == 1 else 'steps'} {number_ranges(steps)}"
+        for node, found in by_node.items()
+        if (steps := [one.step for one in found if one.to_best is not None and is_tie(one.to_best)])
+    ]
+    tied = f"within two errors of it, a tie: {', '.join(level)}" if level else "no other ties with it"
+    return [f"best is node {best.node} step {best.step} ({score(best.val_score)}), ± one error; {tied}"]
 
 
 # --- the whole tree -----------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
     `start` describes the group; for a forced fresh start it contains no step. Unplanned phases come last. In
     a large tree, the least relevant lines are counted only.
     """
-    views = {view.node: view for view in (*request.tree, *request.path, request.on)}
+    views = _views(request)
     shown = _worth_showing(request, views)
     groups: dict[tuple[int, int] | None, list[NodeView]] = {}
     proposed = [view for view in views.values() if not view.hyperparameters]
@@ -171,6 +171,15 @@ def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
         lines = [f"node {view.node} ({view.kind}), below node {view.parent}" for view in proposed[:12]]
         found.append({"start": "a start that another slot is choosing right now", "lines": lines})
     return found
+
+
+def _views(request: ProposalRequest) -> dict[int, NodeView]:
+    """All phases by number, with all series where the request has them."""
+    views = {view.node: view for view in (*request.tree, *request.path, request.on)}
+    detailed = (*request.siblings, *(() if request.best is None else (request.best,)))
+    return views | {
+        one.node: replace(views[one.node], curves=one.curves) for one in detailed if one.node in views
+    }
 
 
 def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView]) -> set[int]:
@@ -212,7 +221,12 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
     status = "" if view.status == "completed" else f", {view.status.replace('_', ' ')}"
     shown = ", shown" if view.node == request.on.node else ""
     head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
-    ending = [_came(view), "its score is in doubt" if view.doubts else "", phase_cost(request.budget, view)]
+    ending = [
+        _came(view),
+        *_moved(view),
+        "its score is in doubt" if view.doubts else "",
+        phase_cost(request.budget, view),
+    ]
     ending += [] if view.predicted is None else [f"expected {score(view.predicted)}"]
     return f"{head} => {'; '.join(part for part in ending if part)}"
 
@@ -236,9 +250,16 @@ def _came(view: NodeView) -> str:
     return ", ".join([*failed, *scores]) + (" so far" if view.status == "running" else "")
 
 
+def _moved(view: NodeView) -> list[str]:
+    """`reward 0.344 -> 0.551`, `KL 0.01 -> 0.17`: first and last level where the series are known."""
+    reward = next((name for name in REWARDS if len(series(view.curves, name))), REWARDS[0])
+    found = [(word, series(view.curves, name)) for word, name in (("reward", reward), ("KL", KL))]
+    return [f"{word} {ends_text(one)}" for word, one in found if len(one) > 1]
+
+
 def best_line(request: ProposalRequest) -> str:
     """The best node, with the base model's own score. Empty before any node has a score."""
-    views = {view.node: view for view in (*request.tree, *request.path, request.on)}
+    views = _views(request)
     base = next(
         (
             view.curves.start_score
@@ -259,17 +280,32 @@ def best_line(request: ProposalRequest) -> str:
 
 
 def other_bases(request: ProposalRequest) -> list[str]:
-    """Configurations that changes apply to if a checkpoint of an earlier phase of the path is resumed, each
-    as differences from the shown one."""
+    """Configurations that changes apply to if a checkpoint of another phase is resumed, each as differences
+    from the shown one."""
     if request.from_scratch:
         return []
-    offered = {one.node for one in request.checkpoints}
     shown = request.base(None)
+    others = sorted({one.node for one in request.checkpoints} - {request.on.node})
     return [
-        f"from node {view.node}: {_instead(shown, view.hyperparameters)}"
-        for view in request.path
-        if view.node in offered and view.node != request.on.node
+        f"from node {node}: {_instead(shown, request.base(ResumeFrom(node=node, step=0)))}" for node in others
     ]
+
+
+def reasons(view: NodeView, most: int) -> str:
+    """Reasons that were given for the changes of a phase, at most `most` characters, cut between words."""
+    return first_words(
+        "; ".join(f"{short(one.key)}: {one.reason}" for one in view.changes if one.reason), most
+    )
+
+
+def said_lines(path: Sequence[NodeView], most: int) -> list[str]:
+    """Reasons for the changes of each phase, or its diagnosis if none were given."""
+    said = {
+        view.node: reasons(view, most)
+        or ("" if view.diagnosis is None else first_words(view.diagnosis.summary, most))
+        for view in path
+    }
+    return [f"node {node}: {text}" for node, text in said.items() if text]
 
 
 def _instead(shown: Hyperparameters, other: Hyperparameters) -> str:
@@ -288,15 +324,3 @@ def sampled_gap(node: NodeView) -> str:
         f"Greedy answers score {curves.val_scores[-1]:.3f} at last; rollouts, sampled at temperature "
         f"{temperature}, get a mean reward of {number(reward.last)}."
     )
-
-
-def incumbent_lines(best: NodeView | None, on: NodeView) -> Mapping[str, str] | None:
-    """Best node of the search: its score, and the differences of its configuration from `on`'s. None if it is
-    `on`."""
-    if best is None or best.node == on.node or not best.hyperparameters:
-        return None
-    return {
-        "title": title(best),
-        "outcome": outcome(best),
-        "differs": changes(on.hyperparameters, best.hyperparameters),
-    }

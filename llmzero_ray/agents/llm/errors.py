@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.settings import LlmSettings
-from llmzero_ray.errors import AgentError
+from llmzero_ray.errors import AgentError, OutageError
 from llmzero_ray.utils.text import one_line
 
 ErrorKind: TypeAlias = Literal[
@@ -39,6 +39,10 @@ instead of the tool · `malformed` not the Messages API's JSON, or the tool's in
 `rate_limited` 429 · `overloaded` 529 or 503 · `server` 408, 409, other 5xx · `connection` no or broken
 connection · `deadline` time was up."""
 
+OUTAGE_KINDS: frozenset[ErrorKind] = frozenset(
+    {"rate_limited", "overloaded", "server", "connection", "deadline"}
+)
+"""Errors of a server that may answer later."""
 REPROMPT_KINDS: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
 """After these errors a retry with the reason in the prompt may succeed."""
 _MAX_EXCERPT = 300
@@ -56,6 +60,12 @@ class LlmCallError(AgentError):
         self.n_attempts = 0
         """Number of HTTP requests sent."""
         self.request_id: str | None = None
+
+
+def raise_outage(error: Exception, on_outage: str) -> None:
+    """Raise OutageError where a call failed by an outage for which the search is to wait."""
+    if on_outage == "wait" and isinstance(error, LlmCallError) and error.kind in OUTAGE_KINDS:
+        raise OutageError(str(error)) from error
 
 
 def excerpt(text: object, secret: str | None = None) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmzero_ray.agents.llm import figure_parts
 from llmzero_ray.errors import AgentError
+from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.plots import style
 from llmzero_ray.records.agents import NodeView, StopRequest
@@ -35,6 +36,8 @@ from llmzero_ray.records.metrics import (
 COMPOSITE_WIDTH, ROW_HEIGHT = 1100, 270
 OVERLAY_SIZE = (900, 520)
 _PER_ROW = 3
+CLIPPING = (CLIPFRAC, PPO_KL)
+"""Metrics that say nothing where nothing is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,12 @@ def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
         return overlay_png(request, n_val=n_val)
     if kind != "composite":
         raise AgentError(f"there is no picture {kind!r}; there are composite and overlay.")
-    png = composite_png(request.on, request.path, n_val=n_val, from_scratch=request.from_scratch)
+    scratch = request.from_scratch
+    best = () if scratch or request.best is None else (request.best,)
+    siblings = () if scratch else request.siblings
+    png = composite_png(
+        request.on, request.path, n_val=n_val, from_scratch=scratch, siblings=siblings, best=best
+    )
     if png is None:
         raise AgentError(f"node {request.on.node} has logged nothing that could be drawn.")
     return png
@@ -111,15 +119,36 @@ def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
 
 
 def composite_png(
-    on: NodeView, path: Sequence[NodeView] = (), *, n_val: int = 500, from_scratch: bool = False
+    on: NodeView,
+    path: Sequence[NodeView] = (),
+    *,
+    n_val: int = 500,
+    from_scratch: bool = False,
+    siblings: Sequence[NodeView] = (),
+    best: Sequence[NodeView] = (),
 ) -> bytes | None:
     """Small multiples of a resume path by global step, 1,100 pixels wide. None if nothing was logged.
 
-    `path` ends with `on`; borders of phases are dashed. `from_scratch` shows the node alone, by its own
-    steps: the context of a forced fresh start has no path.
+    `path` ends with `on`; borders of phases are dashed. Validations of `siblings`, which started on the path,
+    and of `best`, unless it is one of the others, stand beside those of the path. Panels of clipping are left
+    out where nothing is clipped. `from_scratch` shows the node alone, by its own steps: the context of a
+    forced fresh start has no path.
     """
     parts = [_Part(node=on, begin=0, cut=None)] if from_scratch else _parts((*path[:-1], on))
-    shown = [panel for panel in PANELS if any(part.line(panel.metrics[0])[0] for part in parts)]
+    inert = CLIPPING if all(clip_is_inert(part.node.hyperparameters) for part in parts) else ()
+    shown = [
+        panel
+        for panel in PANELS
+        if panel.metrics[0] not in inert and any(part.line(panel.metrics[0])[0] for part in parts)
+    ]
+    known = {part.node.node for part in parts}
+    others = {view.node: (view, style.ORANGE) for view in siblings}
+    others |= {view.node: (view, style.GREEN) for view in best if view.node not in known}
+    beside = [
+        (_Part(node=view, begin=view.base_step, cut=None), colour)
+        for view, colour in others.values()
+        if view.curves.val_scores
+    ]
     validated = any(part.validation()[0] for part in parts)
     shown = shown[: MOST_PANELS - validated]
     n_panels = len(shown) + validated
@@ -135,10 +164,11 @@ def composite_png(
         places = [figure.add_subplot(grid[divmod(i, columns)]) for i in range(n_panels)]
         if validated:
             _validation_panel(places[0], parts, n_val)
+            _beside(places[0], beside)
         for axes, panel in zip(places[validated:], shown, strict=True):
             _metric_panel(axes, parts, panel)
         for i, axes in enumerate(places):
-            _frame(axes, parts)
+            _frame(axes, parts, max((part.end for part, _ in beside), default=0))
             if i + columns >= n_panels:
                 axes.set_xlabel("step of the phase" if from_scratch else "global step")
         return style.png(figure)
@@ -168,6 +198,17 @@ def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
                 textcoords="offset points", fontsize=6.5, color=style.DARK,
             )  # fmt: skip
     axes.set_title("validation ± 1 std. error", fontweight="bold")
+
+
+def _beside(axes: Any, others: Sequence[tuple[_Part, str]]) -> None:
+    """Draw the validations of phases that are not on the path, and name their colours."""
+    for part, colour in others:
+        steps, values = part.validation()
+        axes.plot(steps, values, color=colour, linewidth=1.0, marker="o", markersize=2, zorder=2)
+    drawn = {colour for _, colour in others}
+    names = ((style.ORANGE, "siblings orange"), (style.GREEN, "best green"))
+    if named := [name for colour, name in names if colour in drawn]:
+        axes.set_title(f"validation; {', '.join(named)}", fontweight="normal")
 
 
 def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
@@ -203,11 +244,11 @@ def _caps(axes: Any, parts: Sequence[_Part]) -> None:
         axes.set_ylim(low, max(top, 1.1 * max(cap for _, _, cap in stretches)))
 
 
-def _frame(axes: Any, parts: Sequence[_Part]) -> None:
-    """Draw borders of phases, and set the same steps in all panels."""
+def _frame(axes: Any, parts: Sequence[_Part], end: int) -> None:
+    """Draw borders of phases, and set the same steps in all panels, up to `end` at least."""
     for part in parts[1:]:
         axes.axvline(part.begin, color=style.DARK, linewidth=0.8, linestyle="--", zorder=1)
-    first, last = parts[0].begin, max(part.end for part in parts)
+    first, last = parts[0].begin, max(end, *(part.end for part in parts))
     margin = 0.02 * max(1, last - first)
     axes.set_xlim(first - margin, last + margin)
     axes.locator_params(axis="x", nbins=6, integer=True)

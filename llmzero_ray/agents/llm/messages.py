@@ -67,9 +67,9 @@ class RefusedAnswer:
     """Correction for the model."""
 
     @property
-    def tool_use_id(self) -> str:
-        """Id of the tool call that the reason answers."""
-        return next(str(block["id"]) for block in self.content if block["type"] == "tool_use")
+    def tool_use_id(self) -> str | None:
+        """Id of the tool call that the reason answers. None if the answer is text."""
+        return next((str(block["id"]) for block in self.content if block["type"] == "tool_use"), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,8 @@ class ToolExchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """Tool that the model must call. Its input, an object of JSON Schema `schema`, is the response."""
+    """Tool that the model must call. Its input, an object of JSON Schema `schema`, is the response; a model
+    with structured outputs writes the object as text instead."""
 
     name: str
     description: str

@@ -11,17 +11,16 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from llmzero_ray.agents.llm.capabilities import Capabilities, model_object, stated_capabilities
 from llmzero_ray.agents.llm.errors import LlmCallError, excerpt
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Tool, Usage
 from llmzero_ray.agents.llm.settings import LlmSettings
-
-_EPHEMERAL = {"type": "ephemeral"}
 
 _MAX_TOKENS = 10**9
 """Maximum plausible number of tokens in a report."""
@@ -111,34 +110,50 @@ class ToolUse:
     usage: Usage
     model: str
     content: tuple[Mapping[str, Any], ...]
-    """Blocks up to this tool call, to be sent back."""
+    """Blocks up to this tool call, or of the whole answer if it is text, to be sent back."""
 
 
-def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = True) -> dict[str, Any]:
-    """Keyword arguments of `messages.create`, in plain JSON values.
+def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None = None) -> dict[str, Any]:
+    """Keyword arguments of `messages.create`, in plain JSON values, for a model that can what `can` says.
 
-    `force_tool` requires the tool by name. With thinking the API allows only `auto`, regardless of
-    `force_tool`.
+    A single strict tool is asked for as the format of the answer (`output_config.format`) where the model
+    has structured outputs. Otherwise the tool is required by name, unless the model thinks: then the API
+    allows only `auto`.
     """
-    tools = [_tool(tool) for tool in (call.tool, *call.others)]
+    can = can or Capabilities()
+    settings = can.applied_to(settings)
+    if can.images is False:
+        call = replace(call, content=tuple(one for one in call.content if isinstance(one, TextBlock)))
+    mark = _cache_mark(settings)
+    tools = [_tool(tool, strict=can.structured_outputs is not False) for tool in (call.tool, *call.others)]
     system: list[dict[str, Any]] = [{"type": "text", "text": block.text} for block in call.system]
+    formatted = _is_formatted(call, can)
     n_cacheable = sum(block.cacheable for block in call.system)
     # One mark covers everything before it, and tools stand before the system prompt.
     if n_cacheable:
-        system[n_cacheable - 1]["cache_control"] = _EPHEMERAL
-    else:
-        tools[-1]["cache_control"] = _EPHEMERAL
-    forced = force_tool and not settings.thinks
+        system[n_cacheable - 1].update(mark)
+    elif not formatted:
+        tools[-1].update(mark)
+    if formatted:
+        said = f"Your whole answer is the input of the tool {call.tool.name}, as one JSON object: "
+        system.append({"type": "text", "text": said + call.tool.description})
+    forced = can.forced_tool and not settings.thinks
     choice: dict[str, Any] = {"type": "auto"}
     if forced:
         choice = {"type": "any"} if call.others else {"type": "tool", "name": call.tool.name}
     body: dict[str, Any] = {
         "model": settings.model,
         "max_tokens": settings.output_tokens(call.max_tokens),
-        "tools": tools,
-        "tool_choice": {**choice, "disable_parallel_tool_use": True},
-        "messages": _turns(call),
+        "messages": _turns(call, mark),
     }
+    output: dict[str, Any] = {} if settings.effort is None else {"effort": settings.effort}
+    if formatted:
+        output["format"] = {"type": "json_schema", "schema": dict(call.tool.schema)}
+    else:
+        body["tools"] = tools
+        body["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
+    if output:
+        body["output_config"] = output
     if system:
         body["system"] = system
     if settings.temperature is not None and not settings.thinks:
@@ -147,31 +162,46 @@ def request_body(call: LlmCall, settings: LlmSettings, *, force_tool: bool = Tru
         body["thinking"] = {"type": "enabled", "budget_tokens": settings.thinking_budget}
     elif settings.thinking_type is not None:
         body["thinking"] = {"type": settings.thinking_type}
-    if settings.effort is not None:
-        body["output_config"] = {"effort": settings.effort}
     return body
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _is_formatted(call: LlmCall, can: Capabilities) -> bool:
+    """Whether the answer is asked for as text of a format, and not as a call of the tool. A conversation that
+    holds calls of tools goes on with tools."""
+    used = any(answer.tool_use_id is not None for answer in call.refused)
+    tools_needed = bool(call.others or call.exchanges) or used
+    return can.structured_outputs is True and call.tool.strict and not tools_needed
+
+
+def _cache_mark(settings: LlmSettings) -> dict[str, Any]:
+    """Field that marks the end of a cacheable prefix; empty if none is marked."""
+    if settings.cache is None:
+        return {}
+    return {"cache_control": {"type": "ephemeral"} | ({"ttl": "1h"} if settings.cache == "1h" else {})}
+
+
+def _tool(tool: Tool, *, strict: bool) -> dict[str, Any]:
     body: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description,
         "input_schema": dict(tool.schema),
     }
-    return {**body, "strict": True} if tool.strict else body
+    return {**body, "strict": True} if tool.strict and strict else body
 
 
-def _turns(call: LlmCall) -> list[dict[str, Any]]:
+def _turns(call: LlmCall, mark: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The user's turn, then each rejected answer with the reason as its tool result, then each exchange. The
-    end of a conversation is marked as cacheable for its next call."""
+    end of a conversation gets the cache `mark` for its next call."""
     turns: list[dict[str, Any]] = [{"role": "user", "content": [_block(block) for block in call.content]}]
     for answer in call.refused:
-        result = {
-            "type": "tool_result",
-            "tool_use_id": answer.tool_use_id,
-            "is_error": True,
-            "content": answer.reason,
-        }
+        result: dict[str, Any] = _block(TextBlock(text=answer.reason))
+        if answer.tool_use_id is not None:
+            result = {
+                "type": "tool_result",
+                "tool_use_id": answer.tool_use_id,
+                "is_error": True,
+                "content": answer.reason,
+            }
         turns.append({"role": "assistant", "content": [dict(block) for block in answer.content]})
         turns.append({"role": "user", "content": [result]})
     for exchange in call.exchanges:
@@ -187,7 +217,7 @@ def _turns(call: LlmCall) -> list[dict[str, Any]]:
         turns.append({"role": "assistant", "content": [dict(block) for block in exchange.content]})
         turns.append({"role": "user", "content": given})
     if call.exchanges:
-        turns[-1]["content"][-1]["cache_control"] = _EPHEMERAL
+        turns[-1]["content"][-1].update(mark)
     return turns
 
 
@@ -203,7 +233,8 @@ def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
 
 
 def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection[str] = ()) -> ToolUse:
-    """Input that the model gave to `tool`, or to one of the others.
+    """Input that the model gave to `tool`, or to one of the others; where it called none, the JSON object
+    that its last text is.
 
     Raises:
         LlmCallError: kind malformed, refusal, max_tokens, empty or no_tool_call; `usage` is what the failed
@@ -234,6 +265,8 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection
         raise LlmCallError("The model answered without any content.", kind="empty", usage=usage)
     calls = [block for block in message.content if block.type == "tool_use"]
     ours = next((block for block in calls if block.name == tool or block.name in others), None)
+    if not calls and not others:
+        ours = _formatted_answer(message.content, tool)
     if ours is None:
         instead = f"the tool {excerpt(calls[0].name)!r}" if calls else "no tool"
         allowed = " or ".join(repr(name) for name in (tool, *others))
@@ -248,7 +281,7 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection
             kind="malformed",
             usage=usage,
         )
-    before = message.content[: message.content.index(ours) + 1]
+    before = message.content if ours.type == "text" else message.content[: message.content.index(ours) + 1]
     return ToolUse(
         tool=str(ours.name),
         input=ours.input,
@@ -257,6 +290,15 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection
         model=excerpt(message.model),
         content=tuple(sent for block in before if (sent := block.to_send_back()) is not None),
     )
+
+
+def _formatted_answer(content: Sequence[_Block], tool: str) -> _Block | None:
+    """The last text with the JSON value that it is as its `input`, or None if it is no JSON."""
+    text = next((block.text for block in reversed(content) if block.type == "text"), None)
+    try:
+        return _Block(type="text", name=tool, text=text, input=json.loads(text or ""))
+    except ValueError:
+        return None
 
 
 def reported_usage(body: bytes) -> Usage:
@@ -273,24 +315,31 @@ def check_model(body: bytes, settings: LlmSettings, images: bool) -> bool:
     answered.
 
     Raises:
-        LlmCallError: the model is retired, or takes no images and `images` asks for them.
+        LlmCallError: the model is retired, or lacks what the settings or `images` ask for.
     """
-    try:
-        model = json.loads(body)
-    except ValueError:
-        return False
-    if not isinstance(model, dict) or model.get("type") != "model":
+    model, can = model_object(body), stated_capabilities(body)
+    if model is None or can is None:
         return False
     if model.get("lifecycle") == "retired":
         raise LlmCallError(
             f"{settings.url} has retired {settings.model}. Set agents.model to a newer one.", kind="not_found"
         )
-    capability = (model.get("capabilities") or {}).get("image_input") or {}
-    if images and capability.get("supported") is False:
+    if images and can.images is False:
         raise LlmCallError(
             f"{settings.model} takes no images. Set agents.visual: false, or choose a model that sees.",
             kind="bad_request",
         )
+    for key, asked, offered in (
+        ("thinking", settings.thinking, can.thinking),
+        ("effort", settings.effort, can.effort),
+    ):
+        if asked is not None and offered is not None and asked not in offered:
+            allowed = ", ".join(sorted(map(excerpt, offered))) or "none"
+            raise LlmCallError(
+                f"{settings.model} takes no {key} {asked!r}; it takes: {allowed}. Change agents.{key}, or "
+                "leave it out.",
+                kind="bad_request",
+            )
     return True
 
 

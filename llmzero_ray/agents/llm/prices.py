@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Price:
     input: float
     output: float
     cache_write: float
-    """Tokens written to the prompt cache (kept five minutes)."""
+    """Tokens written to the prompt cache, kept for five minutes."""
     cache_read: float
 
     def __post_init__(self) -> None:
@@ -42,6 +42,11 @@ class Price:
                 raise ConfigError(
                     f"the price of {name} tokens is {value!r}; must be a number >= 0 (dollars per million)."
                 )
+
+    @property
+    def kept_an_hour(self) -> Price:
+        """Price where the prompt cache keeps tokens for an hour: writing them costs twice the input."""
+        return replace(self, cache_write=max(self.cache_write, 2 * self.input))
 
     def to_json(self) -> dict[str, float]:
         """Prices as plain numbers, to be frozen with a search."""

@@ -17,7 +17,11 @@ PUBLIC_URL = "https://api.anthropic.com"
 Thinking: TypeAlias = Literal["enabled", "adaptive", "between_tools", "disabled"]
 Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
-_MIN_THINKING_BUDGET = 1024
+HOURLY = frozenset({"early_stopper", "skill_agent"})
+"""Agents that are called again about every quarter of an hour, so that the server keeps their prompts for an
+hour. Every other agent of a search is called too rarely for any mark."""
+MIN_THINKING_BUDGET = 1024
+"""Smallest `budget_tokens` that the API accepts."""
 
 
 class LlmSettings(StrictModel):
@@ -36,9 +40,18 @@ class LlmSettings(StrictModel):
     thinking: Thinking | None = None
     """The API's thinking type. If None, it is not sent and the model's default applies; with a
     `thinking_budget`, None means `enabled`."""
-    thinking_budget: int | None = Field(None, ge=_MIN_THINKING_BUDGET)
+    thinking_budget: int | None = Field(None, ge=MIN_THINKING_BUDGET)
     """Tokens for thinking on top of an answer's own. With `enabled` this is the API's `budget_tokens`. With
     `adaptive` it only raises the limit, since the model decides by `effort`."""
+    thinks_by_default: bool = False
+    """Whether a model that can do both thinks before it answers, where `thinking` is None."""
+    thinking_room: int = Field(0, ge=0)
+    """Tokens for thinking on top of an answer's own if the model thinks and `thinking_budget` is None."""
+    max_output: int | None = Field(None, ge=1)
+    """Maximum tokens of any answer of the model, thinking included. If None, it is not known."""
+    cache: Literal["5m", "1h"] | None = "5m"
+    """How long the server keeps the stable part of a prompt for the next call. If None, it is not asked to:
+    a mark costs more than it saves where the next call comes later."""
     effort: Effort | None = None
     """How much effort the model spends on an answer. If None, it is not sent and the model's default
     applies."""
@@ -70,7 +83,7 @@ class LlmSettings(StrictModel):
         if self.thinking == "enabled" and self.thinking_budget is None:
             raise ValueError(
                 "agents.thinking is `enabled`, which needs agents.thinking_budget (tokens, >= "
-                f"{_MIN_THINKING_BUDGET}); newer models take `adaptive` instead."
+                f"{MIN_THINKING_BUDGET}); newer models take `adaptive` instead."
             )
         return self
 
@@ -112,9 +125,12 @@ class LlmSettings(StrictModel):
         return _origin(url) == _origin(self.url)
 
     def output_tokens(self, max_tokens: int) -> int:
-        """`max_tokens` of the request for an answer of `max_tokens`, since thinking counts too."""
-        room = self.thinking_budget if self.thinks and self.thinking_budget is not None else 0
-        return max_tokens + room
+        """`max_tokens` of the request for an answer of `max_tokens`, since thinking counts too. Before the
+        model's capabilities are known it is an upper bound."""
+        room = 0 if self.thinking in ("disabled", "between_tools") else self.thinking_room
+        if self.thinks and self.thinking_budget is not None:
+            room = self.thinking_budget
+        return min(max_tokens + room, self.max_output or max_tokens + room)
 
 
 def _check_url(url: str) -> None:

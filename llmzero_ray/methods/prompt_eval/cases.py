@@ -28,6 +28,7 @@ from llmzero_ray.coordinator import (
     started_core,
     task_view,
 )
+from llmzero_ray.dynamics.checkpoint_differences import with_differences
 from llmzero_ray.dynamics.shown_answers import load_answers
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.journal import read_all
@@ -128,6 +129,8 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
                     load_answers(storage, command.on, _facts(whole).get("val")) if agent == "proposer" else ()
                 )
                 made = build_request(core, command, curves_of, answers=shown)
+                if isinstance(made, ProposalRequest):
+                    made = with_differences(storage, made)
                 yield case(name=f"{search.name}/{command.node}", agent=agent, request=made)
 
 

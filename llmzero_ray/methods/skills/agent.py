@@ -19,7 +19,7 @@ from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
 from llmzero_ray.agents.llm.agent_client import CallReport, Report
 from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
-from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError
+from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError, raise_outage
 from llmzero_ray.agents.llm.messages import (
     LlmCall,
     LlmResponse,
@@ -63,6 +63,7 @@ class SkillSettings:
     model: str
     deadline_s: float = 120.0
     """Timeout of one call in seconds."""
+    on_outage: Literal["wait", "rules"] = "rules"
 
 
 class SkillAgent:
@@ -95,6 +96,7 @@ class SkillAgent:
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
+            OutageError: the server is out of service and `agents.on_outage` is `wait`.
         """
         node = request.on.node if request.node is None else request.node
         bench = self._bench(request)
@@ -111,6 +113,7 @@ class SkillAgent:
                     raise
                 why: Exception = error
             except (AgentError, HyperparameterError, ProposalError) as error:
+                raise_outage(error, self._settings.on_outage)
                 why = error
         # A decision of before a kill may no longer fit what is saved now.
         return _instead(self._expert.propose(self._for_expert(request)), why)
@@ -254,7 +257,7 @@ class SkillAgent:
                 CallReport(
                     name=name,
                     call=call,
-                    model=self._settings.model,
+                    model=budget.model or self._settings.model,
                     response=response,
                     outcome=outcome,
                     problem=problem,

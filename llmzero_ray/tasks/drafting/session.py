@@ -181,7 +181,7 @@ def _model_session(
         budget=asked.budget,
         report=asked.report,
         model=agents.model,
-        deadline_s=agents.deadline_s,
+        deadline_s=llm_settings(agents).deadline_s,
     )
     in_search: dict[str, Any] = {}
     if calls is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import re
 import socket
 import struct
 import threading
@@ -39,8 +40,10 @@ class Request:
 
     @property
     def tool(self) -> str:
-        """Name of the first tool offered."""
-        return str(self.body["tools"][0]["name"])
+        """Name of the first tool offered, or of the one whose input is the format of the answer."""
+        if "tools" in self.body:
+            return str(self.body["tools"][0]["name"])
+        return str(re.findall(r"the input of the tool (\w+),", self.system)[-1])
 
     @property
     def system(self) -> str:
@@ -151,11 +154,20 @@ class MessagesServer:
         takes_images: bool = True,
         thinks_always: Sequence[str] = (),
     ) -> None:
-        """`key` None: none is asked for. `thinks_always`: models that refuse a forced tool by themselves."""
+        """`key` None: none is asked for. `thinks_always`: models that refuse a forced tool by themselves.
+
+        By default the models endpoint states images alone; `offers` makes it state more.
+        """
         self.script: Script = script
         self.key, self.models = key, tuple(models)
         self.models_endpoint, self.takes_images = models_endpoint, takes_images
         self.thinks_always = tuple(thinks_always)
+        self.offered: dict[str, dict[str, Any]] = {}
+        """Model -> fields of its description by the models endpoint."""
+        self.models_failure: Fail | None = None
+        """Failure of the models endpoint."""
+        self.refused: dict[str, str] = {}
+        """Field of a request (dotted) -> message with which the server refuses it, whatever it states."""
         self.requests: list[Request] = []
         self._lock = threading.Lock()
         self._cached: set[str] = set()
@@ -183,6 +195,33 @@ class MessagesServer:
         self.closing.set()
         self._http.shutdown()
         self._http.server_close()
+
+    def offers(
+        self,
+        model: str,
+        *,
+        thinking: Sequence[str] = (),
+        effort: Sequence[str] = (),
+        structured_outputs: bool = False,
+        max_tokens: int = 64_000,
+    ) -> None:
+        """State these capabilities of a model in the documented shape, and refuse all others."""
+
+        def levels(names: Sequence[str], chosen: Sequence[str]) -> dict[str, Any]:
+            return {name: {"supported": name in chosen} for name in names}
+
+        types = levels(("adaptive", "between_tools", "disabled", "enabled"), thinking)
+        self.offered[model] = {
+            "max_tokens": max_tokens,
+            "capabilities": {
+                "thinking": {"supported": bool({"adaptive", "enabled"} & set(thinking)), "types": types},
+                "effort": {
+                    "supported": bool(effort),
+                    **levels(("low", "medium", "high", "xhigh", "max"), effort),
+                },
+                "structured_outputs": {"supported": structured_outputs},
+            },
+        }
 
     def play(self, script: Script) -> None:
         """Go on with another script, from its beginning."""
@@ -245,8 +284,34 @@ class MessagesServer:
             return _invalid("`temperature` may only be set to 1 when thinking is enabled.")
         if thinking == "enabled" and body["thinking"]["budget_tokens"] >= body["max_tokens"]:
             return _invalid("`max_tokens` must be greater than `thinking.budget_tokens`.")
+        if (lacking := self._lacking(body)) is not None:
+            return _invalid(lacking)
         if request.n_images and not self.takes_images:
             return _invalid("This model does not support image inputs.")
+        return None
+
+    def _lacking(self, body: Mapping[str, Any]) -> str | None:
+        """What a request asks of a model that does not offer it."""
+        for path, message in self.refused.items():
+            held: Any = body
+            for part in path.split("."):
+                held = held.get(part) if isinstance(held, dict) else None
+            if held is not None:
+                return message
+        offered = self.offered.get(body["model"])
+        if offered is None:
+            return None
+        can, output = offered["capabilities"], body.get("output_config", {})
+        thinking, effort = body.get("thinking", {}).get("type"), output.get("effort")
+        strict = "format" in output or any(tool.get("strict") for tool in body.get("tools", []))
+        if thinking is not None and not can["thinking"]["types"][thinking]["supported"]:
+            return f"thinking.type: {thinking!r} is not supported by this model"
+        if effort is not None and not can["effort"][effort]["supported"]:
+            return f"output_config.effort: {effort!r} is not supported by this model"
+        if strict and not can["structured_outputs"]["supported"]:
+            return "structured outputs are not supported by this model"
+        if body["max_tokens"] > offered["max_tokens"]:
+            return f"max_tokens: {body['max_tokens']} > {offered['max_tokens']}"
         return None
 
 
@@ -313,13 +378,17 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.messages
         with owner._lock:
             owner.requests.append(request)
-        refused = owner._refusal(request)
+        refused = owner.models_failure or owner._refusal(request)
         if refused is not None:
             self._fail(refused)
         elif name not in owner.models:
             self._fail(Fail(status=404, type="not_found_error", message=f"model: {name}"))
         else:
-            images = {"supported": owner.takes_images}
+            offered = owner.offered.get(name, {})
+            capabilities = {
+                **offered.get("capabilities", {}),
+                "image_input": {"supported": owner.takes_images},
+            }
             self._send(
                 200,
                 {
@@ -328,7 +397,8 @@ class _Handler(BaseHTTPRequestHandler):
                     "display_name": name,
                     "created_at": "2026-01-01T00:00:00Z",
                     "lifecycle": "active",
-                    "capabilities": {"image_input": images},
+                    **offered,
+                    "capabilities": capabilities,
                 },
             )
 
@@ -356,6 +426,8 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None and "tools" in request.body:
             tool = reply.tool or request.tool
             content = [{"type": "tool_use", "id": "toolu_01", "name": tool, "input": given}]
+        elif content is None and "format" in request.body.get("output_config", {}):
+            content = [{"type": "text", "text": json.dumps(given)}]
         message = {
             "id": "msg_01",
             "type": "message",

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import gzip
+import json
 import logging
 import pickle
 import socket
@@ -26,12 +27,14 @@ import pytest
 from llmzero_ray.agents.backend import llm_settings
 from llmzero_ray.agents.llm.api_key import KEYLESS
 from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, call_within_budget
+from llmzero_ray.agents.llm.capabilities import Capabilities, stated_capabilities
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import LlmCallError, retry_after_s
 from llmzero_ray.agents.llm.messages import (
     ImageBlock,
     LlmCall,
     LlmResponse,
+    RefusedAnswer,
     SystemBlock,
     TextBlock,
     Tool,
@@ -64,6 +67,8 @@ LATE_S = 60.0
 """Slack of a busy machine; what is measured would otherwise last as long as the test allows."""
 
 ClientOf = Callable[..., MessagesClient]
+
+TEXT = [{"type": "text", "text": "I would rather talk."}]
 
 
 def png(width: int = 8, height: int = 8) -> bytes:
@@ -259,6 +264,227 @@ def test_thinking_before_the_tool_call_is_passed_over(
     assert ask(client_of(thinking="adaptive"), a_call()).input == {"lr": 2.0}
 
 
+def body_of(server: MessagesServer, client: MessagesClient, **changes: Any) -> dict[str, Any]:
+    """Body of the last request of a call that is answered."""
+    ask(client, a_call(**changes))
+    found: dict[str, Any] = server.messages[-1].body
+    return found
+
+
+@pytest.mark.parametrize(
+    ("types", "thinks", "sent", "room"),
+    [
+        (("adaptive", "between_tools"), True, {"type": "adaptive"}, 4000),
+        (("enabled", "disabled"), True, {"type": "enabled", "budget_tokens": 4000}, 4000),
+        (("disabled",), True, None, 0),
+        (("adaptive", "between_tools"), False, {"type": "between_tools"}, 0),
+        (("adaptive", "disabled", "enabled"), False, {"type": "disabled"}, 0),
+        (("adaptive",), False, {"type": "adaptive"}, 4000),
+        (("enabled",), False, None, 0),
+    ],
+)
+def test_thinking_follows_what_the_models_endpoint_states_and_the_reservation_covers_its_room(
+    messages_server: MessagesServer,
+    client_of: ClientOf,
+    types: tuple[str, ...],
+    thinks: bool,
+    sent: dict[str, Any] | None,
+    room: int,
+) -> None:
+    messages_server.offers(MODEL, thinking=types)
+    client = client_of(thinks_by_default=thinks, thinking_room=4000)
+    assert client.worst_case(a_call()).output == 4500, "before the endpoint has been asked"
+    body = body_of(messages_server, client)
+    assert body.get("thinking") == sent
+    assert body["max_tokens"] == 500 + room == client.worst_case(a_call()).output
+    body_of(messages_server, client)
+    assert [request.path for request in messages_server.requests].count(f"/v1/models/{MODEL}") == 1
+
+
+def test_a_server_that_states_nothing_is_asked_without_thinking_through_a_forced_tool(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    strict = replace(a_call().tool, strict=True)
+    for endpoint in (True, False):
+        messages_server.models_endpoint = endpoint
+        client = client_of(thinks_by_default=True, thinking_room=4000)
+        body = body_of(messages_server, client, tool=strict)
+        assert "thinking" not in body and "output_config" not in body and body["max_tokens"] == 500
+        assert body["tool_choice"]["type"] == "tool" and body["tools"][0]["strict"] is True
+        assert client.worst_case(a_call()).output == 500
+
+
+@pytest.mark.parametrize("status", [429, 500, 529])
+def test_a_models_endpoint_that_fails_for_now_is_asked_again_by_the_next_call(
+    messages_server: MessagesServer, client_of: ClientOf, status: int
+) -> None:
+    messages_server.offers(MODEL, thinking=("adaptive",))
+    messages_server.models_failure = Fail(status=status, retry_after="3600")
+    client = client_of(thinks_by_default=True, thinking_room=4000)
+    assert "thinking" not in body_of(messages_server, client)
+    messages_server.models_failure = None
+    assert body_of(messages_server, client)["thinking"] == {"type": "adaptive"}
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"capabilities": "all", "max_tokens": "many"},
+        {"capabilities": {"thinking": {"supported": "yes", "types": 3}, "effort": []}, "max_tokens": -1},
+        {"capabilities": {"thinking": {"supported": True, "types": {"adaptive": True}}}},
+        {"capabilities": None, "max_tokens": None},
+    ],
+)
+def test_capabilities_of_a_wrong_shape_count_as_not_stated(
+    messages_server: MessagesServer, client_of: ClientOf, stated: dict[str, Any]
+) -> None:
+    assert stated_capabilities(json.dumps({"type": "model", **stated}).encode()) in (
+        Capabilities(), Capabilities(thinking=frozenset()),
+    )  # fmt: skip
+
+
+def test_a_model_that_takes_no_images_is_asked_without_them(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.takes_images = False
+    assert body_of(messages_server, client_of())["messages"][0]["content"] == [
+        {"type": "text", "text": "Node 3 has a plateau."}
+    ]
+
+
+def test_no_request_asks_for_more_tokens_than_the_model_gives(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, thinking=("enabled",), max_tokens=4096)
+    body = body_of(messages_server, client_of(thinks_by_default=True, thinking_room=15_000), max_tokens=3000)
+    assert (body["max_tokens"], body["thinking"]["budget_tokens"]) == (4096, 2048)
+
+
+def test_a_budget_of_thinking_is_room_for_a_model_that_thinks_adaptively_alone(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, thinking=("adaptive",))
+    body = body_of(messages_server, client_of(thinking_budget=2000))
+    assert body["thinking"] == {"type": "adaptive"} and body["max_tokens"] == 2500
+
+
+def test_a_default_that_the_server_refuses_against_its_word_is_left_out_from_then_on(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, thinking=("adaptive",), structured_outputs=True)
+    messages_server.refused = {
+        "thinking": "thinking: not with this account",
+        "output_config.format": "output_config.format: not with this account",
+        "tool_choice.name": "tool_choice: only auto is supported",
+    }
+    client = client_of(thinks_by_default=True, thinking_room=4000)
+    call = a_call(tool=replace(a_call().tool, strict=True))
+    assert [ask(client, call).n_attempts for _ in range(2)] == [4, 1]
+    body = messages_server.messages[-1].body
+    assert "thinking" not in body and body["tool_choice"]["type"] == "auto"
+
+
+def test_a_setting_that_the_server_refuses_is_not_left_out_silently(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.refused = {"thinking": "thinking: not with this account"}
+    error = failure(client_of(thinking="adaptive", thinking_budget=2000))
+    assert error.kind == "bad_request" and "not with this account" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"thinking": "adaptive"}, r"takes no thinking 'adaptive'; it takes: disabled, enabled\."),
+        ({"effort": "max"}, r"takes no effort 'max'; it takes: high, low\. Change agents\.effort"),
+    ],
+)
+def test_the_check_refuses_a_setting_that_the_model_does_not_offer(
+    messages_server: MessagesServer, client_of: ClientOf, settings: dict[str, Any], message: str
+) -> None:
+    messages_server.offers(MODEL, thinking=("enabled", "disabled"), effort=("low", "high"))
+    with pytest.raises(LlmCallError, match=message):
+        client_of(**settings).check()
+
+
+# --- structured outputs -----------------------------------------------------------------------------------
+
+
+def test_a_model_with_structured_outputs_answers_by_format_and_its_refused_answer_stays_text(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, thinking=("adaptive",), structured_outputs=True, effort=("low",))
+    messages_server.play([Answer(input={"lr": 1.0}), Answer(input={"lr": 2.0})])
+    client = client_of(effort="low", thinks_by_default=True, thinking_room=2000)
+    call = a_call(tool=replace(a_call().tool, strict=True))
+    answer = ask(client, call)
+    assert answer.input == {"lr": 1.0}
+    refused = RefusedAnswer(content=answer.content, reason="Too high.")
+    assert ask(client, replace(call, refused=(refused,))).input == {"lr": 2.0}
+    for request in messages_server.messages:
+        assert "tools" not in request.body and "tool_choice" not in request.body
+        output = request.body["output_config"]
+        assert output["format"] == {"type": "json_schema", "schema": call.tool.schema}
+        assert output["effort"] == "low" and request.body["thinking"] == {"type": "adaptive"}
+        assert call.tool.description in request.system
+    _, said, reason = messages_server.messages[-1].body["messages"]
+    assert said == {"role": "assistant", "content": [{"type": "text", "text": '{"lr": 1.0}'}]}
+    assert reason == {"role": "user", "content": [{"type": "text", "text": "Too high."}]}
+
+
+def test_tools_are_used_without_strict_forms_and_where_several_are_offered(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, structured_outputs=True)
+    strict = replace(a_call().tool, strict=True)
+    several = replace(a_call(), tool=strict, others=(replace(strict, name="wait"),))
+    for call in (a_call(), several):
+        ask(client_of(), call)
+        assert messages_server.messages[-1].body["tools"][0]["name"] == "propose"
+    messages_server.offers(MODEL, structured_outputs=False)
+    body = body_of(messages_server, client_of(), tool=strict)
+    assert "strict" not in body["tools"][0] and body["tool_choice"]["type"] == "tool"
+
+
+def test_a_model_that_ignores_the_format_is_asked_through_a_tool_next(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, structured_outputs=True)
+    messages_server.play([Answer(content=TEXT, stop_reason="end_turn"), Answer(input={"lr": 1})])
+    client, call = client_of(), a_call(tool=replace(a_call().tool, strict=True))
+    assert failure(client, call).kind == "no_tool_call"
+    assert ask(client, call).input == {"lr": 1}
+    assert messages_server.messages[-1].body["tool_choice"]["type"] == "tool"
+
+
+# --- cache marks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cache", "mark"),
+    [("1h", {"type": "ephemeral", "ttl": "1h"}), ("5m", {"type": "ephemeral"}), (None, None)],
+)
+def test_the_stable_part_is_marked_for_as_long_as_the_next_call_takes(
+    messages_server: MessagesServer, client_of: ClientOf, cache: str | None, mark: Any
+) -> None:
+    body = body_of(messages_server, client_of(cache=cache))
+    assert [block.get("cache_control") for block in (*body["system"], *body["tools"])] == [mark, None, None]
+
+
+def test_a_server_without_a_time_to_live_gets_plain_marks(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.play(
+        lambda request: (
+            Fail(status=400, message="system.0.cache_control.ttl: extra inputs are not permitted")
+            if "ttl" in request.body["system"][0]["cache_control"]
+            else Answer()
+        )
+    )
+    client = client_of(cache="1h")
+    assert [ask(client, a_call()).n_attempts for _ in range(2)] == [2, 1]
+
+
 def test_a_model_that_always_thinks_is_asked_again_without_force_and_remembered(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
@@ -271,8 +497,6 @@ def test_a_model_that_always_thinks_is_asked_again_without_force_and_remembered(
 
 
 # --- answers that are none --------------------------------------------------------------------------------
-
-TEXT = [{"type": "text", "text": "I would rather talk."}]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +599,7 @@ def test_errors_that_no_retry_cures_are_not_retried(
 def test_refused_images_and_unknown_models_of_the_server_read_as_such(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
-    messages_server.takes_images = False
+    messages_server.takes_images = messages_server.models_endpoint = False
     assert "refused the image" in str(failure(client_of()))
     assert "knows no model 'claude-nope'" in str(failure(client_of(model="claude-nope")))
 
@@ -751,6 +975,8 @@ def test_the_key_is_read_anew_for_each_call(
 ) -> None:
     messages_server.key = None
     client = client_of()
+    ask(client, a_call())
+    messages_server.requests.clear()  # the first call asked for the model's capabilities too
     ask(client, a_call())
     file = tmp_path / "key"
     file.write_text("sk-from-file\n")

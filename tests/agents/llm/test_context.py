@@ -26,11 +26,9 @@ from llmzero_ray.agents.llm.context import (
     stop_context,
 )
 from llmzero_ray.agents.llm.context_metrics import (
-    BACKGROUND_CHARS,
     FEW_POINTS,
     FEWEST,
     POINTS,
-    STEADY_CHARS,
     STEPS_SHOWN,
     UNKNOWN_SHOWN,
     describe,
@@ -47,13 +45,14 @@ from llmzero_ray.agents.llm.context_nodes import (
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.agents.llm.response_schemas import TOOLS
-from llmzero_ray.records import Diagnosis, ResumeFrom, Saving
+from llmzero_ray.records import Change, Diagnosis, FailureClass, PhaseFailure, ResumeFrom, Saving
 from llmzero_ray.records.agents import (
     AgentName,
     Answer,
     Budget,
     EarlierVerdict,
     MemoryView,
+    OfferedCheckpoint,
     ProposalRequest,
     Standing,
 )
@@ -197,31 +196,19 @@ def test_a_jump_is_reported_and_a_ramp_is_none() -> None:
     assert "jumps" not in describe(series_of(c.line(0.0, 1.0, 40, 0.01)))
 
 
-def test_constant_and_equal_metrics_are_gathered() -> None:
-    found = c.curves(20, reward=c.line(0.3, 0.6, 20, 0.02), clipfrac=[0.0] * 20, lr=[1e-3] * 20)
-    metrics = {**found.metrics, "critic/rewards/mean": found.metrics["critic/score/mean"]}
-    summary = summarise(replace(found, metrics=metrics), NOTES)
-    assert summary["steady"] == [
-        "critic/rewards/mean = critic/score/mean",
-        "actor/pg_clipfrac 0",
-        "actor/lr 0.001",
-    ]
-    assert [line.split(":")[0] for line in summary["lines"]] == ["critic/score/mean"]  # type: ignore[attr-defined]
-
-
-def test_a_long_list_of_constants_keeps_those_that_explain_and_counts_the_rest() -> None:
-    found = large_requests.long_curves(20)
-    flat = {name: (float(i),) * 20 for i, name in enumerate(sorted(found.metrics, reverse=True))}
-    summary: Any = summarise(replace(found, metrics=flat), NOTES)
-    assert summary["lines"] == summary["background"] == []
-    assert summary["steady"][0].startswith("critic/score/mean ")
-    shown = {line.split()[0] for line in summary["steady"][:-1]}
-    assert {name for name in flat if name in NOTES and NOTES[name].level == "diagnostic"} <= shown
-    assert sum(len(line) + 2 for line in summary["steady"][:-1]) <= STEADY_CHARS
-    counters = {n for n in flat if n.startswith(("val-core/", "training/epoch"))}
-    assert summary["steady"][-1] == (
-        f"and {len(flat) - len(counters) - 1 - len(shown)} more, which are background"
+def test_constant_and_equal_metrics_are_left_out_but_for_those_that_say_something() -> None:
+    found = c.curves(
+        20, reward=c.line(0.3, 0.6, 20, 0.02), kl=[0.0] * 20, clipfrac=[0.0] * 20, lr=[1e-3] * 20
     )
+    metrics = {**found.metrics, "critic/rewards/mean": found.metrics["critic/score/mean"]}
+    summary = summarise(replace(found, metrics={**metrics, "response_length/max": (24.0,) * 20}), NOTES)
+    assert [line.split(":")[0] for line in summary["lines"]] == [
+        "critic/score/mean",
+        "actor/kl_loss",
+        "response_length/max",
+    ]
+    assert summary["lines"][1:] == ["actor/kl_loss: 0 at every step", "response_length/max: 24 at every step"]
+    assert [line.split(" ")[0] for line in summary["courses"]] == ["critic/score/mean"]
 
 
 def test_steps_that_were_not_finite_are_named() -> None:
@@ -229,25 +216,20 @@ def test_steps_that_were_not_finite_are_named() -> None:
     for i in (3, 4, 5, 9):
         values[i] = math.nan
     found = Curves(steps=tuple(range(1, 13)), metrics={"actor/grad_norm": tuple(values)})
-    assert summarise(found, NOTES)["lines"][0].endswith("; not finite at steps 4-6, 10")  # type: ignore[index]
+    assert summarise(found, NOTES)["lines"][0].endswith("; not finite at steps 4-6, 10")
     dead = replace(found, metrics={"actor/grad_norm": (math.nan,) * 12})
     assert summarise(dead, NOTES)["lines"] == ["actor/grad_norm: not finite at any step"]
 
 
-def test_every_known_metric_of_a_real_phase_is_shown_or_counted_and_verls_counters_are_not() -> None:
+def test_every_metric_that_explains_a_real_phase_is_shown_and_no_background_one() -> None:
     found = large_requests.long_curves()
-    summary: dict[str, Any] = summarise(found, NOTES)
-    names = {re.split(r"[: ]", line)[0] for key in ("lines", "background", "steady") for line in summary[key]}
-    counted = int(summary["background"][-1].split()[1])
-    hidden = {n for n in found.metrics if n.startswith("val-core/")} | {
-        "training/epoch",
-        "training/global_step",
-    }
-    assert not hidden & names
-    missing = set(found.metrics) - hidden - names
-    assert len(missing) == counted
-    assert all(NOTES.get(name) is None or NOTES[name].level == "background" for name in missing)
-    assert sum(len(line) + 2 for line in summary["background"][:-1]) <= BACKGROUND_CHARS
+    summary = summarise(found, NOTES, hidden=("timing_s/step",))
+    names = {line.partition(":")[0] for line in summary["lines"]}
+    explains = {n for n in found.metrics if n in NOTES and NOTES[n].level != "background"}
+    equal = {"critic/advantages/min"}
+    assert explains - {"timing_s/step"} - equal <= names
+    assert not [n for n in names if n in NOTES and NOTES[n].level == "background"]
+    assert "timing_s/step" not in names
 
 
 def test_unknown_metrics_are_bounded_and_their_names_are_harmless() -> None:
@@ -324,7 +306,8 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
         f"- node {10 + i} (evolve, early stopped, 60 steps)" for i in range(5)
     ]
     assert all(
-        re.search(r": lr 0.0001 -> .* => (best 0\.3[78]\d@\d+, last )?0\.3[78]\d@60$", line) for line in tried
+        re.search(r": lr 0.0001 -> .* => (best 0\.3[78]\d@\d+, last )?0\.3[78]\d@60; reward .*; KL .*$", line)
+        for line in tried
     )
     assert "The best is node 12 with 0.385; the base model scores 0.309." in text
     assert "at batch_size 96 that is 52 steps per epoch" in text
@@ -459,7 +442,7 @@ def test_the_context_of_a_forced_fresh_start_has_no_checkpoints() -> None:
     assert request.checkpoints
     context = proposer_context(request, KNOWLEDGE)
     assert context["checkpoints"] == []
-    assert context["path"] == []
+    assert context["said_before"] == []
     text = user_text("proposer", context)
     assert "forced to start from the base model: resume_from is null" in text
     assert "checkpoint" not in text.lower()
@@ -493,6 +476,76 @@ def test_the_list_of_checkpoints_stays_short(n_nodes: int) -> None:
     assert len(lines) == n_nodes
     assert all(line.count(": ") <= FEW_POINTS + 2 for line in lines)
     assert all("saved steps 1 to 120 (" in line and ", 120: 0." in line for line in lines)
+
+
+def test_checkpoints_stand_beside_the_best_one_with_paired_differences_and_ties() -> None:
+    def saved(node: int, step: int, score: float, to_best: tuple[float, float] | None) -> OfferedCheckpoint:
+        return OfferedCheckpoint(node=node, step=step, global_step=step, val_score=score, to_best=to_best)
+
+    offered = (
+        saved(1, 10, 0.527, (-0.087, 0.018)),
+        saved(2, 10, 0.614, None),
+        saved(2, 16, 0.577, (-0.037, 0.012)),
+        saved(3, 15, 0.608, (-0.006, 0.014)),
+    )
+    lines = checkpoint_lines(offered)
+    assert lines[1].endswith("validation 10: 0.614, 16: 0.577 (-0.037 ± 0.012)")
+    best = "best is node 2 step 10 (0.614), ± one error; "
+    assert lines[-1] == f"{best}within two errors of it, a tie: node 3 step 15"
+    assert checkpoint_lines(offered[:3])[-1] == f"{best}no other ties with it"
+    request = replace(large_requests.proposal_request(), checkpoints=offered)
+    assert "In brackets the paired difference to the best of them." in user_text(
+        "proposer", proposer_context(request, KNOWLEDGE)
+    )
+
+
+def test_a_checkpoint_of_another_branch_has_the_configuration_that_its_changes_apply_to() -> None:
+    request = large_requests.proposal_request()
+    best = request.best
+    assert best is not None and best.node not in {view.node for view in request.path}
+    best = replace(best, hyperparameters=hp.complete(c.PRACTITIONER, {"lr": 2e-5, "n": 16}))
+    offered = (*request.checkpoints, *c.checkpoints(best, every=5))
+    request = replace(request, checkpoints=offered, best=best)
+    start = ResumeFrom(node=best.node, step=60)
+    text = user_text("proposer", proposer_context(request, KNOWLEDGE))
+    shown = hp.normalize(shown_configuration(text, start, request))
+    assert request.base(start) == best.hyperparameters
+    assert hp.diff(best.hyperparameters, shown) == {}
+    assert f"- node {best.node}: saved steps 5 to 60 by 5 " in text
+
+
+@pytest.mark.parametrize(
+    ("budget", "failure", "shown"),
+    [
+        (Budget(runs=3), None, set()),
+        (Budget(gpu_hours=3.0), None, {"timing_s/step"}),
+        (Budget(runs=3), "oom", {"actor/perf/max_memory_reserved_gb"}),
+        (Budget(runs=3), "nan", set()),
+    ],
+)
+def test_time_and_memory_are_shown_where_they_bind(
+    budget: Budget, failure: FailureClass | None, shown: set[str]
+) -> None:
+    request = large_requests.proposal_request()
+    elsewhere = tuple(replace(view, failure=None) for view in request.tree)
+    if failure is not None:
+        lost = PhaseFailure(node=elsewhere[-1].node, failure_class=failure, cause="", log_tail="")
+        elsewhere = (*elsewhere[:-1], replace(elsewhere[-1], failure=lost))
+    context = proposer_context(replace(request, tree=elsewhere, budget=budget), KNOWLEDGE)
+    names = {line.partition(":")[0] for line in context["metrics"]["lines"]}
+    assert names & {"timing_s/step", "actor/perf/max_memory_reserved_gb"} == shown
+
+
+def test_the_length_of_a_phase_is_limited_where_it_is_asked_for() -> None:
+    request = large_requests.proposal_request()
+    task = replace(request.task, test_freq=5, save_freq=10, max_phase_steps=77)
+    request = replace(request, task=task)
+    call = proposer_context(request, KNOWLEDGE)
+    system = PROMPTS.render("proposer", stable_context("proposer", task, KNOWLEDGE), call).system
+    stage = system.partition("## 4. Length")[2].partition("\n# ")[0]
+    assert "1 to 77" in stage and "validated every 5 steps and at its last one" in stage
+    assert "saved every 10 steps" in stage
+    assert "n_steps may be 1 to 77." in user_text("proposer", call)
 
 
 def test_changes_are_bounded() -> None:
@@ -648,6 +701,16 @@ def test_the_words_of_a_diagnosis_in_the_form_are_those_in_the_text() -> None:
     assert [re.match(r"\w+", word)[0] for word in re.split(r", (?![^(]*\))", said[1])] == json.loads(form[1])  # type: ignore[index]
 
 
+def test_a_phase_of_the_path_is_shown_with_reward_and_kl_beside_its_scores() -> None:
+    request = large_requests.proposal_request()
+    lines = [line for group in tree_groups(request) for line in group["lines"]]
+    for view in (*request.path, *request.siblings):
+        (line,) = [line for line in lines if line.startswith(f"node {view.node} (")]
+        for word, name in (("reward", "critic/score/mean"), ("KL", "actor/kl_loss")):
+            one = Series(name, view.curves.steps, view.curves.metrics[name])  # type: ignore[arg-type]
+            assert f"; {word} {number(one.first)} -> {number(one.last)}" in line
+
+
 def test_a_phase_that_fell_is_shown_with_its_best_and_its_last_score() -> None:
     request = large_requests.proposal_request()
     fell = c.node(
@@ -698,11 +761,24 @@ def test_a_diagnosis_is_shown_whole_or_cut_between_words() -> None:
         said = Diagnosis(state="plateau", summary=words * n)
         path = tuple(replace(view, diagnosis=said) for view in request.path)
         context = proposer_context(replace(request, path=path, on=path[-1]), KNOWLEDGE)
-        for text in (context["node"]["said"], *(line.partition(": ")[2] for line in context["diagnoses"])):
+        for text in (context["node"]["said"], *(line.partition(": ")[2] for line in context["said_before"])):
             kept = text.removesuffix(" ...")
             assert (words * n).startswith(kept)
             assert text == (words * n).strip() or (text.endswith(" ...") and (words * n)[len(kept)] == " ")
     assert len(context["node"]["said"]) <= SAID_ROOM
+
+
+def test_the_reasons_of_changes_are_shown_whole_for_the_phase_and_its_path() -> None:
+    request = large_requests.proposal_request()
+    why = "the KL tripled from step 13, so smaller steps should keep the reward above 0.4 at step 20"
+    changed = (Change(key=hp.canonical("lr"), old=1e-4, new=5e-5, reason=why),)
+    path = tuple(replace(view, changes=changed) for view in request.path)
+    text = user_text("proposer", proposer_context(replace(request, path=path, on=path[-1]), KNOWLEDGE))
+    assert f"\nReasons for its changes: lr: {why}\n" in text
+    before = text.partition("## Reasons along the path to it")[2].partition("\n## ")[0]
+    for view in path[:-1]:
+        assert f"- node {view.node}: lr: {why}\n" in before
+    assert f"node {path[-1].node}" not in before
 
 
 @pytest.mark.parametrize(

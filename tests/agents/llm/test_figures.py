@@ -16,6 +16,7 @@ from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.figures import composite_png, draw_figure, overlay_png
 from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.errors import AgentError
+from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS
 from llmzero_ray.plots import style
 from llmzero_ray.records.agents import NodeView, ProposalRequest, StopRequest
 from llmzero_ray.records.metrics import Curves
@@ -105,9 +106,37 @@ def test_only_panels_with_data_are_drawn(drawn: list[Any]) -> None:
         "reward (train)",
         "KL to the base model",
     ]
-    full = composite_png(PATH[0])
+    clips = replace(PATH[0], hyperparameters={**PATH[0].hyperparameters, PPO_EPOCHS: 2})
+    full = composite_png(clips)
     assert len(drawn[1].axes) == figures.MOST_PANELS
     assert size(full)[1] <= 900
+
+
+def test_panels_of_clipping_are_left_out_where_nothing_is_clipped(drawn: list[Any]) -> None:
+    for epochs in (1, 2):
+        view = replace(PATH[0], hyperparameters={**PATH[0].hyperparameters, PPO_EPOCHS: epochs})
+        composite_png(view)
+    inert, clipped = ({axes.get_title(loc="left") for axes in figure.axes} for figure in drawn)
+    assert "PPO clip fraction" in clipped and "PPO clip fraction" not in inert
+    assert "advantages" in inert
+
+
+def test_siblings_and_the_best_phase_stand_beside_the_path(drawn: list[Any]) -> None:
+    asked = large_requests.proposal_request()
+    best = replace(asked.siblings[2], node=99, base_step=30)
+    draw_figure("composite", asked, 500)
+    draw_figure("composite", replace(asked, best=best), 500)
+    draw_figure("composite", replace(asked, siblings=(), best=asked.on), 500)
+    assert [figure.axes[0].get_title(loc="left") for figure in drawn] == [
+        "validation; siblings orange, best green",
+        "validation; siblings orange, best green",
+        "validation ± 1 std. error",
+    ]
+    for figure, n_siblings, n_best in zip(drawn, (4, 5, 0), (1, 1, 0), strict=True):
+        found = colours(figure.axes[0])
+        assert (found.count(style.ORANGE), found.count(style.GREEN)) == (n_siblings, n_best)
+    (line,) = [line for line in drawn[1].axes[0].lines if line.get_color() == style.GREEN]
+    assert list(line.get_xdata()) == [30 + step for step in best.curves.val_steps]
 
 
 def test_nothing_logged_gives_no_picture() -> None:
@@ -144,7 +173,8 @@ def test_values_that_are_not_finite_leave_gaps_and_a_flat_line_its_value(drawn: 
     reward = c.line(0.2, 0.6, 20)
     reward[5] = math.nan
     reward[6] = math.inf
-    composite_png(c.node(c.curves(20, reward=reward, clipfrac=[0.0] * 20, val={10: math.nan, 20: 0.4})))
+    found = c.curves(20, reward=reward, clipfrac=[0.0] * 20, val={10: math.nan, 20: 0.4})
+    composite_png(c.node(found, {**PATH[0].hyperparameters, PPO_EPOCHS: 2}))
     clip = drawn[0].axes[-1]
     assert clip.get_title(loc="left") == "PPO clip fraction"
     assert clip.get_ylim() == (-0.01, 0.01)
@@ -153,7 +183,7 @@ def test_values_that_are_not_finite_leave_gaps_and_a_flat_line_its_value(drawn: 
 
 def test_letters_do_not_run_into_each_other_or_out_of_the_picture(drawn: list[Any]) -> None:
     big = large_requests.proposal_request()
-    composite_png(big.on, big.path)
+    draw_figure("composite", big, 500)
     composite_png(PATH[-1], PATH)
     overlay_png(running_request())
     for figure in drawn:

@@ -19,10 +19,11 @@ from llmzero_ray.agents.llm.context_budget import budget_lines, phase_cost, with
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.hyperparameters import VERL_SPACE, complete
 from llmzero_ray.hyperparameters.compute import amount, plus, step_tokens, tokens_of, tokens_so_far
+from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import ComputeLimit, TokenCost, TokenCounts
-from llmzero_ray.records.agents import Budget, NodeView
-from llmzero_ray.records.metrics import PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves
+from llmzero_ray.records.agents import Budget, NodeView, ProposalRequest
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves, series
 from tests.agents import curves as c
 from tests.agents.llm import large_requests
 
@@ -96,14 +97,71 @@ def test_a_rest_below_two_steps_is_said_to_be_one(amount_left: float) -> None:
     assert expected[int(amount_left // 4e4)] in said
 
 
-def test_what_a_step_grows_with_and_what_does_not_fit_are_said() -> None:
-    lines = budget_lines(Budget(compute=LEFT, whole_compute=WHOLE), priced(phase(), val_tokens=8e4), 10, 1)
+def test_a_planned_step_is_priced_as_it_would_be_charged_with_each_factor_named() -> None:
+    view = phase(batch=32, mini_batch=32, ppo_epochs=1)
+    lines = budget_lines(Budget(compute=LEFT, whole_compute=WHOLE), replace(view, val_tokens=8e4), 10, 1)
     text = "\n".join(lines)
-    assert "batch_size x n x tokens" in text and "which ppo_epochs multiplies" in text
-    assert "50% of it for sampling answers and 50% for training" in text
-    assert "answers had 24.5 tokens and prompts 40" in text
-    assert "a validation costs as much as 1 of these steps" in text
+    formula = re.search(
+        r"price of a step = batch_size (\d+) x n (\d+) x \(answer ([\d.]+) x ([\d.]+) for sampling \+ "
+        r"ppo_epochs (\d+) x \(answer ([\d.]+) \+ prompt ([\d.]+)\) x ([\d.]+) for training\)",
+        text,
+    )
+    assert formula is not None
+    batch, n, answer, rollout, epochs, again, prompt, trained = map(float, formula.groups())
+    means = {LENGTH: 24.5, PROMPT_LENGTH: 40.0}
+    charged = amount(tokens_of(view.hyperparameters, means), COST)
+    assert batch * n * (answer * rollout + epochs * (again + prompt) * trained) == pytest.approx(charged)
+    planned = {
+        "as it is": charged,
+        "batch_size or n doubled": amount(
+            tokens_of(phase(batch=64, mini_batch=64).hyperparameters, means), COST
+        ),
+        "ppo_epochs 2": amount(
+            tokens_of(phase(batch=32, mini_batch=32, ppo_epochs=2).hyperparameters, means), COST
+        ),
+        "answers twice as long": amount(tokens_of(view.hyperparameters, {**means, LENGTH: 49.0}), COST),
+    }
+    for name, step in planned.items():
+        told = re.search(rf"{name} ([\d.]+)% a step \((\d+) fit\)", text)
+        assert told is not None, name
+        assert float(told[1]) == pytest.approx(100 * step / WHOLE, rel=0.01)
+        assert int(told[2]) == int(LEFT.amount // step)
+    ten = re.search(
+        r"; 10 steps as it is cost ([\d.]+)%; a validation costs as much as ([\d.]+) of them", text
+    )
+    assert ten is not None
+    assert float(ten[1]) == pytest.approx(1000 * charged / WHOLE, rel=0.01)
+    assert float(ten[2]) == pytest.approx(8e4 * COST.rollout / charged, rel=0.01)
     assert "not refused: it is cut" in text
+
+
+@pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])
+def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) -> None:
+    budget = Budget(compute=replace(LEFT, amount=4e4 * steps_left), whole_compute=WHOLE)
+    text = "\n".join(budget_lines(budget, priced(phase()), 10, 1))
+    assert ("a phase of 10 steps as it is does not fit any more: this may be the last one" in text) == said
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2])
+def test_forced_fresh_starts_are_said_to_draw_on_the_budget(share: float) -> None:
+    lines = budget_lines(Budget(runs=5, fresh_share=share), phase(), 10, 1)
+    line = "forced fresh starts, 20% of the runs at least, draw on the same limits"
+    assert (line in lines) == (share > 0)
+    assert line not in budget_lines(Budget(runs=0, fresh_share=share), phase(), 10, 1)
+
+
+def test_every_recorded_phase_is_priced_where_its_lengths_were_logged() -> None:
+    budget = Budget(compute=LEFT, whole_compute=WHOLE)
+    asked = [case.request for case in read_cases(RECORDED) if case.agent == "proposer"]
+    priced_ones = 0
+    for request in asked:
+        assert isinstance(request, ProposalRequest)
+        lines = proposer_context(replace(request, budget=budget), PROMPTS.knowledge)["budget"]
+        told = sum(line.startswith("price of a step = batch_size ") for line in lines)
+        logged = len(series(request.on.curves, LENGTH)) > 0
+        assert told == logged
+        priced_ones += logged
+    assert 10 < priced_ones < len(asked)
 
 
 def test_a_phase_without_steps_has_no_price_and_the_share_is_said_all_the_same() -> None:

@@ -195,6 +195,7 @@ def test_a_start_from_the_base_model_changes_the_default_recipe(lab: Callable[..
 
 def test_every_decision_stands_in_one_conversation_whose_end_is_cached(lab: Callable[..., Lab]) -> None:
     it = lab()
+    it.server.offers(MODEL, thinking=("adaptive", "between_tools"), structured_outputs=True)
     it.server.play([submit(), use("decide_run", decision="STOP", reason="0.31 against 0.47"), submit()])
     it.agents.proposer.propose(request_with())
     verdict = it.agents.early_stopper.judge(stop_request())
@@ -206,7 +207,7 @@ def test_every_decision_stands_in_one_conversation_whose_end_is_cached(lab: Call
     assert turns[2]["content"][0]["content"] == "Taken."
     assert "trains: step" in turns[2]["content"][1]["text"]
     assert turns[4]["content"][1]["text"].startswith("# The next run (node 31)")
-    assert turns[4]["content"][1]["cache_control"] == {"type": "ephemeral"}
+    assert turns[4]["content"][1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     body = it.server.messages[-1].body
     assert [tool["name"] for tool in body["tools"]] == list(TOOLS)
     assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}  # it thinks first

@@ -1,0 +1,129 @@
+"""Capabilities of a model: as the models endpoint states them, less what the server has refused.
+
+Names of models decide nothing. A server that states nothing is asked without thinking, through a forced tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmzero_ray.agents.llm.settings import MIN_THINKING_BUDGET, LlmSettings, Thinking
+
+_QUIET: tuple[Thinking, ...] = ("disabled", "between_tools")
+"""Thinking types that turn thinking off before an answer, in order of preference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a model accepts. A field is None if its server does not say."""
+
+    thinking: frozenset[str] | None = None
+    """Thinking types. Empty if the model does not think."""
+    effort: frozenset[str] | None = None
+    """Levels of effort. Empty if the model has none."""
+    structured_outputs: bool | None = None
+    images: bool | None = None
+    max_tokens: int | None = None
+    """Largest `max_tokens` of a request."""
+    forced_tool: bool = True
+    """Whether a tool may be required by name. No endpoint states it; a refusal teaches it."""
+    cache_ttl: bool = True
+    """Whether a cache mark may have a time to live. No endpoint states it; a refusal teaches it."""
+
+    def applied_to(self, settings: LlmSettings) -> LlmSettings:
+        """The settings of a request: what the user left open is chosen, and what the model lacks is left
+        out."""
+        types, effort = self.thinking, settings.effort
+        if self.effort is not None and effort not in self.effort:
+            effort = None
+        room = settings.thinking_budget or settings.thinking_room
+        if self.max_tokens is not None:
+            room = min(room, self.max_tokens // 2)
+        thinking = settings.thinking
+        if thinking is None and settings.thinking_budget is not None:
+            thinking = "adaptive" if types and "enabled" not in types and "adaptive" in types else "enabled"
+        elif thinking is None:
+            thinking = _default_thinking(types or frozenset(), settings.thinks_by_default)
+        if thinking == "enabled" and room < MIN_THINKING_BUDGET:
+            thinking = None
+        thinks = thinking in ("enabled", "adaptive")
+        return settings.model_copy(
+            update={
+                "thinking": thinking,
+                "thinking_budget": (room or None) if thinks else None,
+                "thinking_room": 0,
+                "effort": effort,
+                "max_output": self.max_tokens,
+                "cache": settings.cache if self.cache_ttl or settings.cache is None else "5m",
+            }
+        )
+
+    def without_refused(
+        self, settings: LlmSettings, body: Mapping[str, Any], reason: str
+    ) -> Capabilities | None:
+        """Capabilities after the server has refused the request `body` for `reason`. None if the refusal
+        names nothing that can be left out."""
+        forced = body.get("tool_choice", {}).get("type") in ("tool", "any")
+        if forced and "tool_choice" in reason:
+            return replace(self, forced_tool=False)
+        if "format" in body.get("output_config", {}) and ("output_config" in reason or "format" in reason):
+            return replace(self, structured_outputs=None)
+        if settings.cache == "1h" and self.cache_ttl and ("cache_control" in reason or "ttl" in reason):
+            return replace(self, cache_ttl=False)
+        if self.thinking and settings.thinking_type is None and "thinking" in reason.lower():
+            return replace(self, thinking=None)
+        return None
+
+
+def stated_capabilities(body: bytes) -> Capabilities | None:
+    """Capabilities in the body of `GET /v1/models/{id}`; None if another endpoint answered. A field of the
+    wrong shape counts as not stated."""
+    model = model_object(body)
+    if model is None:
+        return None
+    stated = _mapping(model.get("capabilities"))
+    most = model.get("max_tokens")
+    return Capabilities(
+        thinking=_supported_names(stated.get("thinking"), "types"),
+        effort=_supported_names(stated.get("effort")),
+        structured_outputs=_is_supported(stated.get("structured_outputs")),
+        images=_is_supported(stated.get("image_input")),
+        max_tokens=most if isinstance(most, int) and not isinstance(most, bool) and most > 0 else None,
+    )
+
+
+def model_object(body: bytes) -> Mapping[str, Any] | None:
+    """The object that describes a model, or None if the body is something else."""
+    try:
+        model = json.loads(body)
+    except ValueError:
+        return None
+    return model if isinstance(model, dict) and model.get("type") == "model" else None
+
+
+def _default_thinking(types: frozenset[str], thinks: bool) -> Thinking | None:
+    """Thinking type for an agent that should think, or should not. A model that cannot be kept from thinking
+    thinks adaptively."""
+    order: tuple[Thinking, ...] = ("adaptive", "enabled") if thinks else (*_QUIET, "adaptive")
+    return next((one for one in order if one in types), None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _is_supported(value: Any) -> bool | None:
+    supported = _mapping(value).get("supported")
+    return supported if isinstance(supported, bool) else None
+
+
+def _supported_names(value: Any, inner: str = "") -> frozenset[str] | None:
+    """Names of the supported parts of a capability. None if it is not stated."""
+    supported = _is_supported(value)
+    if supported is None:
+        return None
+    parts = _mapping(value.get(inner)) if inner else value
+    return frozenset(name for name, part in parts.items() if supported and _is_supported(part))
