@@ -4,7 +4,7 @@
 # VENV         the virtual environment; every target but `clean` installs it when needed
 # TORCH_INDEX  where torch's CPU build comes from when pip's own indexes have none
 # MARKS        which tests `make test` runs
-# GPU_PYTHON   the Python of `make test-gpu`: that of the image, or of requirements/README.md, One GPU
+# GPU_PYTHON   the Python of `make test-gpu`: that of the image, or of docs/install.md, One GPU
 
 SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -51,7 +51,7 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
 
-# Not in VENV, whose lock is for machines without a GPU. docs/operate.md says what each test proves.
+# Not in VENV, whose lock is for machines without a GPU. docs/gpu.md says what each test proves.
 test-gpu:
 	$(GPU_PYTHON) -m pytest -m gpu -s -v tests/gpu
 

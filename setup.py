@@ -14,6 +14,7 @@ setup(
         *(f"llmzero_ray.{name}" for name in find_packages(include=MOUNTED)),
         "llmzero_ray.configs",
         "llmzero_ray.configs.compare",
+        "llmzero_ray.configs.tasks",
         "llmzero_ray.configs.warm_start",
     ]
 )

@@ -32,10 +32,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "configuration.md": configuration(),
         "commands.md": commands(),
         "security.md": (ROOT / "SECURITY.md").read_text(),
+        "coding_agents.md": (ROOT / "AGENTS.md")
+        .read_text()
+        .replace("docs/concepts.md", "[Concepts](concepts.md)"),
+        "llms.txt": "\n".join(_listed(config.nav or [], config.site_name)) + "\n",
     }
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def _listed(nav: list[Any], title: str) -> Iterator[str]:
+    """The lines of llms.txt: each page of the site with its path."""
+    yield f"# {title}"
+    for entry in nav:
+        for name, page in entry.items():
+            if isinstance(page, str):
+                yield f"- [{name}]({page.removesuffix('.md')}.html)"
+            else:
+                yield from ("", f"## {name}", *list(_listed(page, ""))[1:])
 
 
 # --- the configuration --------------------------------------------------------------------------------------

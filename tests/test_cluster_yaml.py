@@ -1,5 +1,5 @@
 """cluster.yaml and deploy/cluster-onprem.yaml are files that Ray accepts; their image has the versions that
-pyproject.toml and the lock name, and the commands of docs/operate.md name files that exist.
+pyproject.toml and the lock name, and the commands of docs/cluster.md name files that exist.
 
 Not checked: EC2's own fields and the commands; they need AWS.
 """
@@ -184,9 +184,8 @@ def test_a_node_of_other_versions_says_which(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_commands_for_clusters_in_the_documentation_name_files_that_exist() -> None:
-    page = (ROOT / "docs" / "operate.md").read_text()
-    section = page[page.index("## On a cluster") : page.index("## Before it runs")]
-    named = set(re.findall(r"(?:deploy|jobs/configs)/[\w./-]*\w|cluster\.yaml", section))
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    named = set(re.findall(r"(?:deploy|jobs/configs)/[\w./-]*\w|cluster\.yaml", page))
     assert {"cluster.yaml", "deploy/cluster-onprem.yaml", "deploy/Dockerfile"} <= named
     assert {"deploy/k8s/raycluster.yaml", "deploy/k8s/rayjob.yaml"} <= named
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []

@@ -308,8 +308,8 @@ ONE_GPU = "Without a container, on Linux x86_64 with Python 3.12"
 
 
 def install_lines() -> str:
-    """The commands of requirements/README.md for a machine with one GPU."""
-    text = (ROOT / "requirements" / "README.md").read_text()
+    """The commands of docs/install.md for a machine with one GPU."""
+    text = (ROOT / "docs" / "install.md").read_text()
     return text[text.index(ONE_GPU) :].split("\n\n")[1]
 
 

@@ -10,7 +10,7 @@ import yaml
 from mkdocs.config import load_config as load_site
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config import SearchConfig, hub_model, load_config, presets
 from llmzero_ray.config.schedule import read_schedule
 from llmzero_ray.config.yaml_text import load_file
 from llmzero_ray.hyperparameters import normalize
@@ -74,8 +74,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "deploy/k8s": load_manifest,
     "jobs/configs": load_config,
     "jobs/configs/compare": compared,
+    "jobs/configs/tasks": load_task_file,
     "jobs/configs/warm_start": load_sft,
-    "jobs/examples/one_gpu": load_task_file,
     "llmzero_ray/config/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
     "llmzero_ray/config/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
     "llmzero_ray/config/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),
@@ -92,6 +92,14 @@ def shipped() -> list[Path]:
 def test_every_shipped_yaml_is_accepted_by_its_reader(path: Path) -> None:
     assert str(path.parent) in READERS, f"{path}: name its reader here"
     READERS[str(path.parent)](ROOT / path)
+
+
+def test_a_shipped_task_is_found_by_its_name_and_the_presets_for_one_gpu_train_on_it() -> None:
+    task = load_task_file(str(presets.path_of("gsm_symbolic")))
+    for name in ("one_gpu", "one_gpu_40gb", "one_gpu_80gb"):
+        config = load_config(name)
+        assert config.task.dir == str(Path.cwd() / task.dir)
+        assert hub_model(str(config.model.path))[0] is not None
 
 
 def test_the_papers_setting_tells_agents_what_the_paper_does_and_no_conclusions() -> None:

@@ -1,5 +1,5 @@
-"""The shipped configurations, by name: `qwen3_4b` is jobs/configs/qwen3_4b.yaml, in a wheel a file inside
-it."""
+"""The shipped configurations and tasks, by name: `qwen3_4b` is jobs/configs/qwen3_4b.yaml and `gsm_symbolic`
+jobs/configs/tasks/gsm_symbolic.yaml; in a wheel they are files inside it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def names() -> list[str]:
 
 
 def path_of(file_or_name: str) -> Path:
-    """The file that is meant: one that exists comes first, then a shipped configuration of that name."""
+    """The file that is meant: one that exists comes first, then a shipped configuration or task of that name."""
     given = Path(file_or_name)
     if given.exists() or given.suffix == ".yaml" or ".." in given.parts or given.is_absolute():
         return given
-    shipped = folder() / f"{file_or_name}.yaml"
-    return shipped if shipped.is_file() else given
+    shipped = (folder() / f"{file_or_name}.yaml", folder() / "tasks" / f"{file_or_name}.yaml")
+    return next((path for path in shipped if path.is_file()), given)

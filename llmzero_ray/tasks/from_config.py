@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmzero_ray.config import SearchConfig
+from llmzero_ray.config import SearchConfig, presets
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.prepared.directory import Progress, no_progress
@@ -78,7 +78,7 @@ def prepare_task_file(
     progress: Progress = no_progress,
     ray_shares: int | None = None,
 ) -> Summary:
-    """The task of a task.yaml, made where it is not there yet, and what was found in its data; `settings`
+    """The task of a task.yaml or of a shipped one by its name, made where it is not there yet, and what was found in its data; `settings`
     replace keys of the file. `ray_shares` as in `prepare_source`.
 
     Raises:
@@ -88,9 +88,10 @@ def prepare_task_file(
     """
     from llmzero_ray.tasks.sources.prepare import prepare_source
 
+    path = presets.path_of(str(path))
     task = load_task_file(str(path), settings)
     summary = prepare_source(task, progress=progress, ray_shares=ray_shares)
-    _copy_description(Path(path).absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
+    _copy_description(path.absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
     return summary
 
 

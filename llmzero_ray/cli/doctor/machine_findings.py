@@ -85,7 +85,7 @@ def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
         if used:
             busy.append(f"{label}: {len(used)} GPU(s) with up to {max(used) / 1024:.1f} GiB in use")
     if problems:
-        todo = "update the driver, install flash-attn (requirements/README.md), or leave the machine out"
+        todo = "update the driver, install flash-attn (docs/install.md), or leave the machine out"
         return CheckFinding("FAIL", first_few(problems), todo)
     if busy:
         return CheckFinding("warn", first_few(busy), "end what runs there: nvidia-smi names the processes")

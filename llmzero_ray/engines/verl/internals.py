@@ -223,14 +223,14 @@ def check_versions(platform: str, *, flash_attention: bool = True) -> None:
     _check_version("verl", (VERL_VERSION,), "pip install verl==" + VERL_VERSION)
     allowed = VLLM_VERSIONS[platform]
     _check_version(
-        "vllm", allowed, "see requirements/README.md: the CPU lock file here, VeRL's container image on GPUs"
+        "vllm", allowed, "see docs/install.md: the CPU lock file here, VeRL's container image on GPUs"
     )
     if platform == "cpu":
         _check_library(VLLM_CPU_LIBRARY)
     else:
         if flash_attention:
             remedy = f"Or train with torch's attention: engine.overrides: {{+{ATTENTION_KEY}: sdpa}}"
-            place = "see requirements/README.md, One GPU; VeRL's image has it"
+            place = "see docs/install.md, One GPU; VeRL's image has it"
             _check_version("flash-attn", FLASH_ATTN_VERSIONS, f"{place}. {remedy}")
         driver, cuda = driver_version(), cuda_version()
         if driver and cuda and (problem := driver_problem(driver, cuda)):

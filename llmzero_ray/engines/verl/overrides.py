@@ -283,7 +283,7 @@ def config_dir() -> Path:
     found = importlib.util.find_spec("verl")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
-            "VeRL is not installed in this environment; install the `verl` extra (docs/operate.md)"
+            "VeRL is not installed in this environment; install the `verl` extra (docs/install.md)"
         )
     return Path(next(iter(found.submodule_search_locations))) / "trainer" / "config"
 
