@@ -22,7 +22,7 @@ def names() -> list[str]:
 
 
 def path_of(file_or_name: str) -> Path:
-    """The file that is meant: one that exists comes first, then a shipped configuration or task of that name."""
+    """The file that is meant: one that exists, else a shipped configuration or task of that name."""
     given = Path(file_or_name)
     if given.exists() or given.suffix == ".yaml" or ".." in given.parts or given.is_absolute():
         return given

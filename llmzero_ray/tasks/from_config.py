@@ -78,8 +78,10 @@ def prepare_task_file(
     progress: Progress = no_progress,
     ray_shares: int | None = None,
 ) -> Summary:
-    """The task of a task.yaml or of a shipped one by its name, made where it is not there yet, and what was found in its data; `settings`
-    replace keys of the file. `ray_shares` as in `prepare_source`.
+    """The task of a task.yaml, or of a shipped one by its name, and what was found in its data.
+
+    It is made where it is not there yet; `settings` replace keys of the file. `ray_shares` as in
+    `prepare_source`.
 
     Raises:
         ConfigError: the file is wrong.
