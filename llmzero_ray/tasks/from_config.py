@@ -78,8 +78,8 @@ def prepare_task_file(
     progress: Progress = no_progress,
     ray_shares: int | None = None,
 ) -> Summary:
-    """The task of a task.yaml, made where it is not there yet, and what was found in its data; `settings`
-    replace keys of the file. `ray_shares` as in `prepare_source`.
+    """Task of a task.yaml, made first if it does not exist, and a summary of its data. `settings` replace
+    keys of the file. `ray_shares` as in `prepare_source`.
 
     Raises:
         ConfigError: the file is wrong.
