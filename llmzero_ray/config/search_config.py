@@ -8,6 +8,7 @@ with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbe
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,8 @@ from llmzero_ray.config.yaml_text import (
     validated,
 )
 from llmzero_ray.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 """`OWNER/NAME`, as the Hugging Face Hub names models."""
@@ -72,6 +75,8 @@ REMOVED = {
     "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
 }
 """Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
+RENAMED: dict[str, str] = {}
+"""Setting, or `setting: value`, of version 0.1 -> its name now. Version 0.2 takes both."""
 
 
 def hub_model(path: str) -> tuple[str | None, str | None]:
@@ -766,11 +771,12 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
     gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _removed(data)]
     if gone:
         raise ConfigError("\n".join(gone))
-    return validated(SearchConfig, data, source)
+    return validated(SearchConfig, _with_new_names(data, source), source)
 
 
 def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
-    """`parse_config` for a configuration that a search wrote itself. Settings in `REMOVED` are dropped.
+    """`parse_config` for a configuration that a search wrote itself. Settings in `REMOVED` are dropped; those
+    in `RENAMED` are taken without a note.
 
     Raises:
         ConfigError: everything else that is wrong, one line each.
@@ -779,18 +785,46 @@ def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
     for name in _removed(kept):
         block, _, key = name.partition(": ")[0].partition(".")
         del kept[block][key]
-    return validated(SearchConfig, kept, source)
+    return validated(SearchConfig, _with_new_names(kept), source)
 
 
 def _removed(data: Mapping[str, Any]) -> list[str]:
     """The names in `REMOVED` that the data of a configuration holds."""
+    return _held(REMOVED, data)
+
+
+def _held(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:
+    """The names, each a setting or `setting: value`, that the data of a configuration holds."""
     flat = {
         f"{block}.{key}": value
         for block, values in data.items()
         if isinstance(values, Mapping)
         for key, value in values.items()
     }
-    return [name for name in REMOVED if name in flat or any(name == f"{k}: {v}" for k, v in flat.items())]
+    return [name for name in names if name in flat or any(name == f"{k}: {v}" for k, v in flat.items())]
+
+
+def _with_new_names(data: Mapping[str, Any], source: str | None = None) -> dict[str, Any]:
+    """The data of a configuration with the names in `RENAMED` replaced by the new ones. `source` opens a note
+    about each; None gives no notes. A setting under both names keeps both, so that the old one is refused."""
+    held = _held(RENAMED, data)
+    found = copy.deepcopy(dict(data)) if held else dict(data)
+    for old in held:
+        block, _, rest = RENAMED[old].partition(".")
+        key, _, value = rest.partition(": ")
+        if value:
+            found[block][key] = value
+        elif key not in found[block]:
+            found[block][key] = found[block].pop(old.partition(".")[2])
+        if source is not None:
+            _note_new_name(old, source)
+    return found
+
+
+def _note_new_name(old: str, source: str) -> None:
+    logger.warning(
+        "%s: %s is called %s since 0.2. Rename it: 0.3 refuses the old name.", source, old, RENAMED[old]
+    )
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
@@ -808,6 +842,9 @@ def set_key(data: dict[str, Any], key: str, value: Any) -> None:
     Raises:
         ConfigError: a key on the way holds a value that has no keys.
     """
+    if key in RENAMED:
+        _note_new_name(key, "a setting")
+        key = RENAMED[key]
     parts = key.split(".")
     # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
     for i, part in enumerate(parts[:-1]):
@@ -823,7 +860,7 @@ def change_settings(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: a key on the way holds a value that has no keys.
     """
-    for key, value in settings.items():
+    for key, value in _with_new_names(settings, "the settings").items():
         known = data.get(key)
         nested = isinstance(value, Mapping) and isinstance(known, Mapping)
         set_key(data, key, _merged(known, value) if nested else value)

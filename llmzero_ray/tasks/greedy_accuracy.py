@@ -13,11 +13,11 @@ from llmzero_ray.tasks.rewards.marked_answer import compute_score
 from llmzero_ray.tasks.tiny_model import chat_prompt
 
 _BATCH = 512
-"""Responses that are generated together."""
+"""Batch size of generation, in responses."""
 
 
 def greedy_accuracy(model: Any, tokenizer: Any, problems: Sequence[Problem], max_new_tokens: int) -> float:
-    """Share of `problems` in [0, 1] whose greedy response scores 1."""
+    """Fraction of `problems`, in [0, 1], whose greedy response scores 1."""
     n_right = 0
     for start in range(0, len(problems), _BATCH):
         batch = problems[start : start + _BATCH]

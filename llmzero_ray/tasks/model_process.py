@@ -35,7 +35,7 @@ _ENVIRONMENT = {
 }
 _STDERR_TAIL = 2000
 _MAX_MICRO_BATCH = 32
-"""Responses that pass the model together: a batch is cut by length, which saves half of the padding."""
+"""Largest micro-batch, in responses. Batches are cut by length, which saves half of the padding."""
 
 OnStep = Callable[[int, float], None]
 """Called after every training step with its number, counted from 1, and its mean loss per response token."""
@@ -52,14 +52,14 @@ class ModelRequest:
     demonstrations: tuple[tuple[str, str], ...]
     """(prompt, response) to imitate."""
     problems: tuple[Problem, ...]
-    """To measure greedy accuracy on."""
+    """Problems on which greedy accuracy is measured."""
     prompts: tuple[str, ...]
     """All prompts of the task, to find the longest one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MadeModel:
-    """What came out."""
+    """Result of the training."""
 
     params: int
     greedy_accuracy: float
@@ -196,7 +196,7 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
 
 
 def _arguments(request: ModelRequest, directory: Path) -> Any:
-    """The family's numbers; micro-batches as large as they may be and divide the batch."""
+    """Training settings from the family's numbers, with the largest micro-batch that divides the batch."""
     from llmzero_ray.tasks.sft.trainer import training_arguments
 
     recipe = request.warm_start

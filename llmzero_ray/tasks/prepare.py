@@ -40,7 +40,7 @@ from llmzero_ray.utils.files import text_digest
 
 _MODEL = "model"
 _DATA_DONE, _TRAINING_DONE = 0.05, 0.97
-"""Share of the whole that is finished once the splits are written, and once the model is trained."""
+"""Fraction of the work that is done once the splits are written, and once the model is trained."""
 
 
 def prepare(
@@ -109,7 +109,8 @@ class FamilyRecipe:
             raise TaskError(f"task: seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
 
     def as_dict(self) -> dict[str, Any]:
-        """All values that determine the content, flat. Equal exactly if the contents are."""
+        """All values that determine the content, flat. Two tasks have equal values exactly if their contents
+        are equal."""
         sizes = {f"n_{split}": size for split, size in self.sizes.items()}
         name, made_by = self.family.name, self.family.version
         recipe = {"format": FORMAT, "family": name, "family_version": made_by, **sizes, "seed": self.seed}

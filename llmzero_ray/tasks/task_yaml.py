@@ -17,7 +17,7 @@ from llmzero_ray.utils.plugins import registered
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"
-"""In a prompt template: the lettered options, one a line."""
+"""Placeholder in a prompt template for the lettered options, one per line."""
 _OPTIONAL = "optional"
 MAX_ROWS = 100_000
 """Maximum rows of one split."""
@@ -27,7 +27,7 @@ _KINDS = ("exact_match", "mcq", "math", "regex", "python")
 
 
 def _as_tuple(value: Any) -> Any:
-    """A tuple: a single name becomes a list of one, and YAML's lists become tuples."""
+    """Tuple type for settings. A single name becomes a tuple of one, and a YAML list becomes a tuple."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
@@ -45,10 +45,11 @@ class OwnReward(StrictModel):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that reward, such as ignore_case; see the reward's module."""
     function: str | None = Field(None, pattern=r"^.+\.py:[A-Za-z_]\w*$")
-    """For python: file, colon, function; the file is copied into the task, so it must stand alone."""
+    """For python: FILE:FUNCTION. The file is copied into the task, so it may import no other file of
+    yours."""
     gold: str | None = Field(None, pattern=r"\{answer\}")
-    """A perfect response, {answer} standing for the answer; null: known for some kinds, found out for
-    python."""
+    """A perfect response, with {answer} in place of the answer. Null: the known form of the kind; for python
+    it is found by trying."""
     allow_unsandboxed: bool = False
     """For python and rewards of a package: run the code, here and in training, even on machines that have no
     sandbox for it."""
@@ -208,13 +209,14 @@ def template_fields(template: str) -> tuple[str, ...]:
 
 
 def needed_fields(template: str) -> tuple[str, ...]:
-    """The names between braces that are nowhere optional."""
+    """Names between braces that are optional nowhere."""
     optional = {name for _, name, spec, _ in string.Formatter().parse(template) if spec == _OPTIONAL}
     return tuple(name for name in template_fields(template) if name not in optional)
 
 
 def fill_template(template: str, values: dict[str, str]) -> str:
-    """The template with its columns replaced; an optional one that is empty goes with the text before it."""
+    """Template with its columns filled in. An empty optional column is removed together with the text before
+    it."""
     return "".join(
         "" if spec == _OPTIONAL and not values[str(name)] else text + ("" if name is None else values[name])
         for text, name, spec, _ in string.Formatter().parse(template)

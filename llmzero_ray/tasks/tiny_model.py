@@ -1,8 +1,7 @@
 """Make a tiny Qwen3 from nothing: 616,512 parameters, one token per character, a two-word chat template.
 
-It is a real model to everything that loads it (transformers, PEFT, VeRL's FSDP worker, vLLM); only its size
-is not. Needs torch and transformers, imported when called.
-"""
+Everything that loads it (transformers, PEFT, VeRL's FSDP worker, vLLM) treats it as any other model. Needs
+torch and transformers, imported when called."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int) -> Any:
-    """A fresh float32 `Qwen3ForCausalLM` for this tokenizer; the caller's random state is left alone."""
+    """Untrained float32 `Qwen3ForCausalLM` for this tokenizer. The caller's random state does not change."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -83,7 +82,7 @@ def save(model: Any, tokenizer: Any, directory: Path) -> None:
 
 
 def chat_prompt(tokenizer: Any, prompt: str) -> str:
-    """The text the model sees for a user's prompt, up to where its answer begins."""
+    """Text that the model reads for a user's prompt, up to the start of its answer."""
     text: str = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from llmzero_ray.tasks.sources.summary import Summary
 
 _SHARE, _QUIET_S = 0.05, 15.0
-"""Share of the work, and seconds, after which a long step reports progress again."""
+"""Fraction of the work, and seconds, between two reports of progress."""
 
 
 def prepare(
@@ -80,7 +80,7 @@ def prepare_source_task(
 
 @contextlib.contextmanager
 def _cluster() -> Iterator[int]:
-    """The cluster that is there, joined; the number of shares in which it reads a file."""
+    """Number of shares in which the cluster, which this process joins, reads a file."""
     from llmzero_ray.tasks.sources.scan import RAY_SHARES
 
     with actors.head.disconnecting():

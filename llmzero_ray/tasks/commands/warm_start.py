@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmzero_ray.tasks.sft.job import Job
 
 _SHARE = 0.05
-"""Share of the training after which progress is reported again."""
+"""Fraction of the training between two reports of progress."""
 
 
 def warm_start(

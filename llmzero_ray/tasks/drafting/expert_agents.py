@@ -69,7 +69,7 @@ class ExpertDraftingAgents:
         user: UserChoices,
         attempts: Sequence[RewardAttempt],
     ) -> RewardSpec | None:
-        """The reward that fits the answers; None after a failed attempt.
+        """Reward that fits the answers. None after a failed attempt.
 
         Raises:
             ConfigError: `user.reward` is not a reward.

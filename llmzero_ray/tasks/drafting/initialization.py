@@ -232,7 +232,7 @@ class Initialization:
             self._post(lost_event(lost, self._config.agents.model))
 
     def _reserved(self, agent: str | None = None) -> list[Reservation]:
-        """Reservations that no call has settled."""
+        """Budget reservations that no call has settled."""
         found = [reservation for reservation, _ in open_reservations(self._events).values()]
         return [one for one in found if agent is None or one.agent == agent]
 
@@ -272,8 +272,8 @@ def check_begun(core: CoordinatorCore, root: Path, folder: Path, sentence: str) 
 
 
 def _fitted(drafted: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Drafted fields of a search.yaml within the room that the user's own fields leave: without
-    hyper-parameters that these set under another name, and no response longer than their engine allows."""
+    """Drafted fields of a search.yaml that do not conflict with the user's own: hyper-parameters that the
+    user set under another name are left out, and responses are no longer than the engine allows."""
     fields = {name: dict(value) if isinstance(value, Mapping) else value for name, value in drafted.items()}
     set_already = {canonical(key) for key in _block(_block(own, "root"), "overrides")}
     overrides = _block(_block(drafted, "root"), "overrides")
@@ -291,7 +291,7 @@ def _block(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _merged(drafted: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of two configurations, block by block; those of `own` count."""
+    """Fields of two configurations, merged block by block. Fields of `own` take precedence."""
     both = dict(drafted)
     for name, value in own.items():
         below = both.get(name)

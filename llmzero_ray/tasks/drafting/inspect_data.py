@@ -17,12 +17,12 @@ from llmzero_ray.tasks.drafting.sampling import SHORT, Sample, sample_rows, samp
 from llmzero_ray.tasks.sources.base import as_text, chat_turns, value_at
 
 MAX_OPENED = 40
-"""Data files that are sampled, at most."""
+"""Maximum data files that are sampled."""
 GROUP_OPENED = 3
-"""Files sampled of each group with the same name pattern."""
+"""Maximum files sampled of each group with the same name pattern."""
 TABLE_ROWS = 800
 _DEPTH = 2
-"""Objects within objects that are looked into."""
+"""Maximum depth of nested objects that is read."""
 FEW = 20
 """Maximum distinct values of a column that are listed, and maximum keys of an object that become columns."""
 
@@ -31,7 +31,7 @@ def inspect_data(folder: Path) -> DataProfile:
     """The profile of a folder.
 
     Raises:
-        TaskError: it is no directory, or holds no table that can be read.
+        TaskError: it is not a directory, or holds no readable table.
     """
     listing = list_files(folder)
     samples = dict(_samples(folder, listing))
@@ -70,7 +70,7 @@ def _samples(folder: Path, listing: FolderListing) -> Iterable[tuple[str, Sample
 
 
 def _spread(files: Sequence[str]) -> list[str]:
-    """The first, a middle and the last."""
+    """The first, the middle and the last file."""
     if len(files) <= GROUP_OPENED:
         return list(files)
     return [files[0], files[len(files) // 2], files[-1]]

@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\d+")
 _PREPARED = {"manifest.json", "train.parquet", "val.parquet"}
 _MAX_TEXTS = 6
 _ALIKE = 5
-"""Skipped files of one pattern that are listed individually."""
+"""Maximum skipped files of one pattern that are listed individually."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ def list_files(folder: Path) -> FolderListing:
 
 
 def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
-    """(file name, reason for skipping it, or empty if it is read)."""
+    """Pair of file name and reason for skipping it. The reason is empty if the file is read."""
     pending = [("", 0)]
     while pending:
         prefix, depth = pending.pop()

@@ -72,7 +72,7 @@ def sample_text(path: Path) -> str:
 
 
 def _head(path: Path) -> tuple[str, bool, int]:
-    """(beginning of a file, whether that is all of it, its size in bytes)."""
+    """Beginning of a file, whether that is the whole file, and its size in bytes."""
     # The file may have been replaced by a link or a pipe since it was listed.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -190,7 +190,7 @@ def _parquet(path: Path) -> Sample:
 
 
 def _bounded(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows as plain JSON values, as many as fit into `HEAD_BYTES`, at most `FILE_ROWS`."""
+    """Rows as plain JSON values: at most `FILE_ROWS`, and no more than fit into `HEAD_BYTES`."""
     room = HEAD_BYTES
     for row in islice(rows, FILE_ROWS):
         plain = json.dumps(row, default=str)

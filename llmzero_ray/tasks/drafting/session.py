@@ -1,4 +1,4 @@
-"""Who answers in one drafting: rules, or a language model with a key, a price and a cap."""
+"""Agents of one drafting run: rules, or a language model with a key, a price and a cost limit."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchCalls:
-    """What a search gives the agents that initialize it."""
+    """Services of a search for the agents that initialize it."""
 
     budget: Callable[[Price], tuple[BudgetClient, BudgetLedger]]
     """The search's budget at a price: where calls are reserved, and the ledger behind it."""
@@ -164,7 +164,7 @@ def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSes
 
 @dataclass(frozen=True, kw_only=True)
 class _AskedModel:
-    """Who answers, who pays, and who keeps the calls."""
+    """Agents, budget and call records of a language model."""
 
     client: Callable[[int, str], LlmClient]
     budget: BudgetClient

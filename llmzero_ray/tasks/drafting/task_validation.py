@@ -43,9 +43,9 @@ class TaskValidation:
     gate: tuple[tuple[str, ...], ...]
     """Table of the reward's checks, header first; empty for shipped rewards."""
     fixable: bool = True
-    """False: no other reward would change the findings."""
+    """False if no other reward would change the findings."""
     warnings: tuple[str, ...] = ()
-    """What could not be checked."""
+    """Checks that could not be made."""
 
 
 def validate_task(fields: Mapping[str, Any], spec: TaskSpec, reward: RewardSpec) -> TaskValidation:

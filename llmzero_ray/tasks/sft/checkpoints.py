@@ -25,7 +25,7 @@ from llmzero_ray.utils.files import storage_error
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 _PREFIX = "checkpoint-"
-"""transformers' name of a checkpoint, before its step."""
+"""Prefix of a checkpoint's name in transformers, before the step."""
 
 
 def newest(output: Path) -> Path | None:
@@ -39,7 +39,7 @@ def newest(output: Path) -> Path | None:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Steps that were done when it was written."""
+    """Training steps done when the checkpoint was written."""
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
@@ -60,7 +60,7 @@ def complete(output: Path, checkpoint: Path, *, kept: int) -> None:
 
 @contextlib.contextmanager
 def storage_errors(target: Path) -> Iterator[None]:
-    """Errors of the system, and of torch's writer, as those of storage.
+    """Context manager that turns errors of the system and of torch's writer into StorageError.
 
     Raises:
         StorageError: in their place.

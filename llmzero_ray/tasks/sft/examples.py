@@ -45,7 +45,7 @@ class EncodedExamples:
 
     @classmethod
     def of(cls, pairs: Sequence[Encoded]) -> EncodedExamples:
-        """These examples, in this order."""
+        """Data set of these examples, in this order."""
         import pyarrow as pa
 
         tokens = pa.array([[*prompt, *response] for prompt, response in pairs], pa.large_list(pa.int32()))
@@ -53,7 +53,7 @@ class EncodedExamples:
 
     @classmethod
     def load(cls, path: Path) -> EncodedExamples:
-        """The examples of a file that `save` wrote."""
+        """Data set from a file that `save` wrote."""
         import pyarrow.parquet as pq
 
         return cls(pq.ParquetFile(path).read())

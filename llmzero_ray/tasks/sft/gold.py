@@ -50,7 +50,7 @@ def gold_responses(manifest: Manifest, form: str | None) -> GoldResponse:
 def read_examples(
     path: str | Path, gold: GoldResponse, rationale: str | None
 ) -> tuple[list[SftExample], Counter[str]]:
-    """The examples of a split's parquet file in its order, and how many rows gave none, by reason.
+    """Examples of a split's parquet file in its order, and the number of rows without one, by reason.
 
     Raises:
         TaskError: there is no column or key of the rationale's name.
@@ -81,13 +81,14 @@ def read_examples(
 
 
 def _text(row: Mapping[str, Any], rationale: str) -> str | None:
-    """The rationale of a row, trimmed; None when it is empty."""
+    """Rationale of a row, trimmed. None if it is empty."""
     found = row[rationale] if rationale in row else (row.get("extra_info") or {}).get(rationale)
     return (str(found).strip() or None) if found is not None else None
 
 
 def _of_data_sets() -> dict[str, GoldResponse]:
-    """Right answers of the data sets whose form differs from row to row, by the module of their reward."""
+    """Functions that give right answers where the form differs from row to row, by the module of the
+    reward."""
     from llmzero_ray.tasks.sources.chemcot import ChemCoT
     from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
     from llmzero_ray.tasks.sources.reasoning_gym import GymTask

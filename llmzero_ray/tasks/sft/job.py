@@ -38,7 +38,7 @@ Say: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be trained, with everything checked that can be checked without training."""
+    """Warm start that is ready to train: everything is checked that can be checked without training."""
 
     config: SftConfig
     model: str
@@ -48,11 +48,11 @@ class Job:
     n_train: int
     n_val: int
     dropped: Mapping[str, Mapping[str, int]]
-    """Rows that are not learnt, by split and reason."""
+    """Numbers of rows left out, by split and reason."""
     result: Mapping[str, Any] | None
     """Content of RESULT if the training has already ended."""
     turn: str
-    """Whose workers may write to the output: those of the command that opened the job last."""
+    """Id of this command. Only workers of the latest command may write to the output."""
 
     @property
     def output(self) -> Path:
@@ -102,7 +102,7 @@ def open_job(config: SftConfig, say: Say) -> Job:
 
 
 def check_turn(job: Job) -> None:
-    """Return quietly while no later command has opened the job.
+    """Check that no later command has opened the job.
 
     Raises:
         StorageError: one has.
@@ -161,7 +161,7 @@ def _digest(paths: list[Path]) -> str:
 
 
 def _check_same(output: Path, identity: Mapping[str, Any]) -> None:
-    """Return quietly when the directory holds nothing, or this very warm start."""
+    """Check that the directory is empty or holds this warm start."""
     try:
         before = json.loads((output / IDENTITY).read_text(encoding="utf-8"))
     except FileNotFoundError:

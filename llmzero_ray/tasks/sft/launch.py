@@ -19,7 +19,7 @@ from llmzero_ray.utils.files import replace_file
 
 _LOOK_S = 0.5
 RAY_STATE = ".ray_train"
-"""Directory of Ray Train's own records, of no use afterwards."""
+"""Directory of Ray Train's records, which nobody needs after the training."""
 _FAILURE_LOG = "failure.log"
 _CONTROL_RETRIES = 3
 
@@ -45,7 +45,8 @@ def reserve_once(config: SftConfig, *, timeout_s: float) -> None:
 
 
 def n_fitting(config: SftConfig, machines: list[Mapping[str, float]]) -> int:
-    """Workers that idle machines could hold; a machine is its resources by Ray's names."""
+    """Number of workers that fit on idle machines. Each machine is given by its resources, under Ray's
+    names."""
     asked = _resources(config)
     return sum(min(int(held.get(name, 0) // n) for name, n in asked.items()) for held in machines)
 
@@ -143,8 +144,8 @@ def _resources(config: SftConfig) -> dict[str, float]:
 
 
 def _reported(error: BaseException, output: Path) -> LlmzeroError:
-    """This project's error behind one of Ray Train's, otherwise its last line. All of it is written to a
-    file."""
+    """This project's error that caused an error of Ray Train, or else the last line of that error. The whole
+    error is written to a file."""
     failures = getattr(error, "worker_failures", None) or {0: error}
     for found in failures.values():
         cause = getattr(found, "_base_exc", found)

@@ -104,7 +104,8 @@ def _merged(adapter: Path, base: str) -> Any:
 
 @contextlib.contextmanager
 def _whole(target: Path, base: str, rank: int) -> Iterator[Path]:
-    """A directory to fill, which gets the base model's tokenizer and its name when it is filled."""
+    """Context manager that gives a directory to fill. When it is filled, it gets the base model's tokenizer
+    and its final name."""
     from safetensors import SafetensorError
 
     if rank != 0:

@@ -18,7 +18,7 @@ LOSS, LR, GRAD_NORM, VAL_LOSS = "train/loss", "train/lr", "train/grad_norm", "va
 
 
 class ProgressWriter:
-    """The writing end, for one worker at a time.
+    """Writer of progress lines, for one worker at a time.
 
     Raises:
         StorageError: the file cannot be written.
@@ -33,20 +33,20 @@ class ProgressWriter:
             raise storage_error(directory / FILE, error) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one line, for readers to see at once."""
+        """Append one line and flush it."""
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
 
 class ProgressReader:
-    """The reading end: lines that were written after it was made."""
+    """Reader of the lines written after it was created."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self._place = self._path.stat().st_size if self._path.exists() else 0
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """New lines, whole ones only."""
+        """New complete lines."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:

@@ -22,9 +22,9 @@ from llmzero_ray.tasks.sft.examples import EncodedExamples
 from llmzero_ray.tasks.sft.progress import GRAD_NORM, LOSS, LR, VAL_LOSS
 
 IGNORED = -100
-"""Label of a token that is not scored, in transformers."""
+"""Label that transformers ignores in the loss."""
 _METRICS = {"loss": LOSS, "learning_rate": LR, "grad_norm": GRAD_NORM, "eval_token_loss": VAL_LOSS}
-"""Metrics that are reported, by transformers' names."""
+"""Reported metrics, by their names in transformers."""
 
 
 class SftTrainer(Trainer):  # type: ignore[misc]

@@ -1,5 +1,4 @@
-"""What every worker of a supervised training does, from the base model or the newest checkpoint to the
-result.
+"""Work of each worker of a supervised training, from the base model or the newest checkpoint to the result.
 
 Called on every worker in a process group that exists. Needs torch, transformers and deepspeed.
 """
@@ -31,8 +30,8 @@ _PACKAGES = ("llmzero-ray", "torch", "deepspeed", "transformers", "accelerate", 
 
 
 class JobTrainer(SftTrainer):
-    """The trainer of a job: its checkpoints are completed by a manifest, and written only while no later
-    command has taken over."""
+    """Trainer of a job. It adds a manifest to each checkpoint, and writes only while no later command has
+    taken over."""
 
     def __init__(self, job: Job, *more: Any, **named: Any) -> None:
         super().__init__(*more, **named)
@@ -59,7 +58,7 @@ def train(job: Job, rank: int, n_workers: int) -> None:
 
     Raises:
         StorageError: checkpoint or result cannot be written, or a later command has taken over.
-        TaskError: the model cannot be loaded, or takes no adapter like that.
+        TaskError: the model cannot be loaded, or the adapter does not fit it.
     """
     config, output = job.config, job.output
     report = ProgressWriter(output).write if rank == 0 else _ignore

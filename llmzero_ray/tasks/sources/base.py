@@ -1,4 +1,4 @@
-"""What a data set's rows become: examples, or rejections; and the adapter that a data set implements."""
+"""Examples and rejections made from rows, and the adapter that a data set implements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TaskExample:
     """One question, ready to become a row."""
 
     data_source: str
-    """The stratum as well: splits are shared out among data sources."""
+    """VeRL's data source. Also the stratum: each data source gets a share of each split."""
     prompt: str
     """The user's message."""
     system: str = ""
@@ -50,9 +50,9 @@ class Rejection:
     """A row that cannot be used."""
 
     reason: str
-    """Few words, the same for all rows of this kind: they are counted by it."""
+    """Short reason, the same for all rows with this defect. Rejections are counted by it."""
     detail: str
-    """Defect of this row, with the remedy."""
+    """Description of the defect in this row, and how to fix it."""
 
 
 class DatasetAdapter(Protocol):
@@ -124,12 +124,12 @@ class DatasetAdapter(Protocol):
         ...
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:
-        """A response that must score 1; None when there is none, or it is not known."""
+        """Response that must score 1. None if there is none or it is unknown."""
         ...
 
 
 def slug(text: str) -> str:
-    """A name that can be part of a metric's: lower case, digits and single underscores."""
+    """Name that can be part of a metric's name: lower case, digits and single underscores."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "_", plain).strip("_")
 
@@ -170,7 +170,7 @@ def chat_turns(value: Any) -> list[tuple[str, Any]]:
 
 
 def as_text(value: Any) -> str:
-    """A cell as trimmed text: lists, objects and truth values as JSON; empty for None and NaN."""
+    """Cell as trimmed text. Lists, objects and booleans become JSON; None and NaN become empty."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list | tuple | Mapping | bool):
@@ -192,7 +192,7 @@ def option_lines(options: Mapping[str, str]) -> str:
 
 
 def options_problem(options: Mapping[str, str]) -> Rejection | None:
-    """Why a question cannot be asked with these options."""
+    """Reason why a question cannot be asked with these options. None if it can."""
     if len(options) < 2:
         return Rejection(
             reason="too few options", detail=f"{len(options)} options; a question needs two or more"

@@ -1,4 +1,5 @@
-"""ChemCoTBench and its chain-of-thought set: molecules understood, edited, optimised, and reacted.
+"""ChemCoTBench and its chain-of-thought set: tasks of understanding, editing, optimisation and reactions of
+molecules.
 
 Both layouts are read: `<task>/<subtask>.json` with a gold answer per row, and the training set, whose gold
 answer is in `meta` or in the structured reasoning. Rows whose gold answer or source is not a molecule are
@@ -36,7 +37,8 @@ _WITHOUT_GOLD = ("edit", "property")
 
 
 class ChemCoT:
-    """`subtasks` are the names to keep. If None, all that can be rewarded without an oracle."""
+    """`subtasks` are the names to keep. If None, all subtasks that can be rewarded without an oracle are
+    kept."""
 
     name = "chemcot"
     version = 1
@@ -70,7 +72,7 @@ class ChemCoT:
         return True
 
     def check(self) -> None:
-        """See that the subtasks can be rewarded here."""
+        """Check that the subtasks can be rewarded on this machine."""
         if problems := missing_requirements(sorted(self._subtasks)):
             bare = ", ".join(subtask.name for subtask in SUBTASKS if not subtask.needs_rdkit)
             raise TaskError(
@@ -78,7 +80,7 @@ class ChemCoT:
             )
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:
-        """One question, asked as its data set asks it."""
+        """Question in the wording of its data set."""
         query, meta = text_of(record, "query"), _object(record.get("meta"))
         if not query:
             return Rejection(reason="empty question", detail="query is empty; fill it or remove the row")
@@ -114,13 +116,13 @@ class ChemCoT:
         )
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:
-        """The gold answer under the subtask's key; None for optimisation, which has no single answer."""
+        """Gold answer under the subtask's key. None for optimisation, which has no single answer."""
         subtask, gold = subtask_named(data_source), json.loads(ground_truth)["gt"]
         return json.dumps({subtask.keys[0]: gold}) if subtask is not None and gold else None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """A JSON object, also if written as text. Empty for anything else."""
+    """JSON object, given as an object or as text. Empty for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -152,7 +154,7 @@ def _forward(record: Record, meta: Mapping[str, Any]) -> Subtask | None:
 
 
 def _gold(record: Record, meta: Mapping[str, Any], subtask: Subtask) -> str:
-    """The gold answer as one text, from the first place that has one; empty when none has."""
+    """Gold answer as text, from the first field that has one. Empty if none has."""
     for value in (record.get("gt"), meta.get("gt"), meta.get("reference")):
         if text := _unwrapped(value, subtask):
             return text
@@ -167,7 +169,7 @@ def _gold(record: Record, meta: Mapping[str, Any], subtask: Subtask) -> str:
 
 
 def _unwrapped(value: Any, subtask: Subtask) -> str:
-    """A gold value as text; one that is an object, or the JSON of one, by the subtask's key."""
+    """Gold value as text. Of an object, or of its JSON, the value under the subtask's key is taken."""
     if isinstance(value, Mapping):
         value = json.dumps(dict(value))
     text = as_text(value)
@@ -177,7 +179,7 @@ def _unwrapped(value: Any, subtask: Subtask) -> str:
 
 
 def _source(query: str, meta: Mapping[str, Any]) -> str:
-    """The molecule that the question is about; a sentence's dot behind it does not belong to it."""
+    """Molecule that the question is about, without the full stop of the sentence."""
     named = as_text(meta.get("molecule"))
     found = _INPUT.search(query)
     return named or (found.group(1).rstrip(".") if found else "")
@@ -192,7 +194,7 @@ def _reaction(meta: Mapping[str, Any]) -> str:
 
 
 def _problem(truth: Mapping[str, str], subtask: Subtask) -> Rejection | None:
-    """Why the row cannot be rewarded."""
+    """Reason why the row cannot be rewarded. None if it can."""
     if subtask.rule in _WITHOUT_GOLD:
         if not _is_molecule(truth["src"]):
             return Rejection(
@@ -223,7 +225,7 @@ def _problem(truth: Mapping[str, str], subtask: Subtask) -> Rejection | None:
 
 
 def _agents(text: str) -> str:
-    """The middle of a reaction `a>b>c`; any other text as it is."""
+    """Middle part of a reaction `a>b>c`. Any other text is returned unchanged."""
     parts = text.split(">")
     return parts[1] if len(parts) == 3 else text
 

@@ -1,4 +1,4 @@
-"""Data of the user's own, as task.yaml describes them: a template, an answer column, a reward."""
+"""User data as task.yaml describes it: a template, an answer column and a reward."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class CustomTask:
         )
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """Perfect response by task.yaml or by the reward's kind. Unknown for patterns and functions."""
+        """Perfect response, from task.yaml or the kind of reward. Unknown for patterns and functions."""
         template = self._reward.gold or _GOLD.get(self._reward.kind)
         return None if template is None else gold_response(template, ground_truth)
 
@@ -152,8 +152,8 @@ def reward_file(reward: OwnReward) -> Path:
 
 
 def reward_entry(reward: OwnReward) -> RewardEntry:
-    """The reward where the user has it: a module that ships, that of an installed package, or the user's own
-    file, the latter two with the form of a right answer."""
+    """Reward in its original place: a shipped module, a module of an installed package, or the user's file.
+    The latter two carry the form of a right answer."""
     allowed = reward.allow_unsandboxed
     if reward.kind in KINDS:
         return RewardEntry(module=KINDS[reward.kind])
@@ -167,7 +167,7 @@ def reward_entry(reward: OwnReward) -> RewardEntry:
 
 
 def _prepared_reward(reward: OwnReward) -> RewardEntry:
-    """The reward as the manifest names it: of a file, its copy in the task's directory."""
+    """Reward as the manifest names it. A user's file is named by its copy in the task's directory."""
     entry = reward_entry(reward)
     if entry.path is None:
         return entry
@@ -175,7 +175,7 @@ def _prepared_reward(reward: OwnReward) -> RewardEntry:
 
 
 def _unsuited(record: Record, shown: tuple[str, ...], answer: str) -> Rejection | None:
-    """Why a column cannot be read as the text of a question or of an answer."""
+    """Reason why a column cannot be read as the text of a question or an answer."""
     for name in (*shown, answer):
         turns = chat_turns(record.get(name))
         if turns:
@@ -197,8 +197,8 @@ def _unsuited(record: Record, shown: tuple[str, ...], answer: str) -> Rejection 
 
 
 def _answer_text(value: Any) -> str:
-    """The answer in the form of the rewards: several wordings as `{"target": [...]}`, a list of anything else
-    as one answer in JSON."""
+    """Answer in the form that the rewards read. Several wordings become `{"target": [...]}`. A list of
+    anything else becomes one answer in JSON."""
     held = [each for each in value if each is not None] if isinstance(value, list | tuple) else None
     if held is None or not all(isinstance(each, str) for each in held):
         return as_text(value)
@@ -207,7 +207,8 @@ def _answer_text(value: Any) -> str:
 
 
 def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejection:
-    """Letter -> text, from one column with a list or an object, or from one column each."""
+    """Letter -> text of each option. The options come from one column with a list or an object, or from one
+    column each."""
     values: Any = (
         [value_at(record, name) for name in columns] if len(columns) > 1 else value_at(record, columns[0])
     )

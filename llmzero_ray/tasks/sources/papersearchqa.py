@@ -51,14 +51,14 @@ class PaperSearchQA:
         return {"prompt": self._prompt}
 
     def wants(self, name: str) -> bool:  # noqa: ARG002
-        """All files: the data set has no directories by split."""
+        """True for every file: the data set has no directory per split."""
         return True
 
     def check(self) -> None:
-        """Nothing is needed."""
+        """Check nothing: no package is needed."""
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
-        """One question; its accepted wordings begin with `answer`."""
+        """Question with its accepted wordings, `answer` first."""
         question = text_of(record, "question")
         if not question:
             return Rejection(reason="empty question", detail="question is empty; fill it or remove the row")
@@ -84,12 +84,12 @@ class PaperSearchQA:
         )
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """The first wording, tagged."""
+        """First wording, in the answer tags."""
         return f"<answer>{json.loads(ground_truth)['target'][0]}</answer>"
 
 
 def _flat(value: Any, depth: int) -> list[str]:
-    """All texts in lists and objects; a list may have been written as JSON text, as CSV needs it."""
+    """All texts in lists and objects. A list may be JSON text, as in a CSV file."""
     if isinstance(value, str):
         text = value.strip()
         if text.startswith("[") and depth:

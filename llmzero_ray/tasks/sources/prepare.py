@@ -37,9 +37,9 @@ from llmzero_ray.tasks.task_yaml import OwnReward, TaskFile
 from llmzero_ray.utils.files import file_digest
 
 _VALIDATION_ROWS = 500
-"""Rows of each split that a reward is tried on."""
+"""Rows per split on which a reward is validated."""
 _VALIDATED_FROM, _VALIDATED = 0.96, 0.99
-"""Share of the whole preparation that is finished before and after the gate."""
+"""Fraction of the preparation that is done before and after the reward validation."""
 _DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
     "chemcot": ChemCoT,
     "papersearchqa": PaperSearchQA,
@@ -94,11 +94,10 @@ def prepare_source(
 
 
 def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> None:
-    """Let the user's reward through the gate on the rows of a written task; then write the report into the
-    manifest.
+    """Validate the user's reward on the rows of a written task, and write the report into the manifest.
 
     Raises:
-        TaskError: it did not pass: which checks, with examples.
+        TaskError: the reward failed; the message lists the failed checks with examples.
         OSError: the manifest cannot be written.
     """
     manifest = read_manifest(directory)
@@ -130,7 +129,7 @@ def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> 
 
 
 def _reward_accuracy(task: PreparedTask, adapter: DatasetAdapter) -> RewardAccuracy | None:
-    """What the reward gives to right, empty and meaningless answers to validation and test rows.
+    """Scores of right, empty and meaningless answers to validation and test rows.
 
     Right answers have the form with which the reward was validated, or that of the adapter.
     """
@@ -144,7 +143,7 @@ def _reward_accuracy(task: PreparedTask, adapter: DatasetAdapter) -> RewardAccur
 
 
 def adapter_of(task: TaskFile) -> DatasetAdapter:
-    """What reads the rows of a task.
+    """Adapter that reads the rows of a task.
 
     Raises:
         TaskError: its options are unknown or out of bounds.
@@ -175,7 +174,7 @@ def _reward_file(task: TaskFile) -> Path | None:
 
 
 def _files(task: TaskFile, adapter: DatasetAdapter) -> list[SourceFile]:
-    """The files that task.yaml names; those of a known data set tell their split by their names."""
+    """Files that task.yaml names. In a known data set the file's name says which split it belongs to."""
     found: dict[str, SourceFile] = {}
     if task.files:
         for file in find_files(task.files, adapter.wants):
@@ -194,7 +193,7 @@ def _unbound_if_all_bound(files: Sequence[SourceFile]) -> list[SourceFile]:
 
 
 def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: Progress) -> list[SourceFile]:
-    """Files that are made or downloaded when a task is made."""
+    """Files that are generated or downloaded when the task is made."""
     if isinstance(adapter, GymTask):
         progress(f"generating: {adapter.name}", 0.0)
         return adapter.generate(scratch, _sizes(task))

@@ -46,15 +46,15 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """A row that is no record."""
+    """Row that is not a record."""
 
     detail: str
 
 
 Row: TypeAlias = tuple[int, dict[str, Any] | Unreadable]
-"""Number in the file, from 1 (the line, in JSON Lines), and what stands there."""
+"""Row number from 1 (in JSON Lines the line number), and its content."""
 Part: TypeAlias = tuple[int, int]
-"""(i, n): the i-th of n shares of a file."""
+"""(i, n): share i of the n shares of a file."""
 
 _SPLIT_OF_WORD: dict[str, OnlySplit] = {"test": "test", "validation": "val", "val": "val", "dev": "val"}
 
@@ -62,7 +62,7 @@ _SPLIT_OF_WORD: dict[str, OnlySplit] = {"test": "test", "validation": "val", "va
 def find_files(
     places: Sequence[str | Path], wants: Callable[[str], bool], only_split: OnlySplit = ""
 ) -> list[SourceFile]:
-    """The data files of the given files and directories (searched to the bottom), in order of their names.
+    """Data files of the given files and directories (searched recursively), sorted by name.
 
     Raises:
         TaskError: a place does not exist, or holds nothing that can be read.
@@ -97,10 +97,10 @@ def find_files(
 
 
 def fetch_from_hub(name: str, revision: str | None, directory: Path) -> list[SourceFile]:
-    """Every split of a data set as one file in `directory`; test and validation keep their place.
+    """Splits of a Hub data set, one file each in `directory`. Test and validation rows stay in their split.
 
     Raises:
-        TaskError: `datasets` is missing, or the data set cannot be had.
+        TaskError: `datasets` is missing, or the data set cannot be downloaded.
     """
     try:
         import datasets
@@ -126,7 +126,7 @@ def fetch_from_hub(name: str, revision: str | None, directory: Path) -> list[Sou
 
 
 def only_split_of(split: str) -> OnlySplit:
-    """The split that rows of a published split are bound to; training rows are not bound."""
+    """Only split that rows of a published split may enter. Empty for training rows, which may enter any."""
     words = split.lower().replace("-", "_").split("_")
     return next((_SPLIT_OF_WORD[word] for word in words if word in _SPLIT_OF_WORD), "")
 
@@ -136,7 +136,7 @@ def read_rows(
     columns: Sequence[str] | None = None,
     part: Part = (0, 1),
 ) -> Iterator[Row]:
-    """The rows of a file; of Parquet, only `columns` where given.
+    """Rows of a file. `columns` restricts the columns read from Parquet.
 
     Raises:
         TaskError: the file is empty, broken from some row on, or of another format than its name says.
@@ -153,7 +153,7 @@ def read_rows(
 
 
 def parquet_columns(file: SourceFile) -> tuple[str, ...] | None:
-    """All columns of a Parquet file, also the unused ones; None for other formats.
+    """All columns of a Parquet file, used or not. None for other formats.
 
     Raises:
         TaskError: it is not a Parquet file.
@@ -202,7 +202,7 @@ def _json(path: Path, columns: Any, part: Part) -> Iterator[Row]:
 
 
 def _array_items(stream: TextIO) -> Iterator[Any]:
-    """The elements of a JSON array whose opening bracket has been read already."""
+    """Elements of a JSON array, after its opening bracket has been read."""
     decoder, buffer, at, size = json.JSONDecoder(), "", 0, _CHUNK
     n_read = 0
     while True:

@@ -1,4 +1,5 @@
-"""Any task of the reasoning-gym package by its name: its generator gives the rows, its verifier the reward.
+"""Tasks of the reasoning-gym package, by name. The generator gives the rows and the verifier gives the
+reward.
 
 Validation and test rows have their own generator seeds, far from those of the training rows, and no prompt is
 in two splits.
@@ -44,7 +45,8 @@ class GymTask:
         self._task, self._options, self._seed = task, dict(options), seed
 
     def options(self) -> dict[str, Any]:
-        """What decides the generator's output; other versions of the package may generate other problems."""
+        """Settings that determine the generator's output, with the package's version, since versions generate
+        different problems."""
         made_by = {
             "reasoning_gym": version("reasoning-gym"),
             "task": self._task,
@@ -57,7 +59,7 @@ class GymTask:
         return True
 
     def check(self) -> None:
-        """See that the package is installed, knows the task, and takes the options."""
+        """Check that the package is installed, has the task, and accepts the options."""
         try:
             from reasoning_gym.factory import DATASETS
         except ImportError as error:
@@ -119,7 +121,7 @@ class GymTask:
                 yield Problem(prompt=entry["question"], answer=json.dumps(entry, default=str))
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
-        """One problem; the ground truth holds all that its verifier looks at."""
+        """Example of one problem. Its ground truth holds everything that the verifier reads."""
         entry = json.loads(record["problem"])
         truth = {"task": self._task, "options": self._options, "entry": entry}
         return TaskExample(
@@ -131,6 +133,6 @@ class GymTask:
         )
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """The generator's own answer, tagged; some tasks have none."""
+        """Generator's answer in the answer tags. None for tasks without one."""
         answer = json.loads(ground_truth)["entry"]["answer"]
         return None if answer is None else f"<answer>{answer}</answer>"

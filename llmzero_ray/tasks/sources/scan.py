@@ -1,4 +1,4 @@
-"""The one pass over a data set: each row goes through the adapter, and usable ones into a file.
+"""Single pass over a data set: the adapter reads each row, and usable rows are written to a file.
 
 `scan` reads in this process or, in shares, on a Ray cluster (Ray Data); both find the same rows. Memory holds
 `ROW_KEYS` alone, 61 bytes a row; examples stay on disk until they are chosen. Not here: reading a format
@@ -27,17 +27,17 @@ from llmzero_ray.tasks.sources.selection import ROW_KEYS, SPLIT_CODES, Indices, 
 from llmzero_ray.utils.files import text_digest
 
 RAY_SHARES = 4
-"""Shares into which a file is cut on a cluster, unless the caller says otherwise."""
+"""Default number of shares into which a file is cut on a cluster."""
 _SHOWN = 3
-"""Unusable rows of each kind that are kept as examples."""
+"""Maximum examples kept of each kind of unusable row."""
 _BLOCK_ROWS = 1024
-"""Rows that are in memory before they are written."""
+"""Rows buffered in memory before they are written."""
 _UNREADABLE = "unreadable row"
 
 
 @dataclass
 class ScannedRows:
-    """The usable rows of a data set, and what became of the others."""
+    """Usable rows of a data set, and counts of the unusable ones."""
 
     path: Path
     """JSON Lines file of the usable rows' examples."""
@@ -49,7 +49,7 @@ class ScannedRows:
     rows: Counter[int] = field(default_factory=Counter)
     """All rows, by number of the file."""
     notes: dict[str, str] = field(default_factory=dict)
-    """What is odd about a file, by file name."""
+    """Notes on damaged files, by file name."""
     _dropped: Counter[tuple[str, int]] = field(default_factory=Counter)
     _examples: dict[str, list[str]] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class ScannedRows:
         return {reason: tuple(places[:_SHOWN]) for reason, places in self._examples.items()}
 
     def examples(self, rows: Indices) -> list[TaskExample]:
-        """The examples at these positions of `keys`."""
+        """Examples at these positions of `keys`."""
         found = []
         with self.path.open("rb") as stream:
             for start in self.starts[rows].tolist():
@@ -93,7 +93,7 @@ class _Block:
     keys: RowKeys
     lines: list[bytes]
     unusable: list[tuple[int, int, str, str]]
-    """Row 0 is a note on the file."""
+    """Row number 0 marks a note on the whole file."""
 
 
 def scan(
@@ -244,7 +244,8 @@ def _row_keys(task: str, example: TaskExample, file: SourceFile) -> tuple[int, .
 
 
 class _Columns:
-    """Compares the columns of records with those of a data set; each combination once."""
+    """Check of a record's columns against those of a data set. Each combination of columns is checked
+    once."""
 
     def __init__(self, adapter: DatasetAdapter) -> None:
         self._required, self._optional = adapter.required, adapter.optional

@@ -43,11 +43,11 @@ of file and row, which decide nothing."""
 ANYWHERE = 0
 SPLIT_CODES = {"": ANYWHERE, "val": 1, "test": 2, CONFIRM: 3}
 _PRECEDENCE = np.array([0, 1, 2, -1])
-"""By code: of equal prompts the row with the highest one stays."""
+"""Priority by split code. Of rows with equal prompts the one with the highest priority stays."""
 
 HELD_OUT = ("test", "val")
 _LARGEST_HELD_OUT_SHARE = 3
-"""A data source gives at most one in this many of its rows to a set that is not trained on."""
+"""At most one in this many rows of a data source goes into a split that is not trained on."""
 
 DUPLICATE = "duplicate prompt"
 CONFLICT = "duplicate prompt with another answer"
