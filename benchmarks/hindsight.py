@@ -6,9 +6,9 @@ Each argument is a search, or the directory of a comparison. Printed for every s
 
 - Stops. A phase that did not fail could have been stopped where it never came above the best score that was
   known when it began, and the best strategy does not pass through it: a stop at its first validation (from
-  `stopper.min_steps` on) would have lost nothing. `could be saved` is what such phases computed after that
-  point, as a share of all compute. `was saved` is what stops left undone of the planned steps, as a share of
-  what the search would have computed without them.
+  `stopper.min_steps` on, or half of a short phase) would have lost nothing. `could be saved` is what such
+  phases computed after that point, as a share of all compute. `was saved` is what stops left undone of the
+  planned steps, as a share of what the search would have computed without them.
 - Selection. The regret is the test score that was to be had minus that of the node chosen, by the best
   validation score and by confirmation on fresh items. Which node was the one to have is said by one half of
   the test items, how far the chosen one lies behind it by the other half, both ways round: no node looks good
@@ -91,8 +91,8 @@ def stops(facts: SearchFacts) -> Stops:
         if best is None or is_better or run.status == "failed" or node in facts.path_nodes:
             continue
         n_hopeless += 1
-        least = facts.config.stopper.min_steps
-        judged = [computed for step, computed, scored in spent if scored and step >= max(1, least)]
+        least = facts.config.stopper.first_question(run.spec.n_steps)
+        judged = [computed for step, computed, scored in spent if scored and step >= least]
         could += used - judged[0] if judged else 0.0
     return Stops(
         compute=whole, could_be_saved=could, was_saved=was, n_stopped=n_stopped, n_hopeless=n_hopeless

@@ -1,16 +1,20 @@
 """The stop study on recorded phases of real training: what stopping saves, and which winners it loses.
 
-    python -m benchmarks.stop_recorded [--fit]
+    python -m benchmarks.stop_recorded [--json]
 
-The recordings are those of stop_record.py (`benchmarks/recorded_phases`, VeRL on the CPU, outcomes of every
-item) and the shorter ones of the tests, without outcomes. Every phase of a search is judged step by step, as
-the stopper would, against every other one of it that does not descend from it as the incumbent, with that
-one's whole resume chain. A winner is a phase whose best validation, had it run on, beats the incumbent's; a
-losing phase is any other. Pairs of one search share phases: they are no independent samples.
+Three kinds of recordings: whole runs of static recipes on the suite's tasks (`suite/rooms`, validated every
+ten steps, without train metrics), those of stop_record.py (`recorded_phases`, with the outcome of every
+item), and the shorter ones of the tests. Every phase is judged at each of its validations, as the stopper
+would, against every other phase of its task that does not descend from it as the incumbent. A winner is a
+phase whose best validation, had it run on, beats the incumbent's; a losing phase is any other. The hindsight
+bound ends each losing phase at its first validation.
 
-Thresholds of the expert are fixed on the searches in `DEVELOPMENT` (`--fit`: of a grid, those that lose no
-winner there and save within `TOLERANCE` of the most steps; of these the most patient) and reported on the
-searches in `HELD_OUT`. Prints one JSON object.
+The runs of one suite task make searches too: `ORDERS` random orders of `PHASES` of them, each phase judged
+against the best one so far. At equal steps these searches with stops are compared with the same ones without,
+and with phases that are planned short.
+
+The rule's form was chosen on `DEVELOPMENT`, its three standard errors after two had lost 5 % of the winners
+of `HELD_OUT`. Pairs and searches of one task share phases: they are no independent samples.
 """
 
 from __future__ import annotations
@@ -19,25 +23,40 @@ import argparse
 import dataclasses
 import itertools
 import json
+import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper
-from llmzero_ray.agents.expert.early_stopper import FITTED, Thresholds
 from llmzero_ray.config.stopping import StopperSettings
-from llmzero_ray.dynamics.incumbent import scores_along, standings
+from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest, TaskView
+from llmzero_ray.records.agents import NodeView, StopRequest, TaskView
 from llmzero_ray.records.metrics import Curves
+from llmzero_ray.report.formatting import table
 from llmzero_ray.stopping.policy import StoppingPolicy
 
 RECORDED = Path(__file__).parent / "recorded_phases"
-DEVELOPMENT = ("rare_chain_a", "chain_sum_demo", "register of the tests")
+ROOMS = Path(__file__).parent / "suite" / "rooms"
+DEVELOPMENT = (
+    "sum",
+    "sum_alpha",
+    "register_late",
+    "register_capped",
+    "rare_chain_a",
+    "chain_sum_demo",
+    "register of the tests",
+)
 HELD_OUT = (
+    "sum_long",
+    "sum_noisy",
+    "register_alpha",
+    "codes_alpha",
     "chain_sum_a",
     "chain_sum_first",
     "harder register of the tests",
@@ -45,20 +64,17 @@ HELD_OUT = (
     "rare_chain_b",
     "chain_sum_b",
 )
-"""Those that have been recorded are reported. `chain_sum_demo` and `chain_sum_first` are phases of two runs
-of jobs/configs/local.yaml, the first without outcomes."""
+"""`chain_sum_demo` and `chain_sum_first` are phases of two runs of jobs/configs/local.yaml, the first without
+outcomes."""
 KINDS = {"development": DEVELOPMENT, "held out": HELD_OUT}
+N_VAL = 1024
+"""Validation items of the suite's tasks."""
+ORDERS, PHASES = 200, 8
+BUDGET, SHORT = 320, 20
+"""Steps of a search for the comparison of planned lengths: four whole runs; and of a phase planned short."""
 TASK = TaskView(
     name="recorded", n_train=4096, phase_steps=30, max_phase_steps=60, max_model_len=104, max_prompt_length=40
 )
-GRID = {
-    "earliest": (0.25, 0.33, 0.5, 0.6, 0.75),
-    "behind": (1.0, 2.0),
-    "slack": (1.0, 2.0, 3.0),
-    "take_off": (0.15, 0.3, 0.5),
-}
-TOLERANCE = 0.05
-"""Share of steps: a smaller difference decides nothing on so few phases."""
 
 Outcomes = Mapping[int, Mapping[int, Sequence[ItemOutcome]]]
 """Node -> step -> outcome of each item."""
@@ -118,42 +134,35 @@ class Pair:
     winner: bool
     late_take_off: bool
     n_steps: int
+    first: int
+    """Step of its first validation."""
     stopped_at: int | None
     margin: float
     """Best score of the phase, had it run on, minus the incumbent's."""
 
-
-def pairs(name: str, search: Recorded, thresholds: Thresholds = FITTED) -> Iterable[Pair]:
-    """Every phase of a search against every other one that does not descend from it."""
-    agent = ExpertEarlyStopper(n_val=search.n_val, thresholds=thresholds)
-    for running, incumbent in itertools.permutations(search.views, 2):
-        chain = search.chains[incumbent.node]
-        if running.node not in [view.node for view in chain]:
-            yield _judged(name, search, agent, running, chain)
+    @property
+    def steps(self) -> int:
+        """Steps that it trained."""
+        return self.n_steps if self.stopped_at is None else self.stopped_at
 
 
-def _judged(
-    name: str,
-    search: Recorded,
-    agent: EarlyStopper,
-    running: NodeView,
-    chain: tuple[NodeView, ...],
-) -> Pair:
+def pairs(name: str, search: Recorded) -> dict[tuple[int, int], Pair]:
+    """Every phase of a search against every other one that does not descend from it, by their numbers."""
+    return {
+        (running.node, incumbent.node): _judged(name, search, running, search.chains[incumbent.node])
+        for running, incumbent in itertools.permutations(search.views, 2)
+        if running.node not in [view.node for view in search.chains[incumbent.node]]
+    }
+
+
+def _judged(name: str, search: Recorded, running: NodeView, chain: tuple[NodeView, ...]) -> Pair:
     incumbent = chain[-1]
-    policy = StoppingPolicy(StopperSettings(interval_steps=1, min_steps=5), agent)
+    settings = StopperSettings(interval_steps=1, min_steps=1)
+    policy = StoppingPolicy(settings, ExpertEarlyStopper(n_val=search.n_val))
     stopped = None
     for now in at_validations(search, running.node):
-        if not policy.is_due(now, incumbent):
-            continue
-        request = StopRequest(
-            task=TASK,
-            running=now,
-            incumbent=incumbent,
-            incumbent_path=scores_along(chain),
-            incumbent_chain=chain,
-            standings=_standings(search, now, chain),
-        )
-        if policy.decide(request).stop:
+        request = StopRequest(task=TASK, running=now, incumbent=incumbent, incumbent_path=scores_along(chain))
+        if policy.is_due(now, incumbent) and policy.decide(request).stop:
             stopped = now.curves.steps[-1]
             break
     margin = (running.score or 0.0) - (incumbent.score or 0.0)
@@ -162,6 +171,7 @@ def _judged(
         winner=margin > 0,
         late_take_off=is_late_take_off(running),
         n_steps=running.n_steps,
+        first=running.curves.val_steps[0],
         stopped_at=stopped,
         margin=margin,
     )
@@ -177,68 +187,92 @@ def at_validations(search: Recorded, node: int) -> list[NodeView]:
     ]
 
 
-_KNOWN: dict[tuple[int, int, int, int], Any] = {}
-
-
-def _standings(search: Recorded, now: NodeView, chain: tuple[NodeView, ...]) -> Any:
-    """The same for all thresholds of a grid: taken once."""
-    key = (id(search), now.node, now.curves.steps[-1], chain[-1].node)
-    if key not in _KNOWN:
-        _KNOWN[key] = standings(now, chain, lambda n: search.outcomes.get(n, {}), n_val=search.n_val)
-    return _KNOWN[key]
-
-
 def figures(judged: Iterable[Pair]) -> dict[str, Any]:
-    """What stopping did over some pairs."""
+    """What stopping did over some pairs. Saved steps and their hindsight bound are shares of the steps of
+    losing phases."""
     found = list(judged)
     losing = [pair for pair in found if not pair.winner]
     winners = [pair for pair in found if pair.winner]
     lost = [pair for pair in winners if pair.stopped_at is not None]
     late = [pair for pair in winners if pair.late_take_off]
     total = sum(pair.n_steps for pair in losing)
-    left = sum(pair.n_steps - pair.stopped_at for pair in losing if pair.stopped_at is not None)
     return {
-        "pairs": len(found),
+        "judged": len(found),
+        "stopped": sum(pair.stopped_at is not None for pair in found),
         "losing": len(losing),
-        "losing_stopped": sum(pair.stopped_at is not None for pair in losing),
-        "steps_of_losing_saved": round(left / total, 3) if total else None,
+        "saved": sum(pair.n_steps - pair.steps for pair in losing) / total if total else None,
+        "bound": sum(pair.n_steps - pair.first for pair in losing) / total if total else None,
         "winners": len(winners),
-        "winners_lost": {pair.name: [pair.stopped_at, round(pair.margin, 3)] for pair in lost},
+        "winners_lost": {
+            pair.name: [pair.stopped_at, round(pair.margin, 3)] for pair in sorted(lost, key=lambda p: p.name)
+        },
+        "lost": len(lost),
         "late_take_offs_that_win": len(late),
         "late_take_offs_lost": sum(pair.stopped_at is not None for pair in late),
     }
 
 
-def report(thresholds: Thresholds = FITTED) -> dict[str, Any]:
-    """Figures of every search."""
-    return {
-        f"{kind}: {name}": _arms(name, search, thresholds)
-        for kind, names in KINDS.items()
-        for name in names
-        if (search := known(name)) is not None
-    }
+def searched(search: Recorded, known_pairs: Mapping[tuple[int, int], Pair]) -> dict[str, Any]:
+    """What stops do in searches over the phases of a task in random order, and the best validation at equal
+    steps: with stops, without, and with phases planned short."""
+    rng, judged = random.Random(0), list[Pair]()
+    best: dict[str, list[float]] = {"cut": [], "whole": [], "short": []}
+    for _ in range(ORDERS):
+        order = rng.sample(range(len(search.views)), len(search.views))
+        judged += _judgements(order[:PHASES], known_pairs)
+        for arm, found in best.items():
+            found.append(_best_at_budget(arm, order, search, known_pairs))
+    return {**figures(judged), "best": {arm: fmean(found) for arm, found in best.items()}}
 
 
-def together(thresholds: Thresholds = FITTED) -> dict[str, Any]:
-    """Figures of the expert over all searches of a kind."""
-    return {
-        kind: figures(
-            pair
-            for name in names
-            if (search := known(name)) is not None
-            for pair in pairs(name, search, thresholds)
-        )
-        for kind, names in KINDS.items()
-    }
+def _judgements(order: Sequence[int], known_pairs: Mapping[tuple[int, int], Pair]) -> list[Pair]:
+    """Each phase after the first against the best one so far; a stopped winner does not become the best."""
+    found, incumbent = [], order[0]
+    for node in order[1:]:
+        pair = known_pairs[node, incumbent]
+        found.append(pair)
+        if pair.winner and pair.stopped_at is None:
+            incumbent = node
+    return found
 
 
-def _arms(name: str, search: Recorded, thresholds: Thresholds) -> dict[str, Any]:
-    late = sum(map(is_late_take_off, search.views))
-    return {
-        "phases": len(search.views),
-        "late_take_offs": late,
-        "expert": figures(pairs(name, search, thresholds)),
-    }
+def _best_at_budget(
+    arm: str, order: Sequence[int], search: Recorded, known_pairs: Mapping[tuple[int, int], Pair]
+) -> float:
+    """Best validation when `BUDGET` steps are used up. The last phase ends there."""
+    left, best, incumbent = BUDGET, -1.0, None
+    for node in order:
+        view = search.views[node]
+        steps = min(SHORT, view.n_steps) if arm == "short" else view.n_steps
+        if arm == "cut" and incumbent is not None:
+            steps = known_pairs[node, incumbent].steps
+        reached = max(view.curves.until(min(steps, left)).val_scores, default=-1.0)
+        if reached > best:
+            best, incumbent = reached, node
+        left -= steps
+        if left <= 0:
+            break
+    return best
+
+
+@cache
+def report() -> dict[str, dict[str, Any]]:
+    """Task -> its kind and figures: over pairs, and over searches for the tasks of the suite."""
+    found = {}
+    for kind, names in KINDS.items():
+        for name in names:
+            if (search := known(name)) is None:
+                continue
+            judged = pairs(name, search)
+            of_pairs = figures(judged.values())
+            in_searches = searched(search, judged) if is_of_suite(name) else None
+            found[name] = {"kind": kind, "pairs": of_pairs, "searches": in_searches}
+    return found
+
+
+def is_of_suite(name: str) -> bool:
+    """Whether these are whole runs of the suite."""
+    return (ROOMS / f"{name}.jsonl").is_file()
 
 
 @cache
@@ -252,40 +286,56 @@ def known(name: str) -> Recorded | None:
         return unrelated([c.csum_steady(), c.csum_swinging()], 512)
     if name == "harder register of the tests":
         return unrelated([c.regh_late(), c.regh_capped()], 512)
+    if is_of_suite(name):
+        return unrelated(rooms(name), N_VAL)
     return load(name) if (RECORDED / f"{name}.json").is_file() else None
 
 
-def fit() -> list[dict[str, Any]]:
-    """Every point of the grid on the development searches, the chosen one first."""
-    searches = {name: search for name in DEVELOPMENT if (search := known(name)) is not None}
-    rows = []
-    for values in itertools.product(*GRID.values()):
-        thresholds = Thresholds(**dict(zip(GRID, values, strict=True)))
-        found = figures(pair for name, search in searches.items() for pair in pairs(name, search, thresholds))
-        rows.append(
-            {**vars(thresholds), "lost": len(found["winners_lost"]), "saved": found["steps_of_losing_saved"]}
+def rooms(name: str) -> list[Curves]:
+    """Runs of the suite's measurement of room, each recipe and seed once. Three times as long ones repeat
+    others."""
+    rows = [json.loads(line) for line in (ROOMS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    runs = {json.dumps(row["curve"]): row for row in rows if row["times"] == 1}
+    return [
+        Curves(
+            steps=tuple(range(1, row["steps"] + 1)),
+            val_steps=tuple(step for step, _ in row["curve"][1:]),
+            val_scores=tuple(score for _, score in row["curve"][1:]),
+            start_score=row["curve"][0][1],
         )
-    most = max((row["saved"] for row in rows if not row["lost"]), default=0.0)
-    # The most patient: judged later, behind by more, more slack, a smaller rise announces a take-off.
-    return sorted(
-        rows,
-        key=lambda r: (
-            r["lost"] > 0 or r["saved"] < most - TOLERANCE,
-            -r["earliest"],
-            -r["slack"],
-            -r["behind"],
-            r["take_off"],
-        ),
-    )
+        for row in runs.values()
+    ]
+
+
+def text_of(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The report as tables."""
+    header = ("task", "kind", "judged", "stopped", "of losing phases saved", "bound", "winners lost")
+    parts = []
+    for what in ("searches", "pairs"):
+        rows = [(name, one["kind"], *_row(one[what])) for name, one in found.items() if one[what] is not None]
+        parts += [what, table(header, rows, right=range(2, 7))]
+    lengths = ("task", "kind", "long, cut", "long, to the end", f"{SHORT} steps")
+    best = [
+        (name, one["kind"], *(f"{score:.3f}" for score in one["searches"]["best"].values()))
+        for name, one in found.items()
+        if one["searches"] is not None
+    ]
+    parts += [f"best validation after {BUDGET} steps", table(lengths, best, right=range(2, 5))]
+    return "\n\n".join(parts)
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    shares = ("" if one[name] is None else f"{one[name]:.0%}" for name in ("saved", "bound"))
+    stopped = f"{one['stopped'] / one['judged']:.0%}" if one["judged"] else ""
+    return (str(one["judged"]), stopped, *shares, f"{one['lost']} of {one['winners']}")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the report, or the best points of the grid."""
+    """Print the report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--fit", action="store_true", help="search the grid on the development recordings")
-    options = parser.parse_args(argv)
-    found: Any = {"grid": GRID, "best": fit()[:10]} if options.fit else {**report(), "together": together()}
-    sys.stdout.write(json.dumps({"thresholds": vars(FITTED), "found": found}, indent=1) + "\n")
+    parser.add_argument("--json", action="store_true")
+    found = report()
+    sys.stdout.write((json.dumps(found, indent=1) if parser.parse_args(argv).json else text_of(found)) + "\n")
     return 0
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from benchmarks.stop_recorded import RECORDED as PHASES
 from benchmarks.stop_recorded import Recorded, at_validations, load
-from llmzero_ray.agents.expert.early_stopper import RUN_NOISE
 from llmzero_ray.config import parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.hyperparameters import complete
@@ -33,6 +32,8 @@ from llmzero_ray.stopping.request import stop_request
 CONFIG = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 FILE = RECORDED / "phases.json.gz"
 N_TRAIN = 4096
+RUN_NOISE = 0.02
+"""Difference of two best scores up to which chance decides."""
 LOSSES = 2
 """Incumbents a losing phase is judged against."""
 

@@ -19,12 +19,14 @@ class StopperSettings(StrictModel):
     """If false, no stopper runs: phases end at n_steps, at a limit, or when the user stops them. If not
     given, it is false for search methods other than `llmzero` and `skills`: their runs go to the end, as the
     paper's baselines do."""
-    interval_s: float = setting(900.0, "seconds", gt=0)
-    """Seconds of training between two questions to the early-stopper agent."""
+    interval_s: float = setting(0.0, "seconds", ge=0)
+    """Seconds of training between two questions to the early-stopper agent. 0: it is asked at every
+    validation; the paper asks every 900 s."""
     interval_steps: int | None = setting(None, "training steps", ge=1)
-    """Steps between two questions, for short phases. If null, `interval_s` applies."""
+    """Steps between two questions. If null, `interval_s` applies."""
     min_steps: int = setting(10, "training steps", ge=1)
-    """Steps before which the agent is not asked. The paper judges nothing before step 10."""
+    """Steps before which the agent is not asked; in a phase of fewer than twice as many, half of the phase.
+    The paper judges nothing before step 10."""
     nonfinite_steps: int = setting(1, "training steps", ge=1)
     """Consecutive steps with a non-finite loss, gradient or reward that end a phase. 1: the first one."""
     collapse: bool = True
@@ -40,3 +42,7 @@ class StopperSettings(StrictModel):
     """Further rules that may end a phase. Each is the name of an entry point in the group
     llmzero_ray.stop_rules, or `package.module:factory`; the factory gets this block's settings and gives a
     `llmzero_ray.stopping.rules.StopRule`."""
+
+    def first_question(self, n_steps: int) -> int:
+        """Step of a phase of `n_steps` steps from which the agent is asked."""
+        return min(self.min_steps, max(1, n_steps // 2))

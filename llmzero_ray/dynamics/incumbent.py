@@ -66,18 +66,6 @@ def standings(
     return tuple(_standing(one, path, best, difference) for one in _along((running,)))
 
 
-def standings_by_score(
-    running: NodeView, path: Sequence[tuple[int, float]], best: float | None, *, n_val: int
-) -> tuple[Standing, ...]:
-    """Comparisons from scores only: the incumbent's `path` of (global step, score) and its best score."""
-    points = [_Validated(global_step=step, score=score) for step, score in path]
-    target = _best(points, best)
-    return tuple(
-        _standing(one, points, target, lambda new, old: _independent(new.score, old.score, n_val))
-        for one in _along((running,))
-    )
-
-
 def _along(chain: Sequence[NodeView]) -> list[_Validated]:
     found = []
     for place, view in enumerate(chain):

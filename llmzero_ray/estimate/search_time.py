@@ -195,7 +195,7 @@ def case_of(
 
 def _child_steps(config: SearchConfig, course: Course) -> int:
     phase, stopper = config.phase, config.stopper
-    shortest = min(phase.n_steps, stopper.min_steps) if stopper.enabled else phase.n_steps
+    shortest = stopper.first_question(phase.n_steps) if stopper.enabled else phase.n_steps
     return {"low": shortest, "planned": phase.n_steps, "high": phase.max_steps}[course]
 
 
@@ -262,7 +262,8 @@ def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -
 def _calls(config: SearchConfig, measured: MeasuredTimes, course: Course) -> dict[str, int]:
     """Requests by agent: proposals and verdicts of all phases. An error analysis counts as a proposal."""
     stopper, children = config.stopper, config.budget.runs - 1
-    interval = stopper.interval_steps or max(1, math.ceil(stopper.interval_s / measured.step_s))
-    late = _child_steps(config, course) - stopper.min_steps
-    verdicts = 1 + late // interval if stopper.enabled and late >= 0 else 0
+    n_steps = _child_steps(config, course)
+    interval = stopper.interval_steps or math.ceil(stopper.interval_s / measured.step_s)
+    late = n_steps - 1 - stopper.first_question(n_steps)
+    verdicts = 1 + late // max(interval, config.phase.test_freq) if stopper.enabled and late >= 0 else 0
     return {"proposer": children * _TRIES[course], "early_stopper": children * verdicts}

@@ -51,13 +51,14 @@ class StoppingPolicy:
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
         """Whether to ask the agent about this phase now.
 
-        Never without an incumbent that has a score, nor while the phase itself is the incumbent. The first
-        question is due at `min_steps`, each further one an interval later. Each requires a new validation,
-        because only validation scores are compared.
+        Never without an incumbent that has a score, while the phase itself is the incumbent, or at the last
+        step, where a stop saves nothing. The first question is due at `min_steps`, each further one an
+        interval later. Each requires a new validation, because only validation scores are compared.
         """
         steps, node = running.curves.steps, running.node
-        no_agent = self._agent is None
-        if not self._settings.enabled or no_agent or not steps or steps[-1] < self._settings.min_steps:
+        if not self._settings.enabled or self._agent is None or not steps:
+            return False
+        if not self._settings.first_question(running.n_steps) <= steps[-1] < running.n_steps:
             return False
         if incumbent is None or incumbent.score is None or incumbent.node == node:
             return False

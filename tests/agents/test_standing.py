@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from llmzero_ray.dynamics.incumbent import scores_along, standings, standings_by_score
+from llmzero_ray.dynamics.incumbent import scores_along, standings
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
@@ -75,13 +75,12 @@ def test_a_score_that_is_no_accuracy_is_not_replaced_by_one() -> None:
 
 
 def test_without_outcomes_both_count_as_samples_of_their_own() -> None:
-    by_items = standings(c.node(running(0.25), node=2), CHAIN, lambda _: {}, n_val=4)
-    by_scores = standings_by_score(c.node(running(0.25), node=2), scores_along(CHAIN), BEST.score, n_val=4)
-    assert by_items == by_scores
-    assert by_scores[-1].to_best is not None
-    assert by_scores[-1].to_best.standard_error == pytest.approx(math.sqrt(2 * 0.1875 / 4))
+    now = standings(c.node(running(0.25), node=2), CHAIN, lambda _: {}, n_val=4)[-1]
+    assert now.to_best is not None
+    assert not now.to_best.paired
+    assert now.to_best.standard_error == pytest.approx(math.sqrt(2 * 0.1875 / 4))
 
 
 def test_without_an_incumbent_that_has_a_score_there_is_nothing_to_compare_with() -> None:
-    (start, now) = standings_by_score(c.node(running(0.25), node=2), (), None, n_val=4)
+    (start, now) = standings(c.node(running(0.25), node=2), (), lambda _: {}, n_val=4)
     assert (start.to_best, now.to_best, now.at_same_step) == (None, None, None)

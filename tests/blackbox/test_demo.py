@@ -68,6 +68,8 @@ def test_the_demo_is_still_configured_as_the_kept_one_but_for_when_the_stopper_j
         config["task"].pop("dir")
     # Every validation is judged now; the kept one asked every third step, mostly without a new validation.
     assert (kept["stopper"].pop("interval_steps"), now["stopper"].pop("interval_steps")) == (3, 5)
+    # It is asked at every validation by default now; the paper's 900 s stand in its own configuration.
+    assert (kept["stopper"].pop("interval_s"), now["stopper"].pop("interval_s")) == (900.0, 0.0)
     # Limits that were written out then follow from model and machine now; on the CPU they are the same.
     for limit in ("hang_min_s", "stop_deadline_s"):
         assert (kept["engine"].pop(limit), now["engine"].pop(limit)) == (600.0, None)

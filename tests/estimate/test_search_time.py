@@ -144,10 +144,10 @@ def test_dollars_are_proposals_and_verdicts_at_the_price_of_their_tokens() -> No
     low, planned, high = cases(config, measured, price=price)
     proposal, verdict = 1500 * 2 + 100 * 10, 100 * 2 + 10 * 10
     kept, written = 200 * 0.5, 200 * 4  # for an hour, at twice the input; the proposer's prompt is not kept
-    # A verdict at step 10 alone, at 10, 20, 30 and 40, and ten of them.
+    # One verdict before the end, at steps 10, 20 and 30 of 40, and nine of them.
     assert low.dollars == pytest.approx(4 * (proposal + kept + verdict) / 1e6)
-    assert planned.dollars == pytest.approx(4 * (proposal + 4 * (written + verdict)) / 1e6)
-    longest = 2 * (1500 * 2 + 16_000 * 10) + 10 * (100 * 2 + written + (150 + 3850) * 10)
+    assert planned.dollars == pytest.approx(4 * (proposal + 3 * (written + verdict)) / 1e6)
+    longest = 2 * (1500 * 2 + 16_000 * 10) + 9 * (100 * 2 + written + (150 + 3850) * 10)
     assert high.dollars == pytest.approx(4 * longest / 1e6)
 
 

@@ -1,68 +1,64 @@
-"""Offline early stopper: ends a phase that cannot win, based on its validations.
+"""Offline early stopper: ends a phase whose validation can no longer pass the best one.
 
-A phase continues while its validation is not behind the incumbent's at the same global step, item by item, or
-while its outlook reaches the incumbent's best score. The outlook is its level, plus its pace over the
-remaining steps, plus some standard errors. A rising train reward or longer responses do not save it, except
-for a late take-off: greedy validation is flat while sampled answers clearly improve.
+The highest validation that the phase may still reach is that of the line through its validations, extended to
+its last step, with room for the run noise measured in this search (dynamics/outlook.py). A phase continues if
+the gain of the incumbent over the same steps would suffice. A rising train reward or longer responses do not
+save a phase, except for a late take-off: greedy validation is flat while sampled answers clearly improve.
 
-On recorded searches of real training, the thresholds are the most patient ones that lose no winner and save
-nearly the most steps of losing phases (benchmarks/stop_recorded.py reports them on other searches). Not here:
-when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
+`python -m benchmarks.hindsight` and `python -m benchmarks.stop_recorded` report the rule on recorded phases.
+Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from llmzero_ray.dynamics.features import Dynamics, Validation, fit, observe
-from llmzero_ray.dynamics.incumbent import standings_by_score
+from llmzero_ray.dynamics.features import Dynamics, Validation, observe
+from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.dynamics.observations import rate_is_zero, reward_rising, stands_still
+from llmzero_ray.dynamics.outlook import Outlook, outlook, run_noise
 from llmzero_ray.records import StopDecision
-from llmzero_ray.records.agents import Standing, StopRequest
-from llmzero_ray.records.metrics import Series
-from llmzero_ray.records.significance import Difference
+from llmzero_ray.records.agents import StopRequest
+from llmzero_ray.records.metrics import accuracy_error
+from llmzero_ray.records.significance import NOISE
 from llmzero_ray.utils.text import number
 
 RULE = "early_stopper"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """Parameters of the judgement."""
-
-    earliest: float = 0.5
-    """Share of a phase's steps before which its trajectory is not judged."""
-    behind: float = 1.0
-    """Standard errors of the difference at equal global step from which the phase is behind."""
-    slack: float = 3.0
-    """Standard errors, of the difference to the best score, that are added to the outlook."""
-    take_off: float = 0.15
-    """Minimum excess of the train reward's growth over validation's, each relative to its own beginning, that
-    announces a late take-off."""
-
-
-FITTED = Thresholds()
+TAKE_OFF = 0.15
+"""Minimum excess of the train reward's growth over validation's, each relative to its own beginning, that
+announces a late take-off."""
 OVERFIT = 2.0
 """Margins of lost validation from which a rising train reward no longer announces a take-off."""
-RUN_NOISE = 0.02
-"""Standard deviation of a validation between two trainings that differ only by chance, beyond the noise of
-the items."""
 
 
 class ExpertEarlyStopper:
     """Judge of a running phase. `n_val` (validation items) determines the noise of its scores."""
 
-    def __init__(self, *, n_val: int = 500, thresholds: Thresholds = FITTED) -> None:
-        self._n_val, self._thresholds = n_val, thresholds
+    def __init__(self, *, n_val: int = 500) -> None:
+        self._n_val = n_val
 
     def judge(self, request: StopRequest) -> StopDecision:
         """Decision: STOP only if this run cannot realistically beat the incumbent, CONTINUE if in doubt."""
-        running = request.running
-        d = observe(running.curves, running.hyperparameters, n_val=self._n_val)
-        target = best_score(request)
+        settled = self.settled(request)
+        if settled is not None:
+            return settled
+        target, found = best_score(request), phase_outlook(request, self._n_val)
+        assert target is not None and found is not None
+        forecast = outlook_text(found)
+        if found.peak >= target:
+            return _continue(f"{forecast}, which may reach {target:.3f}")
+        saved = follows(request, target, found.noise) or takes_off(self._observed(request))
+        if saved:
+            return _continue(saved)
+        return _stop(f"{forecast}, below {target:.3f}")
+
+    def settled(self, request: StopRequest) -> StopDecision | None:
+        """Decision where there is nothing to weigh, or None: no score to beat, an untrained phase, one that
+        is ahead or at its last step, or one with fewer than two validations."""
+        running, target = request.running, best_score(request)
         if target is None:
             return _continue("there is no score to beat yet")
+        d = self._observed(request)
         best = d.validation.best if d.validation is not None else -math.inf
         untrained = _untrained(d)
         if untrained and best <= target + _noise(d.validation):
@@ -71,35 +67,49 @@ class ExpertEarlyStopper:
             return _continue(f"it already beats {target:.3f} with {best:.3f}")
         if d.last_step >= running.n_steps:
             return _continue("it is at its last step")
-        standings = request.standings or standings_by_score(
-            running, request.incumbent_path, target, n_val=self._n_val
-        )
-        early = _too_early(d, standings, running.n_steps, self._thresholds)
-        return _continue(early) if early else self._by_trajectory(d, standings, running.n_steps, target)
+        n_validations = len(scores_along((running,)))
+        if n_validations < 2:
+            return _continue(f"{n_validations} validations, its start included: too few to judge")
+        return None
 
-    def _by_trajectory(
-        self, d: Dynamics, standings: tuple[Standing, ...], n_steps: int, target: float
-    ) -> StopDecision:
-        v, now, thresholds = d.validation, standings[-1], self._thresholds
-        assert v is not None and now.to_best is not None
-        same = now.at_same_step
-        if same is not None and not is_behind(same, thresholds.behind):
-            there = f"{_signed(same)} at global step {now.global_step}"
-            return _continue(f"it is not behind the incumbent at this step ({there})")
-        left = n_steps - d.last_step
-        level, rate = max(v.scores[-2:]), pace(v)
-        slack = thresholds.slack * math.hypot(now.to_best.standard_error, RUN_NOISE)
-        outlook = level + rate * left + slack
-        forecast = (
-            f"validation {v.last:.3f} at step {v.steps[-1]}, {_signed(now.to_best)} to the best; at "
-            f"{rate:+.4f} a step for {left} more and {slack:.3f} for noise: {outlook:.3f}"
-        )
-        if outlook >= target:
-            return _continue(f"{forecast} may reach {target:.3f}")
-        announced = takes_off(d, thresholds.take_off)
-        if announced:
-            return _continue(announced)
-        return _stop(f"{forecast} stays below {target:.3f}")
+    def _observed(self, request: StopRequest) -> Dynamics:
+        running = request.running
+        return observe(running.curves, running.hyperparameters, n_val=self._n_val)
+
+
+def phase_outlook(request: StopRequest, n_val: int) -> Outlook | None:
+    """Outlook of the running phase, or None below two validations. The run noise is measured on its curve and
+    on the incumbent's path."""
+    running, target = request.running, best_score(request)
+    own = [(step - running.base_step, score) for step, score in scores_along((running,))]
+    if len(own) < 2 or target is None:
+        return None
+    noise = run_noise((own, request.incumbent_path), accuracy_error(target, n_val))
+    return outlook(own, running.n_steps, noise)
+
+
+def follows(request: StopRequest, target: float, noise: float) -> str:
+    """Description of a phase that would reach the target if it gained from here to its end what the incumbent
+    gained over these steps. Empty if it would not, or if the incumbent's path does not have this step."""
+    running, path = request.running, request.incumbent_path
+    step, score = scores_along((running,))[-1]
+    there = [value for at, value in path if at <= step]
+    if not there or path[-1][0] < step:
+        return ""
+    ahead = [value for at, value in path if step < at <= running.base_step + running.n_steps]
+    gained = max((there[-1], *ahead)) - there[-1]
+    if score + gained + NOISE * noise < target:
+        return ""
+    return (
+        f"with {score:.3f} at global step {step}, where the incumbent had {there[-1]:.3f} ± {noise:.3f}, it "
+        "may still do as the incumbent did"
+    )
+
+
+def outlook_text(found: Outlook) -> str:
+    """`validation 0.512 at +0.0010 a step for 10 more and 0.046 for noise: at most 0.568`."""
+    course = f"validation {found.level:.3f} at {found.pace:+.4f} a step for {found.steps_left} more"
+    return f"{course} and {found.slack:.3f} for noise: at most {found.peak:.3f}"
 
 
 def best_score(request: StopRequest) -> float | None:
@@ -109,21 +119,7 @@ def best_score(request: StopRequest) -> float | None:
     return max((score for _, score in request.incumbent_path), default=None)
 
 
-def is_behind(difference: Difference, errors: float) -> bool:
-    """Whether a difference is below 0 by more than `errors` of its standard errors."""
-    return difference.gain < -errors * difference.standard_error
-
-
-def pace(v: Validation) -> float:
-    """Gain of validation per step: the larger slope of the line through all points and of the last two. A
-    fall counts as 0."""
-    steps = (0, *v.steps) if v.start is not None else v.steps
-    scores = (v.start, *v.scores) if v.start is not None else v.scores
-    trend = fit(Series("validation", steps, scores))
-    return max(0.0, trend.slope, (scores[-1] - scores[-2]) / (steps[-1] - steps[-2]))
-
-
-def takes_off(d: Dynamics, more: float = FITTED.take_off) -> str:
+def takes_off(d: Dynamics, more: float = TAKE_OFF) -> str:
     """Description of a late take-off, or empty if there is none.
 
     In a take-off, sampled answers improve beyond their noise, and by at least `more` more than validation.
@@ -163,10 +159,6 @@ def _noise(v: Validation | None) -> float:
     return 0.25 * v.se if v is not None else 0.0
 
 
-def _signed(difference: Difference) -> str:
-    return f"{difference.gain:+.3f} ± {difference.standard_error:.3f}"
-
-
 def _untrained(d: Dynamics) -> str:
     """Why this run does not train, or empty if it does."""
     if rate_is_zero(d):
@@ -176,13 +168,3 @@ def _untrained(d: Dynamics) -> str:
     moved = "" if not len(d.kl) else f", {d.kl.name} stays at {number(d.kl.last)}"
     level = f"validation stays at {d.validation.last:.3f}" if d.validation is not None else ""
     return f"nothing moves in {d.n_steps} steps: {level}{moved}, reward within its noise"
-
-
-def _too_early(d: Dynamics, standings: tuple[Standing, ...], n_steps: int, thresholds: Thresholds) -> str:
-    """Why the trajectory cannot be judged yet, or empty if it can."""
-    if len(standings) < 2 or d.validation is None:
-        return f"{len(standings)} validations, its start included: too few to judge"
-    if d.validation.steps[-1] < thresholds.earliest * n_steps:
-        begin = f"judged from {thresholds.earliest:.0%} of its {n_steps} steps on"
-        return f"{begin}, validated at {d.validation.steps[-1]}"
-    return ""

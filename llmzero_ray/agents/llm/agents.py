@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
+from llmzero_ray.agents.expert.early_stopper import RULE
 from llmzero_ray.agents.knowledge import Priors
 from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
@@ -38,7 +39,8 @@ PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
 """Token limits of responses."""
 MOST_ANSWERS = 64
 """Maximum answers that are kept in case they are rejected."""
-RULE = "early_stopper"
+RULES = "rules"
+"""Name of verdicts that the rules gave instead of the model."""
 
 DrawFigure: TypeAlias = Callable[[str, Any, int], bytes]
 """(kind of figure, request, validation items) -> PNG. May take seconds, and runs outside of actors."""
@@ -151,7 +153,11 @@ class LlmAgents:
         )
 
     def judge(self, request: StopRequest) -> StopDecision:
-        """The model's verdict, or CONTINUE on any error. Once the budget is used up, the expert judges."""
+        """The model's verdict, or CONTINUE on any error. The rules judge where there is nothing to weigh, and
+        once the budget is used up."""
+        settled = self._stopper.settled(request)
+        if settled is not None:
+            return dataclasses.replace(settled, rule=RULES)
         values = context.stop_context(
             request, n_val=self._settings.n_val, n_gpus=self._settings.n_gpus, checks=request.checks
         )
@@ -168,7 +174,7 @@ class LlmAgents:
         try:
             response: VerdictSchema = self._clients["early_stopper"].generate(question).parsed
         except CapReachedError:
-            return self._stopper.judge(request)
+            return dataclasses.replace(self._stopper.judge(request), rule=RULES)
         except AgentError as error:
             return StopDecision(stop=False, reason=f"no judgement, so it continues: {error}", rule=RULE)
         return StopDecision(stop=response.decision == "STOP", reason=response.reason, rule=RULE)

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
-from llmzero_ray.agents.expert.early_stopper import takes_off
+from llmzero_ray.agents.expert.early_stopper import (
+    RULE,
+    ExpertEarlyStopper,
+    best_score,
+    phase_outlook,
+    takes_off,
+)
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_budget import budget_lines, without_own_steps
@@ -400,13 +406,12 @@ def stop_context(
     request: StopRequest, *, n_val: int = 500, n_gpus: int = 1, checks: Sequence[str] = ()
 ) -> Context:
     """Context of the early stopper: validation of the running phase and of the incumbent by global step, the
-    differences between them, earlier verdicts, what a stop saves, and a few metrics. `checks` are findings of
-    the deterministic rules."""
+    differences between them, the run noise, the rules' verdict, earlier verdicts, what a stop saves, and a
+    few metrics. `checks` are findings of the deterministic rules."""
     running, incumbent = request.running, request.incumbent
     steps = (*running.curves.steps, *running.curves.val_steps)
-    scores = [value for _, value in request.incumbent_path]
-    scores += [incumbent.score] if incumbent.score is not None else []
     shown = [s for s in (series(running.curves, name) for name in STOPPER_METRICS) if len(s) > 1]
+    ruled, found = ExpertEarlyStopper(n_val=n_val).judge(request), phase_outlook(request, n_val)
     return {
         "running": {
             "number": running.node,
@@ -418,13 +423,15 @@ def stop_context(
         },
         "incumbent": {
             "number": incumbent.node,
-            "best": score(max(scores, default=None)),
+            "best": score(best_score(request)),
             "validation": validation_course(request.incumbent_path) or "no history",
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
         "metrics": [describe(one) for one in shown],
         "standings": [_standing(one) for one in request.standings[-MOST_STANDINGS:]],
+        "noise": "" if found is None else score(found.noise),
         "take_off": takes_off(observe(running.curves, running.hyperparameters, n_val=n_val)),
+        "rules": f"{'STOP' if ruled.stop else 'CONTINUE'}, {ruled.reason}",
         "verdicts": [_verdict(one) for one in request.verdicts[-MOST_VERDICTS:]],
         "saves": "" if request.saves is None else saving_text(request.saves),
         "budget": budget_lines(
@@ -452,4 +459,5 @@ def _difference(found: Difference) -> str:
 
 
 def _verdict(one: EarlierVerdict) -> str:
-    return f"step {one.step}: {'STOP' if one.stop else 'CONTINUE'} ({one.rule}): {one_line(one.reason, 160)}"
+    by = "yours" if one.rule == RULE else "by the rules"
+    return f"step {one.step}: {'STOP' if one.stop else 'CONTINUE'} ({by}): {one_line(one.reason, 160)}"

@@ -209,6 +209,7 @@ class Workbench:
             f"Its configuration differs in: {found['differs']}.",
             *found["metrics"],
             *found["standings"],
+            f"The rules' verdict: {found['rules']}.",
             *(f"Checked: {check}" for check in found["checks"]),
         ]
         lines += [f"A stop now saves {found['saves']}."] if found["saves"] else []

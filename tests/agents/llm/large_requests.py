@@ -169,4 +169,5 @@ def stop_request() -> StopRequest:
     asked = proposal_request()
     running = replace(asked.on, status="running", n_steps=200, score=None, best_step=None)
     history = tuple((s, 0.3 + 0.0005 * s) for s in range(5, 401, 5))
-    return StopRequest(task=asked.task, running=running, incumbent=asked.siblings[0], incumbent_path=history)
+    best = replace(asked.siblings[0], score=history[-1][1])
+    return StopRequest(task=asked.task, running=running, incumbent=best, incumbent_path=history)

@@ -484,6 +484,23 @@ def test_a_verdict_is_taken_with_its_reason(lab: Callable[..., Lab], decision: s
     assert it.events[0].call.startswith("early_stopper-000120")
 
 
+def test_where_there_is_nothing_to_weigh_the_rules_judge_and_no_request_is_sent(
+    lab: Callable[..., Lab],
+) -> None:
+    it, request = lab(), stop_request()
+    for incumbent, n_steps, reason in (
+        (dataclasses.replace(request.incumbent, score=0.2), 200, "it already beats 0.200"),
+        (request.incumbent, 120, "it is at its last step"),
+    ):
+        running = dataclasses.replace(request.running, n_steps=n_steps)
+        verdict = it.agents.early_stopper.judge(
+            dataclasses.replace(request, running=running, incumbent=incumbent)
+        )
+        assert (verdict.stop, verdict.rule) == (False, "rules")
+        assert reason in verdict.reason
+    assert it.server.messages == []
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -529,7 +546,7 @@ def test_at_the_cap_the_expert_takes_over_and_no_request_is_sent(lab: Callable[.
     assert proposal.agent == "expert"
     assert "budget.dollars is 0.0001" in proposal.rationale
     assert it.outcomes() == ["cap"]
-    assert it.agents.early_stopper.judge(stop_request()).rule == "early_stopper"
+    assert it.agents.early_stopper.judge(stop_request()).rule == "rules"
     assert it.server.messages == []
 
 

@@ -647,8 +647,8 @@ def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_sa
         ),
     )
     verdicts = tuple(
-        EarlierVerdict(step=s, stop=False, rule="early_stopper", reason=f"reason {s}")
-        for s in range(20, 120, 20)
+        EarlierVerdict(step=s, stop=False, rule=rule, reason=f"reason {s}")
+        for s, rule in zip(range(20, 120, 20), ("early_stopper", "rules") * 3, strict=False)
     )
     request = replace(
         large_requests.stop_request(),
@@ -659,7 +659,8 @@ def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_sa
     text = user_text("early_stopper", stop_context(request))
     assert "- global step 270: 0.309; to the best -0.190 ± 0.012; at this step +0.000 ± 0.012\n" in text
     assert "- global step 275: 0.412; to the best -0.088 ± 0.012 (items not paired)\n" in text
-    assert "- step 100: CONTINUE (early_stopper): reason 100" in text
+    assert "- step 80: CONTINUE (by the rules): reason 80" in text
+    assert "- step 100: CONTINUE (yours): reason 100" in text
     assert "reason 20" not in text  # the latest four
     assert "A stop now saves 80 steps, 2.0 h, 10.0% of the budget." in text
     assert "take-off" not in text
