@@ -18,6 +18,10 @@ from llmzero_ray.records import MetricPoint, as_number, from_json, to_json
 # Names as VeRL logs them, one value per training step.
 REWARDS = ("critic/score/mean", "critic/rewards/mean")
 """Mean reward of a step's rollouts, without and with a KL penalty; the first that was logged counts."""
+MIXED_GROUPS = "critic/score/mixed_groups"
+"""Share of a step's groups whose answers have different scores. The others teach nothing."""
+BEST_OF_N = "critic/score/best@n"
+"""Mean over a step's prompts of the best score among their n answers: pass@n where scores are 0 or 1."""
 KL = "actor/kl_loss"
 PPO_KL = "actor/ppo_kl"
 ENTROPY = "actor/entropy"

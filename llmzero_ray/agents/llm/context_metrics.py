@@ -22,6 +22,7 @@ from llmzero_ray.records.metrics import (
     KL,
     LENGTH,
     LENGTH_MAX,
+    MIXED_GROUPS,
     REWARDS,
     VAL_AUX,
     VAL_CORE,
@@ -40,7 +41,7 @@ FEWEST = 5
 """Minimum points for a level and a trend. In a shorter series each point is shown."""
 FEW_POINTS = 6
 """Maximum points of a series that is shown with others of its kind."""
-COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
+COURSES = (REWARDS[0], MIXED_GROUPS, KL, ENTROPY, LENGTH)
 """Metrics of which a few points are shown besides the summary."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
@@ -84,7 +85,11 @@ def summarise(
     left = len(unknown) - UNKNOWN_SHOWN
     more = [f"and {left} more"] if left > 0 else []
     shown = (series(curves, name) for name in COURSES)
-    courses = [course(one) for one in shown if len(one) >= FEWEST and min(one.values) < max(one.values)]
+    courses = [
+        course(one, curves.val_steps)
+        for one in shown
+        if len(one) >= FEWEST and min(one.values) < max(one.values)
+    ]
     return {"lines": lines, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
 
 
@@ -146,14 +151,18 @@ def _ends(one: Series) -> tuple[float, float]:
     return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
 
 
-def course(one: Series) -> str:
-    """Every step of a short series, otherwise means of POINTS segments of equal length, each with its last
-    step."""
+def course(one: Series, validated: Sequence[int] = ()) -> str:
+    """Every step of a short series, otherwise means of at most POINTS segments, each with its last step. If
+    enough steps were `validated`, segments end at them."""
     n = len(one)
     if n <= STEPS_SHOWN:
         return f"{safe_name(one.name)} by step: {_points(one)}"
-    edges = [round(i * n / min(n, POINTS)) for i in range(min(n, POINTS) + 1)]
-    parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise(edges)]
+    known = set(validated)
+    marks = [i + 1 for i, step in enumerate(one.steps) if step in known or i + 1 == n]
+    if len(marks) < FEW_POINTS:
+        marks = list(range(1, n + 1))
+    ends = sorted({marks[round(i * len(marks) / POINTS) - 1] for i in range(1, POINTS + 1)})
+    parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise([0, *ends])]
     return f"{safe_name(one.name)}, means up to step: {', '.join(parts)}"
 
 

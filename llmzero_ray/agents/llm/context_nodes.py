@@ -321,6 +321,6 @@ def sampled_gap(node: NodeView) -> str:
         return ""
     temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
     return (
-        f"Greedy answers score {curves.val_scores[-1]:.3f} at last; rollouts, sampled at temperature "
-        f"{temperature}, get a mean reward of {number(reward.last)}."
+        f"In the last validation greedy answers score {curves.val_scores[-1]:.3f}; the last rollouts, "
+        f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}."
     )
