@@ -113,7 +113,7 @@ def describe(one: Series) -> str:
     perfect = trend.noise <= 1e-9 * max(map(abs, one.values))
     error = 0.0 if perfect else trend.slope_se * (one.steps[-1] - one.steps[0])
     sign = "+" if trend.change >= 0 else ""
-    change = f"{sign}{number(trend.change)} ± {error:.2g}"
+    change = f"{sign}{number(trend.change)} ± {f'{error:.2g}' if error < 99 else f'{error:.0f}'}"
     extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
