@@ -547,6 +547,7 @@ def test_the_length_of_a_phase_is_limited_where_it_is_asked_for() -> None:
     words = " ".join(stage.split())
     assert "validated at steps 5, 10, 15, ... and at its last one" in words
     assert "saved at steps 10, 20, 30, ..., at each new best score and at its last one" in words
+    assert "Split a small budget over phases" in words
     assert "n_steps may be 1 to 77." in user_text("proposer", call)
 
 
@@ -822,6 +823,15 @@ def test_without_our_experience_no_line_warns_of_nothing(agent: AgentName) -> No
     }[agent]).system  # fmt: skip
     assert "Beware:" not in system
     assert not re.search(r"(Healthy|Beware):\s*$", system, flags=re.MULTILINE)
+
+
+def test_the_floor_of_a_cosine_is_named_by_its_whole_key_with_bounds_and_default() -> None:
+    task = large_requests.proposal_request().task
+    system = PROMPTS.render("proposer", stable_context("proposer", task, KNOWLEDGE), proposer_context(
+        large_requests.proposal_request(), KNOWLEDGE)).system  # fmt: skip
+    assert "actor_rollout_ref.actor.optim.min_lr_ratio (0..1, default 0" in " ".join(system.split())
+    (row,) = [row for row in hp.VERL_SPACE.proposable if row.key.endswith("optim.min_lr_ratio")]
+    assert (row.low, row.high, row.default) == (0.0, 1.0, None)
 
 
 def test_with_the_papers_appendix_the_stopper_has_all_of_its_metrics() -> None:

@@ -164,6 +164,8 @@ def test_siblings_and_the_best_phase_stand_beside_the_path(drawn: list[Any]) -> 
     for figure, n_siblings, n_best in zip(drawn, (4, 5, 0), (1, 1, 0), strict=True):
         found = colours(figure.axes[0])
         assert (found.count(style.ORANGE), found.count(style.GREEN)) == (n_siblings, n_best)
+    named = [text.get_text().strip() for text in drawn[1].axes[0].texts if text.get_color() == style.ORANGE]
+    assert named == [f"n{view.node}" for view in asked.siblings]
     (line,) = [line for line in drawn[1].axes[0].lines if line.get_color() == style.GREEN]
     assert list(line.get_xdata()) == [30 + step for step in best.curves.val_steps]
 
