@@ -71,9 +71,10 @@ class Curves:
     """Per validation: (mean difference to step 0 over the same rows, its standard error over the rows). None
     if outcomes were not stored row by row. Empty if not computed."""
 
-    def outline(self) -> Curves:
-        """The validations alone, without the series of the training steps."""
-        return replace(self, steps=(), metrics={})
+    def outline(self, names: Iterable[str] = ()) -> Curves:
+        """The validations and, of the series of the training steps, those in `names` alone."""
+        kept = {name: self.metrics[name] for name in names if name in self.metrics}
+        return replace(self, steps=self.steps if kept else (), metrics=kept)
 
     def until(self, step: int) -> Curves:
         """Curves up to and including `step`, as they were known at that time."""

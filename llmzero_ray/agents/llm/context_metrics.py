@@ -58,11 +58,11 @@ def summarise(
     """Summaries of the metrics of a phase that explain it, as text.
 
     `lines`: one per primary or diagnostic metric that changes. Of the constant ones only those in CONSTANTS
-    have a line, of equal ones the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. `courses`:
-    the steps of a few metrics. Background metrics and those in `hidden` are left out.
+    have a line; equal ones share that of the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN.
+    `courses`: the steps of a few metrics. Background metrics and those in `hidden` are left out.
     """
     lines, unknown = list[str](), list[str]()
-    seen = set[tuple[float, ...]]()
+    seen = dict[tuple[float, ...], int]()
     for name in _ordered(curves.metrics, notes):
         one, note = series(curves, name), note_of(name, notes)
         if name in hidden or (note is not None and note.level == "background"):
@@ -75,9 +75,12 @@ def summarise(
         constant = len(one) > 1 and min(one.values) == max(one.values) and not broken
         if constant and name in CONSTANTS:
             lines.append(f"{safe_name(name)}: {number(one.values[0])} at every step")
-        if constant or (one.values in seen and not broken):
+        equal = None if constant or broken else seen.get(one.values)
+        if equal is not None and note is not None:
+            lines[equal] += f"; {name} is the same"
+        if constant or equal is not None:
             continue
-        seen.add(one.values)
+        seen[one.values] = len(lines)
         if note is None:
             unknown.append(short_summary(one))
         else:

@@ -138,7 +138,7 @@ def _ties(by_node: Mapping[int, Sequence[OfferedCheckpoint]]) -> list[str]:
         for node, found in by_node.items()
         if (steps := [one.step for one in found if one.to_best is not None and is_tie(one.to_best)])
     ]
-    tied = f"within two errors of it, a tie: {', '.join(level)}" if level else "no other ties with it"
+    tied = f"within two errors of it, a tie: {', '.join(level)}" if level else "none ties with it"
     return [f"best is node {best.node} step {best.step} ({score(best.val_score)}), ± one error; {tied}"]
 
 

@@ -207,6 +207,7 @@ def test_constant_and_equal_metrics_are_left_out_but_for_those_that_say_somethin
         "actor/kl_loss",
         "response_length/max",
     ]
+    assert summary["lines"][0].endswith("; critic/rewards/mean is the same")
     assert summary["lines"][1:] == ["actor/kl_loss: 0 at every step", "response_length/max: 24 at every step"]
     assert [line.split(" ")[0] for line in summary["courses"]] == ["critic/score/mean"]
 
@@ -492,7 +493,7 @@ def test_checkpoints_stand_beside_the_best_one_with_paired_differences_and_ties(
     assert lines[1].endswith("validation 10: 0.614, 16: 0.577 (-0.037 ± 0.012)")
     best = "best is node 2 step 10 (0.614), ± one error; "
     assert lines[-1] == f"{best}within two errors of it, a tie: node 3 step 15"
-    assert checkpoint_lines(offered[:3])[-1] == f"{best}no other ties with it"
+    assert checkpoint_lines(offered[:3])[-1] == f"{best}none ties with it"
     request = replace(large_requests.proposal_request(), checkpoints=offered)
     assert "In brackets the paired difference to the best of them." in user_text(
         "proposer", proposer_context(request, KNOWLEDGE)
