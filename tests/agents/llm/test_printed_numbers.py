@@ -18,7 +18,7 @@ from llmzero_ray.agents.llm.context import proposer_context, stable_context
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.dynamics.checkpoint_differences import with_differences
 from llmzero_ray.records import ItemOutcome, MetricPoint, ResumeFrom
-from llmzero_ray.records.agents import NodeView, ProposalRequest
+from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, load_curves
 from tests.agents import curves as c
@@ -69,7 +69,7 @@ def phase(rng: np.random.Generator, n: int, every: int, start: np.ndarray) -> Ph
 def request_of(directory: Path, phases: Sequence[Phase]) -> ProposalRequest:
     """The last phase is asked about; each but the first began at the last step of the one before."""
     storage, base, views = SearchStorage(directory, "search"), 0, list[NodeView]()
-    offered = []
+    offered = list[OfferedCheckpoint]()
     for node, one in enumerate(phases):
         n = len(one.series[REWARD])
         with MetricWriter(storage, node, 0) as writer:
