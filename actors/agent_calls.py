@@ -20,7 +20,7 @@ from llmzero_ray.records import Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import Answer, ErrorRequest, ProposalRequest
-from llmzero_ray.records.metrics import Curves
+from llmzero_ray.records.metrics import KL, REWARDS, Curves
 from llmzero_ray.search import needs_model
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_curves
@@ -83,6 +83,8 @@ class AgentCalls:
     async def _call(self, command: cmd.Propose | cmd.Analyze) -> Proposal:
         core = self._core
         curves, missing = dict[int, Curves](), list[int]()
+        asks_model = core.config.agents.backend != "expert"
+        outlined = (*REWARDS, KL) if asks_model else ()
 
         def curves_of(node: int) -> Curves:
             if node not in curves:
@@ -92,10 +94,10 @@ class AgentCalls:
         def outline_of(node: int) -> Curves:
             if needs_model(core.search):
                 return curves_of(node)  # its agent may read any metric of any run
-            return self._outlines[node] if node in self._outlines else curves_of(node).outline()
+            return self._outlines[node] if node in self._outlines else curves_of(node).outline(outlined)
 
         answers: tuple[Answer, ...] = ()
-        if isinstance(command, cmd.Propose) and core.config.agents.backend != "expert":
+        if isinstance(command, cmd.Propose) and asks_model:
             task = core.started.task if core.started is not None else {}
             answers = await asyncio.to_thread(load_answers, self._storage, command.on, task.get("val"))
 
@@ -103,9 +105,9 @@ class AgentCalls:
         while (request := build_request(core, command, curves_of, outline_of, answers)) and missing:
             ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)
-            self._outlines |= {node: curves[node].outline() for node in ended}
+            self._outlines |= {node: curves[node].outline(outlined) for node in ended}
             missing.clear()
-        if isinstance(request, ProposalRequest) and core.config.agents.backend != "expert":
+        if isinstance(request, ProposalRequest) and asks_model:
             request = await asyncio.to_thread(with_differences, self._storage, request)
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self._threads, self._answer, request)

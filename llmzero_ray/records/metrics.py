@@ -18,6 +18,10 @@ from llmzero_ray.records import MetricPoint, as_number, from_json, to_json
 # Names as VeRL logs them, one value per training step.
 REWARDS = ("critic/score/mean", "critic/rewards/mean")
 """Mean reward of a step's rollouts, without and with a KL penalty; the first that was logged counts."""
+MIXED_GROUPS = "critic/score/mixed_groups"
+"""Share of a step's groups whose answers have different scores. The others teach nothing."""
+BEST_OF_N = "critic/score/best@n"
+"""Mean over a step's prompts of the best score among their n answers: pass@n where scores are 0 or 1."""
 KL = "actor/kl_loss"
 PPO_KL = "actor/ppo_kl"
 ENTROPY = "actor/entropy"
@@ -67,9 +71,10 @@ class Curves:
     """Per validation: (mean difference to step 0 over the same rows, its standard error over the rows). None
     if outcomes were not stored row by row. Empty if not computed."""
 
-    def outline(self) -> Curves:
-        """The validations alone, without the series of the training steps."""
-        return replace(self, steps=(), metrics={})
+    def outline(self, names: Iterable[str] = ()) -> Curves:
+        """The validations and, of the series of the training steps, those in `names` alone."""
+        kept = {name: self.metrics[name] for name in names if name in self.metrics}
+        return replace(self, steps=self.steps if kept else (), metrics=kept)
 
     def until(self, step: int) -> Curves:
         """Curves up to and including `step`, as they were known at that time."""

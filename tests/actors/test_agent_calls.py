@@ -132,3 +132,37 @@ def test_a_language_model_is_told_the_paired_differences_between_the_checkpoints
     assert [type(event) for event in posted] == [ev.Proposed]
     (request,) = asked
     assert {one.step: one.to_best for one in request.checkpoints} == {10: (-0.5, 0.5), 20: None}
+
+
+@pytest.mark.parametrize("backend", ["claude", "expert"])
+def test_a_language_model_is_shown_reward_and_kl_of_other_phases_and_the_rules_their_validations(
+    tmp_path: Path, backend: str
+) -> None:
+    search = Driver(make_config(agents={"backend": backend}))
+    storage, asked = SearchStorage(tmp_path, "demo"), list[ProposalRequest]()
+    search.ready()
+    for node in (0, 1, 2):
+        with MetricWriter(storage, node, 0) as writer:
+            for step in (1, 2):
+                metrics = {"critic/score/mean": 0.1 * step, "actor/kl_loss": 0.2, "actor/entropy": 0.3}
+                writer.write(MetricPoint(node=node, attempt=0, step=step, global_step=step, wall_s=1.0,
+                                         metrics=metrics, val_score=0.5 if step == 2 else None))  # fmt: skip
+        if node:
+            search.propose(node)
+        search.train(node)
+
+    def propose(request: ProposalRequest) -> Proposal:
+        asked.append(request)
+        return make_proposal()
+
+    async def post(event: Event) -> None:
+        pass
+
+    agents: Any = SimpleNamespace(proposer=SimpleNamespace(propose=propose))
+    asyncio.run(AgentCalls(search.core, post, storage, agents).call(search.only(cmd.Propose)))
+    others = {view.node: view.curves for view in asked[0].tree}
+    assert len(others) == 2
+    shown = {"critic/score/mean": (0.1, 0.2), "actor/kl_loss": (0.2, 0.2)} if backend == "claude" else {}
+    for curves in others.values():
+        assert (curves.metrics, curves.steps) == (shown, (1, 2) if shown else ())
+        assert (curves.val_steps, curves.val_scores) == ((2,), (0.5,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.dynamics import features as dynamics
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import is_verl_key
+from llmzero_ray.methods.skills import skill_texts
 from llmzero_ray.records.metrics import REWARDS
 from llmzero_ray.stopping import rules
 
@@ -140,3 +142,33 @@ def test_a_directory_replaces_the_files_it_has(tmp_path: Path) -> None:
     assert prompt_file("hyperparameters.yaml", str(tmp_path)) == prompt_file("hyperparameters.yaml")
     with pytest.raises(ConfigError, match="nowhere does not exist; name a directory"):
         prompt_file("metrics.yaml", str(tmp_path / "nowhere"))
+
+
+def test_no_text_of_a_skill_contradicts_the_notes_on_metrics() -> None:
+    # Low entropy is no reason for heat, and a KL beside a rising reward none for a pull.
+    texts = skill_texts()
+    training = " ".join(texts["check_training"].split())
+    assert "Low entropy beside a high reward is success" in training
+    assert "Low entropy beside a high reward is success" in metric_notes()["actor/entropy"].confusion
+    assert "A KL that grows beside the reward is learning" in training
+    assert "Growth beside a rising reward is learning" in metric_notes()["actor/kl_loss"].confusion
+    assert not re.search(r"entropy[^.:]*: (INCREASE|DECREASE)", " ".join(texts.values()), re.IGNORECASE)
+    assert "leave it at 0" in texts["generate_config"] and "unless entropy" not in texts["generate_config"]
+
+
+def test_advice_on_rates_names_the_scale_of_the_adapter_and_the_size_of_the_model(
+    packaged: Knowledge,
+) -> None:
+    for text in (packaged.hyperparameters[hp.canonical("lr")], skill_texts()["download_model"]):
+        assert "lr x lora_alpha / lora_rank" in " ".join(text.split())
+        assert "5e-5" in text and "8 billion" in text and "2e-3" in text
+
+
+def test_advice_asks_for_no_strong_pull_and_no_step_regardless_of_the_gap(packaged: Knowledge) -> None:
+    assert "five-fold" not in " ".join(packaged.hyperparameters.values())
+    assert "0.001 to 0.01" in packaged.hyperparameters[hp.canonical("kl")]
+    assert "gap of greedy and sampled scores" in packaged.hyperparameters[hp.canonical("temperature")]
+    warmup = packaged.hyperparameters[hp.canonical("lr_warmup_steps")]
+    assert (
+        "Training steps, not updates" in warmup and "step 1 trains at rate 0" in warmup and "At -1" in warmup
+    )

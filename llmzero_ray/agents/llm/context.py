@@ -146,8 +146,8 @@ def stable_context(
             "reward": safe_name(task.reward) if task.reward else "",
             "reward_says": one_line(task.reward_says, REWARD_ROOM),
             "reward_ships": task.reward_ships,
-            "test_freq": task.test_freq,
-            "save_freq": task.save_freq,
+            "test_steps": _every(task.test_freq),
+            "save_steps": _every(task.save_freq),
             "chance": "" if task.chance is None else score(task.chance),
         },
         "metrics": [_metric(note) for note in notes if note.level != "background" or note.name in told],
@@ -157,6 +157,11 @@ def stable_context(
         "multi_stage": multi_stage,
         "priors": priors,
     }
+
+
+def _every(freq: int | None) -> str:
+    """`5, 10, 15, ...`; empty if it is not known."""
+    return "" if freq is None else f"{freq}, {2 * freq}, {3 * freq}, ..."
 
 
 def _millions(n_parameters: int) -> str:

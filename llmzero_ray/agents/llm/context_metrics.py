@@ -22,6 +22,7 @@ from llmzero_ray.records.metrics import (
     KL,
     LENGTH,
     LENGTH_MAX,
+    MIXED_GROUPS,
     REWARDS,
     VAL_AUX,
     VAL_CORE,
@@ -40,7 +41,7 @@ FEWEST = 5
 """Minimum points for a level and a trend. In a shorter series each point is shown."""
 FEW_POINTS = 6
 """Maximum points of a series that is shown with others of its kind."""
-COURSES = (REWARDS[0], KL, ENTROPY, LENGTH)
+COURSES = (REWARDS[0], MIXED_GROUPS, KL, ENTROPY, LENGTH)
 """Metrics of which a few points are shown besides the summary."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
@@ -57,11 +58,11 @@ def summarise(
     """Summaries of the metrics of a phase that explain it, as text.
 
     `lines`: one per primary or diagnostic metric that changes. Of the constant ones only those in CONSTANTS
-    have a line, of equal ones the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. `courses`:
-    the steps of a few metrics. Background metrics and those in `hidden` are left out.
+    have a line; equal ones share that of the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN.
+    `courses`: the steps of a few metrics. Background metrics and those in `hidden` are left out.
     """
     lines, unknown = list[str](), list[str]()
-    seen = set[tuple[float, ...]]()
+    seen = dict[tuple[float, ...], int]()
     for name in _ordered(curves.metrics, notes):
         one, note = series(curves, name), note_of(name, notes)
         if name in hidden or (note is not None and note.level == "background"):
@@ -74,9 +75,12 @@ def summarise(
         constant = len(one) > 1 and min(one.values) == max(one.values) and not broken
         if constant and name in CONSTANTS:
             lines.append(f"{safe_name(name)}: {number(one.values[0])} at every step")
-        if constant or (one.values in seen and not broken):
+        equal = None if constant or broken else seen.get(one.values)
+        if equal is not None and note is not None:
+            lines[equal] += f"; {name} is the same"
+        if constant or equal is not None:
             continue
-        seen.add(one.values)
+        seen[one.values] = len(lines)
         if note is None:
             unknown.append(short_summary(one))
         else:
@@ -84,7 +88,11 @@ def summarise(
     left = len(unknown) - UNKNOWN_SHOWN
     more = [f"and {left} more"] if left > 0 else []
     shown = (series(curves, name) for name in COURSES)
-    courses = [course(one) for one in shown if len(one) >= FEWEST and min(one.values) < max(one.values)]
+    courses = [
+        course(one, curves.val_steps)
+        for one in shown
+        if len(one) >= FEWEST and min(one.values) < max(one.values)
+    ]
     return {"lines": lines, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
 
 
@@ -108,7 +116,7 @@ def describe(one: Series) -> str:
     perfect = trend.noise <= 1e-9 * max(map(abs, one.values))
     error = 0.0 if perfect else trend.slope_se * (one.steps[-1] - one.steps[0])
     sign = "+" if trend.change >= 0 else ""
-    change = f"{sign}{number(trend.change)} ± {error:.2g}"
+    change = f"{sign}{number(trend.change)} ± {f'{error:.2g}' if error < 99 else f'{error:.0f}'}"
     extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
@@ -146,14 +154,18 @@ def _ends(one: Series) -> tuple[float, float]:
     return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
 
 
-def course(one: Series) -> str:
-    """Every step of a short series, otherwise means of POINTS segments of equal length, each with its last
-    step."""
+def course(one: Series, validated: Sequence[int] = ()) -> str:
+    """Every step of a short series, otherwise means of at most POINTS segments, each with its last step. If
+    enough steps were `validated`, segments end at them."""
     n = len(one)
     if n <= STEPS_SHOWN:
         return f"{safe_name(one.name)} by step: {_points(one)}"
-    edges = [round(i * n / min(n, POINTS)) for i in range(min(n, POINTS) + 1)]
-    parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise(edges)]
+    known = set(validated)
+    marks = [i + 1 for i, step in enumerate(one.steps) if step in known or i + 1 == n]
+    if len(marks) < FEW_POINTS:
+        marks = list(range(1, n + 1))
+    ends = sorted({marks[round(i * len(marks) / POINTS) - 1] for i in range(1, POINTS + 1)})
+    parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise([0, *ends])]
     return f"{safe_name(one.name)}, means up to step: {', '.join(parts)}"
 
 

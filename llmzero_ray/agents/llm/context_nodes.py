@@ -138,7 +138,7 @@ def _ties(by_node: Mapping[int, Sequence[OfferedCheckpoint]]) -> list[str]:
         for node, found in by_node.items()
         if (steps := [one.step for one in found if one.to_best is not None and is_tie(one.to_best)])
     ]
-    tied = f"within two errors of it, a tie: {', '.join(level)}" if level else "no other ties with it"
+    tied = f"within two errors of it, a tie: {', '.join(level)}" if level else "none ties with it"
     return [f"best is node {best.node} step {best.step} ({score(best.val_score)}), ± one error; {tied}"]
 
 
@@ -321,6 +321,6 @@ def sampled_gap(node: NodeView) -> str:
         return ""
     temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
     return (
-        f"Greedy answers score {curves.val_scores[-1]:.3f} at last; rollouts, sampled at temperature "
-        f"{temperature}, get a mean reward of {number(reward.last)}."
+        f"In the last validation greedy answers score {curves.val_scores[-1]:.3f}; the last rollouts, "
+        f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from llmzero_ray.records.metrics import accuracy_error
 from llmzero_ray.utils.text import number
 
 _SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend.fontsize": 7.5}
+_COLOURS = 64
+"""Colours of a picture's palette, which covers also rare ones: no line changes its colour."""
 
 
 @contextmanager
@@ -29,6 +32,17 @@ def new_figure(width: int, height: int) -> Any:
     figure = style.new_figure(width / style.DPI, height / style.DPI)
     figure.set_layout_engine("none")
     return figure
+
+
+def png(figure: Any) -> bytes:
+    """The figure as a PNG with a palette, a third of the usual bytes. Equal figures give equal bytes."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(style.png(figure))) as picture:
+        found = picture.convert("RGB").quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+        found.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def margins(width: int, height: int, rows: int, columns: int) -> dict[str, float]:

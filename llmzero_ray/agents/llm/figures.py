@@ -18,8 +18,7 @@ from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.plots import style
 from llmzero_ray.records.agents import NodeView, StopRequest
 from llmzero_ray.records.metrics import (
-    ADVANTAGE_MAX,
-    ADVANTAGE_MIN,
+    BEST_OF_N,
     CLIPFRAC,
     ENTROPY,
     GRAD_NORM,
@@ -27,6 +26,7 @@ from llmzero_ray.records.metrics import (
     LENGTH,
     LENGTH_AT_MAX,
     LENGTH_MAX,
+    MIXED_GROUPS,
     PPO_KL,
     REWARDS,
     Curves,
@@ -51,17 +51,17 @@ class Panel:
 
 
 PANELS = (
-    Panel(title="reward (train)", metrics=(REWARDS[0],)),
+    Panel(title="reward (train)", metrics=(REWARDS[0], BEST_OF_N), names=("mean", "best of n")),
+    Panel(title="share of mixed groups", metrics=(MIXED_GROUPS,)),
     Panel(title="KL to the base model", metrics=(KL,)),
     Panel(title="entropy", metrics=(ENTROPY,)),
     Panel(title="response length", metrics=(LENGTH, LENGTH_MAX), names=("mean", "longest")),
     Panel(title="share at longest (clip_ratio)", metrics=(LENGTH_AT_MAX,)),
     Panel(title="gradient norm", metrics=(GRAD_NORM,)),
     Panel(title="PPO clip fraction", metrics=(CLIPFRAC,)),
-    Panel(title="advantages", metrics=(ADVANTAGE_MAX, ADVANTAGE_MIN), names=("largest", "smallest")),
     Panel(title="KL of an update (ppo_kl)", metrics=(PPO_KL,)),
 )
-"""Panels in display order. Validation comes first, and panels without data are left out."""
+"""Panels in display order. Validation comes first. Panels in which nothing changes are left out."""
 MOST_PANELS = 9
 
 
@@ -130,16 +130,17 @@ def composite_png(
     """Small multiples of a resume path by global step, 1,100 pixels wide. None if nothing was logged.
 
     `path` ends with `on`; borders of phases are dashed. Validations of `siblings`, which started on the path,
-    and of `best`, unless it is one of the others, stand beside those of the path. Panels of clipping are left
-    out where nothing is clipped. `from_scratch` shows the node alone, by its own steps: the context of a
-    forced fresh start has no path.
+    and of `best`, unless it is one of the others, stand beside those of the path, with their nodes' numbers.
+    Panels of clipping are left out where nothing is clipped. `from_scratch` shows the node alone, by its own
+    steps: the context of a forced fresh start has no path.
     """
     parts = [_Part(node=on, begin=0, cut=None)] if from_scratch else _parts((*path[:-1], on))
     inert = CLIPPING if all(clip_is_inert(part.node.hyperparameters) for part in parts) else ()
     shown = [
         panel
         for panel in PANELS
-        if panel.metrics[0] not in inert and any(part.line(panel.metrics[0])[0] for part in parts)
+        if panel.metrics[0] not in inert
+        and any(len({v for part in parts for v in part.line(name)[1]}) > 1 for name in panel.metrics)
     ]
     known = {part.node.node for part in parts}
     others = {view.node: (view, style.ORANGE) for view in siblings}
@@ -147,7 +148,7 @@ def composite_png(
     beside = [
         (_Part(node=view, begin=view.base_step, cut=None), colour)
         for view, colour in others.values()
-        if view.curves.val_scores
+        if any(map(math.isfinite, view.curves.val_scores))
     ]
     validated = any(part.validation()[0] for part in parts)
     shown = shown[: MOST_PANELS - validated]
@@ -171,7 +172,7 @@ def composite_png(
             _frame(axes, parts, max((part.end for part, _ in beside), default=0))
             if i + columns >= n_panels:
                 axes.set_xlabel("step of the phase" if from_scratch else "global step")
-        return style.png(figure)
+        return figure_parts.png(figure)
 
 
 def _parts(path: Sequence[NodeView]) -> list[_Part]:
@@ -202,9 +203,14 @@ def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
 
 def _beside(axes: Any, others: Sequence[tuple[_Part, str]]) -> None:
     """Draw the validations of phases that are not on the path, and name their colours."""
-    for part, colour in others:
+    low, high = axes.get_ylim()
+    ends = [part.validation()[1][-1] for part, _ in others]
+    places = style.spread(ends, 0.07 * (max([high, *ends]) - min([low, *ends])))
+    for (part, colour), place in zip(others, places, strict=True):
         steps, values = part.validation()
         axes.plot(steps, values, color=colour, linewidth=1.0, marker="o", markersize=2, zorder=2)
+        look = {"color": colour, "fontsize": 6.5, "va": "center"}
+        axes.text(steps[-1], place, f"  n{part.node.node}", **look)
     drawn = {colour for _, colour in others}
     names = ((style.ORANGE, "siblings orange"), (style.GREEN, "best green"))
     if named := [name for colour, name in names if colour in drawn]:
@@ -293,7 +299,7 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
             axes.set_title(title)
             axes.locator_params(axis="x", nbins=4, integer=True)
             figure_parts.few_ticks(axes)
-        return style.png(figure)
+        return figure_parts.png(figure)
 
 
 def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:

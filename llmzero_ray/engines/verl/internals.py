@@ -58,6 +58,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "PPOTrainer._fetch_one_gen_batch",
         "PPOTrainer._compute_old_log_prob",
         "PPOTrainer._compute_ref_log_prob",
+        "PPOTrainer._compute_advantage",
         "PPOTrainer._update_actor",
         "PPOTrainer._save_checkpoint",
         "PPOTrainer._validate",

@@ -51,6 +51,7 @@ from llmzero_ray.engines.verl.verl_hooks import (
     CallbackLogger,
     NumberedRows,
     ReservedBundles,
+    group_metrics,
     mean_accuracy,
     outcomes_of,
     scalars,
@@ -374,6 +375,14 @@ class PhaseTrainer(DeterministicTrainer):
         if phase is not None and phase.progress.steps_done > 0 and (reason := phase.stop_asked()) is not None:
             raise _StopHeard(reason)
         self._enter("update")
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        answers = [
+            key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)
+        ]
+        found = tq.kv_batch_get(keys=answers, partition_id=batch.partition_id, select_fields=["rm_scores"])
+        metrics.update(group_metrics(answers, found["rm_scores"].sum(dim=1).tolist()))
+        return super()._compute_advantage(batch, metrics)
 
     @property
     def _is_first_step(self) -> bool:

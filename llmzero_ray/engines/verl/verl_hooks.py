@@ -12,6 +12,7 @@ from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourceP
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records.metrics import BEST_OF_N, MIXED_GROUPS
 
 
 class ReservedBundles(ResourcePoolManager):
@@ -127,6 +128,19 @@ def with_wrong(items: Sequence[ItemOutcome], missing: Mapping[int, Any]) -> tupl
 def mean_accuracy(items: Sequence[ItemOutcome]) -> float:
     """Mean of `acc` over at least one outcome."""
     return sum(item.acc for item in items) / len(items)
+
+
+def group_metrics(keys: Sequence[str], scores: Sequence[float]) -> dict[str, float]:
+    """Share of groups whose answers have different scores, and the mean of the groups' best scores.
+
+    `keys` are VeRL's names of the answers, `{prompt}_{session}_{index}`; answers to one prompt are a group.
+    """
+    groups: dict[str, list[float]] = {}
+    for key, score in zip(keys, scores, strict=True):
+        groups.setdefault(key.rsplit("_", 2)[0], []).append(score)
+    best = [max(group) for group in groups.values()]
+    mixed = [min(group) < max(group) for group in groups.values()]
+    return {MIXED_GROUPS: sum(mixed) / len(groups), BEST_OF_N: sum(best) / len(groups)}
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, float]:

@@ -121,7 +121,7 @@ class Workbench:
             return "\n".join(lines)
         for name in wanted.names[:_MOST_METRICS]:
             if name in curves.metrics:
-                lines.append(course(series(curves, name)))
+                lines.append(course(series(curves, name), curves.val_steps))
             else:
                 lines.append(f"{one_line(name, 80)}: not logged")
         return "\n".join(lines)

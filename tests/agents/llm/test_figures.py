@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from llmzero_ray.agents.llm import figures
 from llmzero_ray.agents.llm.figures import composite_png, draw_figure, overlay_png
@@ -106,19 +108,46 @@ def test_only_panels_with_data_are_drawn(drawn: list[Any]) -> None:
         "reward (train)",
         "KL to the base model",
     ]
-    clips = replace(PATH[0], hyperparameters={**PATH[0].hyperparameters, PPO_EPOCHS: 2})
-    full = composite_png(clips)
-    assert len(drawn[1].axes) == figures.MOST_PANELS
+    flat = c.curves(20, reward=c.line(0.1, 0.5, 20), kl=[0.1] * 20, entropy=[0.5] * 20, val={20: 0.4})
+    composite_png(c.node(flat))
+    assert [axes.get_title(loc="left") for axes in drawn[1].axes] == [
+        "validation ± 1 std. error",
+        "reward (train)",
+    ]
+    big = large_requests.proposal_request()
+    full = composite_png(big.on, big.path)
+    assert len(drawn[2].axes) == figures.MOST_PANELS
     assert size(full)[1] <= 900
 
 
 def test_panels_of_clipping_are_left_out_where_nothing_is_clipped(drawn: list[Any]) -> None:
+    found = c.curves(20, reward=c.line(0.1, 0.5, 20), clipfrac=c.line(0.0, 0.1, 20))
     for epochs in (1, 2):
-        view = replace(PATH[0], hyperparameters={**PATH[0].hyperparameters, PPO_EPOCHS: epochs})
-        composite_png(view)
+        composite_png(c.node(found, {**PATH[0].hyperparameters, PPO_EPOCHS: epochs}))
     inert, clipped = ({axes.get_title(loc="left") for axes in figure.axes} for figure in drawn)
-    assert "PPO clip fraction" in clipped and "PPO clip fraction" not in inert
-    assert "advantages" in inert
+    assert clipped - inert == {"PPO clip fraction"}
+
+
+def test_the_best_of_a_group_stands_beside_the_mean_reward(drawn: list[Any]) -> None:
+    found = c.curves(20, reward=c.line(0.1, 0.5, 20))
+    groups = {"critic/score/best@n": (0.8,) * 20, "critic/score/mixed_groups": tuple(c.line(0.3, 0.6, 20))}
+    composite_png(c.node(replace(found, metrics={**found.metrics, **groups})))
+    reward, mixed = drawn[0].axes
+    assert [text.get_text() for text in reward.texts] == ["mean", "best of n"]
+    assert set(colours(reward)) == {style.BLUE, style.ORANGE}
+    assert mixed.get_title(loc="left") == "share of mixed groups"
+
+
+def test_a_palette_keeps_every_colour_in_less_than_half_of_the_bytes(drawn: list[Any]) -> None:
+    asked = large_requests.proposal_request()
+    best = replace(asked.siblings[2], node=99, base_step=30)
+    png = draw_figure("composite", replace(asked, best=best), 500)
+    whole = style.png(drawn[0])
+    assert len(png) < len(whole) / 2
+    with Image.open(io.BytesIO(png)) as small, Image.open(io.BytesIO(whole)) as large:
+        assert (small.mode, small.size) == ("P", large.size)
+        off = np.abs(np.asarray(small.convert("RGB"), int) - np.asarray(large.convert("RGB"), int))
+    assert off.max() <= 30
 
 
 def test_siblings_and_the_best_phase_stand_beside_the_path(drawn: list[Any]) -> None:
@@ -135,6 +164,8 @@ def test_siblings_and_the_best_phase_stand_beside_the_path(drawn: list[Any]) -> 
     for figure, n_siblings, n_best in zip(drawn, (4, 5, 0), (1, 1, 0), strict=True):
         found = colours(figure.axes[0])
         assert (found.count(style.ORANGE), found.count(style.GREEN)) == (n_siblings, n_best)
+    named = [text.get_text().strip() for text in drawn[1].axes[0].texts if text.get_color() == style.ORANGE]
+    assert named == [f"n{view.node}" for view in asked.siblings]
     (line,) = [line for line in drawn[1].axes[0].lines if line.get_color() == style.GREEN]
     assert list(line.get_xdata()) == [30 + step for step in best.curves.val_steps]
 
@@ -173,11 +204,12 @@ def test_values_that_are_not_finite_leave_gaps_and_a_flat_line_its_value(drawn: 
     reward = c.line(0.2, 0.6, 20)
     reward[5] = math.nan
     reward[6] = math.inf
-    found = c.curves(20, reward=reward, clipfrac=[0.0] * 20, val={10: math.nan, 20: 0.4})
-    composite_png(c.node(found, {**PATH[0].hyperparameters, PPO_EPOCHS: 2}))
-    clip = drawn[0].axes[-1]
-    assert clip.get_title(loc="left") == "PPO clip fraction"
-    assert clip.get_ylim() == (-0.01, 0.01)
+    found = c.curves(20, reward=reward, length=[8.0] * 20, val={10: math.nan, 20: 0.4})
+    composite_png(c.node(found))
+    overlay_png(replace(running_request(), running=c.node(found), incumbent_chain=(c.node(found),)))
+    length = drawn[1].axes[-1]
+    assert length.get_title(loc="left") == "response length"
+    assert length.get_ylim() == pytest.approx((7.2, 8.8))
     assert all(np.isfinite(line.get_ydata()).all() for axes in drawn[0].axes for line in axes.lines)
 
 

@@ -44,6 +44,8 @@ def test_first_phase_is_cold_and_streams_every_step_under_verls_names(lab: Lab, 
     assert [p.step for p in points] == [0, 1, 2, 3, 4]
     for key in (
         "critic/score/mean",
+        "critic/score/mixed_groups",
+        "critic/score/best@n",
         "actor/kl_loss",
         "actor/entropy",
         "actor/grad_norm",
@@ -52,6 +54,11 @@ def test_first_phase_is_cold_and_streams_every_step_under_verls_names(lab: Lab, 
     ):
         assert all(key in p.metrics for p in points[1:]), key
     assert points[1].metrics["actor/lr"] == pytest.approx(3e-3)
+    for point in points[1:]:
+        found = point.metrics
+        mixed, best = found["critic/score/mixed_groups"], found["critic/score/best@n"]
+        assert 0 <= mixed <= 1 and found["critic/score/mean"] <= best <= found["critic/score/max"]
+        assert (mixed > 0) == (found["critic/advantages/max"] > 0)
 
 
 def test_validations_carry_one_outcome_per_row_and_step_zero_is_no_score(lab: Lab, first: Any) -> None:
