@@ -141,7 +141,7 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
     decided = Transcript(search.storage.paths.transcript).episodes
     assert len(written) == len(decided)  # nothing was decided twice
     assert [one.node for one in decided if one.kind == "run"] == [1, 2, 3]
-    asked = [request.body["messages"] for request in server.requests]
+    asked = [request.body["messages"] for request in server.messages]
     assert max(map(len, asked)) == 2 * sum(len(one.exchanges) for one in decided) - 1  # one conversation
     checks = list(check_decisions(search.follower.events, search.root))
     assert [check.differences for check in checks if check.differences] == []

@@ -61,6 +61,12 @@ class Capabilities:
             }
         )
 
+    def limited_to(self, max_tokens: int | None) -> Capabilities:
+        """The same with answers of at most `max_tokens`, thinking included, unless that is None."""
+        if max_tokens is None:
+            return self
+        return replace(self, max_tokens=min(max_tokens, self.max_tokens or max_tokens))
+
     def without_refused(
         self, settings: LlmSettings, body: Mapping[str, Any], reason: str
     ) -> Capabilities | None:

@@ -179,8 +179,9 @@ class MessagesClient:
         import anthropic
 
         can = self._can or await self._ask_capabilities(attempts, sdk)
+        attempts.budget.reserve()
         while True:
-            body = request_body(call, self.settings, can)
+            body = request_body(call, self.settings, can.limited_to(attempts.budget.affordable_output))
             try:
                 content = await attempts.create(sdk, body)
                 break

@@ -5,6 +5,7 @@ The table is part of that package; nothing is downloaded. A search keeps its ini
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -47,6 +48,10 @@ class Price:
     def kept_an_hour(self) -> Price:
         """Price where the prompt cache keeps tokens for an hour: writing them costs twice the input."""
         return replace(self, cache_write=max(self.cache_write, 2 * self.input))
+
+    def output_tokens(self, dollars: float) -> int:
+        """Tokens of an answer that `dollars` pay for, or 0 if answers are free."""
+        return math.floor(dollars * _PER / self.output) if self.output else 0
 
     def to_json(self) -> dict[str, float]:
         """Prices as plain numbers, to be frozen with a search."""
