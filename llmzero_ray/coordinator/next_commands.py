@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from llmzero_ray.coordinator.plan import MAX_REFUSALS
+from llmzero_ray.coordinator.price import too_much
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.coordinator.steering import clone_problem
@@ -124,10 +125,27 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
         planned = state.planner.proposed_phase(run, proposal, state.offered(run.node))
         _check_memory(state, run, planned.spec)
     except ProposalError as error:
-        tries = run.tries + 1
-        refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
-        return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
+        return _refuse(run, str(error))
+    rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
+    if not rules and not run.priced:
+        price = too_much(state, run, planned.spec, _before(state, run, planned.spec))
+        if price:
+            return _refuse(run, price, price=True)
     return _record_plan(run, planned.spec, proposal, planned.note)
+
+
+def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
+    tries = run.tries + 1
+    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries, price=price)
+    return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
+
+
+def _before(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Hyperparameters:
+    """Configuration that the changes of a proposal apply to."""
+    root = state.planner.root
+    source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
+    on = root if run.on is None else _trained(state, run.on)
+    return base_of_changes(run.kind, on=on, source=source, root=root)
 
 
 def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
@@ -138,13 +156,8 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
     """
     if state.memory is None or run.clone is not None:
         return
-    root = state.planner.root
-    source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
-    on = root if run.on is None else _trained(state, run.on)
-    before = base_of_changes(run.kind, on=on, source=source, root=root)
-    problem = state.memory.problem(
-        spec.hyperparameters, before=before, repairs=on if run.kind == "debug" else None
-    )
+    repairs = _trained(state, run.on) if run.kind == "debug" and run.on is not None else None
+    problem = state.memory.problem(spec.hyperparameters, before=_before(state, run, spec), repairs=repairs)
     if problem:
         raise ProposalError(problem)
 
