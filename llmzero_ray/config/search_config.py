@@ -307,9 +307,12 @@ class AgentsConfig(StrictModel):
     (llmzero_ray/records/agents.py), or the name of an entry point in the group llmzero_ray.proposers."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
+    provider: Literal["anthropic", "bedrock", "vertex", "foundry", "openai"] = "anthropic"
+    """Who serves `model`. `bedrock`, `vertex` and `foundry`: Anthropic's models on AWS, Google Cloud and
+    Azure. `openai`: OpenAI, or any server of its chat completions at `base_url` (Azure, vLLM, OpenRouter)."""
     base_url: str | None = None
-    """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
-    public one."""
+    """Another server of the provider's protocol, such as vLLM inside the cluster; null: the public one. It
+    ends before /v1 for the Messages API, and with /v1 for `openai`."""
     key_file: LocalPath | None = None
     """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
     environment's key is sent to the public server and to servers of this machine, and none to others."""
