@@ -1,7 +1,7 @@
 """The scripted server in the protocols of other providers: Bedrock, Vertex AI, Foundry and OpenAI.
 
-Each request must have its provider's path, form and credentials. It is then read as one of the Messages API, so
-that the scripts of `MessagesServer` work for all; `raw` has what arrived.
+Each request must have its provider's path, form and credentials. It is then read as one of the Messages API,
+so that the scripts of `MessagesServer` work for all; `raw` has what arrived.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TOKEN = "google-test-token-123"
 STOPS = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length", "refusal": "content_filter"}
 PATHS = {
     "bedrock": r"/model/(?P<model>[^/]+)/invoke",
-    "vertex": r"/v1/projects/my-project/locations/europe-west1/publishers/anthropic/models/(?P<model>[^/]+):rawPredict",
+    "vertex": r"/v1/projects/my-project/locations/europe-west1/publishers/anthropic/models/"
+    r"(?P<model>[^/]+):rawPredict",
     "foundry": r"/anthropic/v1/messages",
     "openai": r"/v1/chat/completions",
 }
-VERSIONS = {"bedrock": "bedrock-2023-05-31", "vertex": "vertex-2023-10-16"}
 
 
 class ProviderServer(MessagesServer):
@@ -75,7 +75,7 @@ class _ProviderHandler(Handler):
             )
         elif found is None or body is None:
             self._send(404, _error("Not Found"))
-        elif owner.provider in VERSIONS and body.get("anthropic_version") != VERSIONS[owner.provider]:
+        elif owner.provider in ("bedrock", "vertex") and ("anthropic_version" not in body or "model" in body):
             self._send(400, _error("anthropic_version: Field required"))
         else:
             body = _message_request(body) if owner.provider == "openai" else dict(body)

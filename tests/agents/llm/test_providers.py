@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,7 +33,11 @@ ClientOf = Callable[..., MessagesClient]
 
 
 class _Credentials(google.auth.credentials.Credentials):  # type: ignore[misc, no-untyped-call]
-    token, expired = TOKEN, False
+    expired = False
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self.token = token
 
     def refresh(self, request: Any) -> None:
         """It never expires."""
@@ -54,8 +59,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.setenv(name, value)
     for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE", "AWS_SESSION_TOKEN", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(google.auth, "default", lambda **_: (_Credentials(), "my-project"))  # type: ignore[no-untyped-call]
+    signed_in_as(monkeypatch, TOKEN)
     return monkeypatch
+
+
+def signed_in_as(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    """Google's default credentials with that token."""
+    monkeypatch.setattr(google.auth, "default", lambda **_: (_Credentials(token), "my-project"))
 
 
 @pytest.fixture
@@ -131,8 +141,8 @@ def test_the_check_at_the_start_finds_a_model_and_refused_credentials(
     client_of(server).check(image=png())
     environment.setenv("OPENAI_API_KEY", "wrong")
     environment.setenv("ANTHROPIC_FOUNDRY_API_KEY", "wrong")
-    environment.setenv("AWS_ACCESS_KEY_ID", "WRONG")
-    environment.setattr(_Credentials, "token", "wrong")
+    environment.setenv("AWS_BEARER_TOKEN_BEDROCK", "wrong")
+    signed_in_as(environment, "wrong")
     with pytest.raises(LlmCallError) as caught:
         client_of(server).check()
     assert caught.value.kind == "auth"
@@ -328,12 +338,11 @@ def test_a_usage_that_cannot_be_true_is_booked_at_the_worst_case(
     server, ledger = server_of("openai"), BudgetLedger(FREE)
     server.usage_fields = usage
     client = client_of(server)
-    try:
+    worst = client.worst_case(a_call())
+    with contextlib.suppress(LlmCallError):  # some cannot be read at all
         ask(client, a_call(), ledger)
-    except LlmCallError as error:
-        assert error.kind == "malformed"
     (entry,) = ledger.entries
-    assert entry.estimated and entry.usage == client.worst_case(a_call())
+    assert entry.estimated and entry.usage == worst
 
 
 def test_cached_tokens_are_booked_as_read_from_the_cache(server_of: Callable[..., ProviderServer]) -> None:
