@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
 from llmzero_ray.config.yaml_text import validated
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.prices import Price
     from llmzero_ray.agents.llm.settings import LlmSettings
 
+STOPS: Final = "stops"
+"""Fact of a replay: node -> [training steps, reason] of the phases that a verdict ended."""
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded responses."""
@@ -186,6 +188,11 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
     frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
     facts |= frozen()
+    if replayed:
+        from llmzero_ray.agents.llm.replay import recorded_stops
+
+        stops = recorded_stops(str(agents.replay_from))
+        facts |= {} if stops is None else {STOPS: stops}
     return {**facts, "prices": own} if own else facts
 
 

@@ -14,7 +14,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.coordinator.steering import clone_problem
 from llmzero_ray.errors import ProposalError
-from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal
+from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal, RecordedStop
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import base_of_changes
@@ -250,10 +250,16 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
         rolling_freq=state.rolling_freq,
         restore=run.attempt > run.first_attempt,
         known_start=state.planner.known_start(spec),
+        stop_after=_recorded_stop(state, run.node),
     )
     generation = state.slots[run.slot].generation
     run_id = f"run-{run.node}-{run.attempt}-{generation}-{run.replanned}"
     return cmd.RunPhase(id=run_id, slot=run.slot, spec=spec)
+
+
+def _recorded_stop(state: SearchState, node: int) -> RecordedStop | None:
+    found = (state.started.agents if state.started is not None else {}).get("stops", {}).get(str(node))
+    return None if found is None else RecordedStop(step=int(found[0]), reason=str(found[1]))
 
 
 def _give_up(run: PhaseRun) -> Event:

@@ -393,7 +393,7 @@ class _Attempts:
         if self._key and self._settings.base_url is not None and self._settings.provider == "anthropic":
             # vLLM looks for it in the first, others in the second, which the SDK leaves out beside the first.
             own_headers |= dict(zip(_KEY_HEADERS, (f"Bearer {self._key}", self._key), strict=True))
-        if not self._settings.takes_environment_key:
+        if not self._settings.takes_environment_key or self._settings.provider != "anthropic":
             os.environ.pop(CUSTOM_HEADERS_ENV, None)  # the SDK would send them to any server
         # Looser than the deadline, so that a time-out is always reported as such.
         read_s = max(self.left_s(), 0.0) + 5.0
