@@ -85,7 +85,7 @@ lock:
 	    --overrides overrides.txt \
 	    --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	    --no-annotate --no-config --system-certs --custom-compile-command "make lock" $(UPGRADE)
-	build/uv/bin/uv pip compile pyproject.toml $(addprefix --extra ,gpu tasks report claude dev) --quiet \
+	build/uv/bin/uv pip compile pyproject.toml $(addprefix --extra ,gpu tasks report llm dev) --quiet \
 	    --constraint deploy/constraints.txt --output-file requirements/gpu.txt --python-version 3.12 \
 	    --python-platform x86_64-manylinux_2_28 --no-annotate --no-config --system-certs \
 	    --custom-compile-command "make lock" $(UPGRADE)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from llmzero_ray.agents.backend import MODEL_BACKENDS, Agents, AgentServices, make_agents
+from llmzero_ray.agents.backend import MODEL_BACKENDS, STOPS, Agents, AgentServices, make_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.records import Event
 from llmzero_ray.stopping.policy import StoppingPolicy
@@ -57,6 +57,8 @@ def stopping_policy(
     config: SearchConfig, facts: Mapping[str, Any], storage: SearchStorage, n_val: int
 ) -> StoppingPolicy:
     """Rules and agent of a search's stopper, which runs in another process than the coordinator."""
+    if STOPS in facts:  # a replay, whose phases end where the recorded ones did
+        return StoppingPolicy(config.stopper.model_copy(update={"enabled": False}))
     services = None
     if config.agents.backend in MODEL_BACKENDS:
         services = AgentServices(

@@ -22,7 +22,7 @@ from llmzero_ray.prepared.task import task_facts
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
-from llmzero_ray.utils.api_key import key_file, tracker_key_file
+from llmzero_ray.utils.api_key import KEY_ENVS, key_file, tracker_key_file
 
 from .coordinator import SearchCoordinator
 from .names import coordinator_name, end_actor, restarting, slot_of, stopper_name
@@ -70,7 +70,9 @@ def start_on(
     if owner(SearchStorage(config.storage, config.name).paths.root) is None:
         end_actor(name)  # an ended coordinator would only return its old result
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
-    key = key_file(config.storage, private_head=private_head) if needs_key(config.agents) else None
+    key, env = None, KEY_ENVS.get(config.agents.provider)
+    if env is not None and needs_key(config.agents):
+        key = key_file(config.storage, private_head=private_head, key_env=env)
     tracker_keys = None
     if config.tracking.backends:
         tracker_keys = tracker_key_file(config.storage, private_head=private_head)

@@ -29,7 +29,7 @@ from llmzero_ray.storage.presence import (
     last_heartbeat,
 )
 from llmzero_ray.storage.trackers import Tracker, make_trackers
-from llmzero_ray.utils.api_key import use_key_file
+from llmzero_ray.utils.api_key import KEY_ENV, KEY_ENVS, use_key_file
 from llmzero_ray.utils.logs import log_to
 
 from .agent_calls import AgentCalls
@@ -72,7 +72,8 @@ class SearchCoordinator:
         trackers, if the command has them."""
         import ray
 
-        use_key_file(key_file)
+        provider = started.config["agents"].get("provider", "anthropic")
+        use_key_file(key_file, KEY_ENVS.get(provider, KEY_ENV))
         self._key_file = key_file
         self._storage = SearchStorage(storage, str(started.config["name"]))
         self._lock = SearchLock(self._storage.paths.root)

@@ -22,7 +22,7 @@ from llmzero_ray.stopping.phase_monitor import PhaseMonitor
 from llmzero_ray.stopping.request import saving, stop_request
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_items
-from llmzero_ray.utils.api_key import use_key_file
+from llmzero_ray.utils.api_key import KEY_ENV, KEY_ENVS, use_key_file
 from llmzero_ray.utils.failpoints import reach
 from llmzero_ray.utils.logs import log_to
 
@@ -50,8 +50,8 @@ class StopperActor:
         """`facts` as in `SearchStarted.agents`; `key_file` is the path of a file with the agents' key."""
         import ray
 
-        use_key_file(key_file)
         self._config = parse_config(config, source="search.yaml")
+        use_key_file(key_file, KEY_ENVS.get(self._config.agents.provider, KEY_ENV))
         self._storage = SearchStorage(storage, self._config.name)
         self._policy = stopping_policy(self._config, facts, self._storage, n_val)
         self._n_val = n_val

@@ -54,6 +54,10 @@ class OutageError(LlmzeroError, RuntimeError):
 class CapReachedError(LlmzeroError, RuntimeError):
     """The next agent call could cost more than `budget.dollars` has left; it was not made."""
 
+    affordable_output: int = 0
+    """Tokens of an answer that the same call could still be given, or 0 or less if its prompt alone is too
+    expensive."""
+
 
 class SearchError(LlmzeroError, RuntimeError):
     """The search was driven against its rules (finishing an unknown node, ...): a bug of the caller."""

@@ -137,6 +137,8 @@ class ScriptedEngine:
                 scores[step] = score
             if spec.max_wall_s is not None and time.monotonic() - began >= spec.max_wall_s:
                 self.stop("max_hours")
+            if spec.stop_after is not None and step >= spec.stop_after.step:
+                self.stop(spec.stop_after.reason)
             stopped = self.stop_requested not in (None, "compute") and not self._is(spec, "deaf")
             last = step == last_step or stopped
             if step % spec.save_freq == 0 or validated or last:

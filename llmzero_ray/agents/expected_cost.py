@@ -37,7 +37,7 @@ def agent_price(config: SearchConfig) -> Price | None:
     """
     agents = config.agents
     if agents.backend == "claude":
-        return price_of(agents.model, agents.price, agents.prompts)
+        return price_of(agents.model, agents.price, agents.prompts, agents.provider)
     return None if ":" in agents.backend else FREE
 
 

@@ -312,9 +312,12 @@ class AgentsConfig(StrictModel):
     (llmzero_ray/records/agents.py), or the name of an entry point in the group llmzero_ray.proposers."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
+    provider: Literal["anthropic", "bedrock", "vertex", "foundry", "openai"] = "anthropic"
+    """Who serves `model`. `bedrock`, `vertex` and `foundry`: Anthropic's models on AWS, Google Cloud and
+    Azure. `openai`: OpenAI, or any server of its chat completions at `base_url` (Azure, vLLM, OpenRouter)."""
     base_url: str | None = None
-    """Another server of the Messages API, such as vLLM inside the cluster (without /v1); null: the
-    public one."""
+    """Another server of the provider's protocol, such as vLLM inside the cluster; null: the public one. It
+    ends before /v1 for the Messages API, and with /v1 for `openai`."""
     key_file: LocalPath | None = None
     """File with the key of the server at `base_url`, such as the one that `llmzero serve` names. Null: the
     environment's key is sent to the public server and to servers of this machine, and none to others."""
@@ -359,6 +362,10 @@ class AgentsConfig(StrictModel):
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
     """Whether the agents see pictures of the curves."""
+    max_share: float = setting(0.5, "share", gt=0, le=1)
+    """Share of the compute or the hours that are left. A proposal that would take more, and more than a phase
+    of `phase.n_steps` with unchanged settings, goes back once with its price. Handed in again, it is
+    accepted. 1: nothing goes back for its price."""
     replay_from: LocalPath | None = None
     """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""

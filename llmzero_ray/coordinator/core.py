@@ -20,6 +20,7 @@ from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.next_commands import next_commands
 from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.coordinator.price import fresh_start_fits
 from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
@@ -123,6 +124,7 @@ class CoordinatorCore(SearchState):
         self.search = make_search(settings.method, settings, runs, self.config.seed, dict(event.root))
         if isinstance(self.search, TreeSearch):
             self.search.offers_best = self.config.agents.backend != "expert"
+            self.search.fresh_start_fits = lambda: fresh_start_fits(self)
         self.fit_slots()
         self.slots_needed = self.config.slots.reserve == "at_start"
         self.meter = Meter(self.config.slots.n_gpus)
@@ -207,6 +209,7 @@ class CoordinatorCore(SearchState):
         run = self.runs[event.node]
         run.refused, run.answer = run.answer, None
         run.rejected, run.tries = event.message, event.tries
+        run.priced |= event.price
 
     def _on_phase_planned(self, event: ev.PhasePlanned) -> None:
         run = self.runs[event.node]

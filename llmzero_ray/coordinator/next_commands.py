@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from llmzero_ray.coordinator.plan import MAX_REFUSALS
+from llmzero_ray.coordinator.price import too_much
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.coordinator.steering import clone_problem
 from llmzero_ray.errors import ProposalError
-from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal
+from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal, RecordedStop
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import base_of_changes
@@ -124,10 +125,27 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
         planned = state.planner.proposed_phase(run, proposal, state.offered(run.node))
         _check_memory(state, run, planned.spec)
     except ProposalError as error:
-        tries = run.tries + 1
-        refused = ev.ProposalRefused(node=run.node, message=str(error), tries=tries)
-        return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
+        return _refuse(run, str(error))
+    rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
+    if not rules and not run.priced:
+        price = too_much(state, run, planned.spec, _before(state, run, planned.spec))
+        if price:
+            return _refuse(run, price, price=True)
     return _record_plan(run, planned.spec, proposal, planned.note)
+
+
+def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
+    tries = run.tries + 1
+    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries, price=price)
+    return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
+
+
+def _before(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Hyperparameters:
+    """Configuration that the changes of a proposal apply to."""
+    root = state.planner.root
+    source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
+    on = root if run.on is None else _trained(state, run.on)
+    return base_of_changes(run.kind, on=on, source=source, root=root)
 
 
 def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
@@ -138,13 +156,8 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
     """
     if state.memory is None or run.clone is not None:
         return
-    root = state.planner.root
-    source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
-    on = root if run.on is None else _trained(state, run.on)
-    before = base_of_changes(run.kind, on=on, source=source, root=root)
-    problem = state.memory.problem(
-        spec.hyperparameters, before=before, repairs=on if run.kind == "debug" else None
-    )
+    repairs = _trained(state, run.on) if run.kind == "debug" and run.on is not None else None
+    problem = state.memory.problem(spec.hyperparameters, before=_before(state, run, spec), repairs=repairs)
     if problem:
         raise ProposalError(problem)
 
@@ -237,10 +250,16 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
         rolling_freq=state.rolling_freq,
         restore=run.attempt > run.first_attempt,
         known_start=state.planner.known_start(spec),
+        stop_after=_recorded_stop(state, run.node),
     )
     generation = state.slots[run.slot].generation
     run_id = f"run-{run.node}-{run.attempt}-{generation}-{run.replanned}"
     return cmd.RunPhase(id=run_id, slot=run.slot, spec=spec)
+
+
+def _recorded_stop(state: SearchState, node: int) -> RecordedStop | None:
+    found = (state.started.agents if state.started is not None else {}).get("stops", {}).get(str(node))
+    return None if found is None else RecordedStop(step=int(found[0]), reason=str(found[1]))
 
 
 def _give_up(run: PhaseRun) -> Event:

@@ -34,6 +34,8 @@ class PhaseRun:
     """Number of rejected proposals."""
     rejected: str | None = None
     """Reason of the last rejection."""
+    priced: bool = False
+    """Whether the agent was told that a proposal has a high price."""
     refused: Proposal | None = None
     """The proposal that was rejected last."""
     answer: Proposal | None = None

@@ -72,6 +72,15 @@ def step_lengths(hyperparameters: Hyperparameters, step: TokenCounts) -> dict[st
     return {LENGTH: answer, PROMPT_LENGTH: max(0.0, step.trained / unit.trained - answer)}
 
 
+def planned_tokens(
+    hyperparameters: Hyperparameters, n_steps: float, *, like: Hyperparameters, step: TokenCounts
+) -> TokenCounts:
+    """Tokens of `n_steps` steps that are not trained yet, validations excluded, with the answers and prompts
+    of a `step` of configuration `like`."""
+    one = tokens_of(hyperparameters, step_lengths(like, step))
+    return TokenCounts(rollout=n_steps * one.rollout, trained=n_steps * one.trained)
+
+
 def token_cost(config: SearchConfig) -> TokenCost:
     """What a token counts in `budget.compute`."""
     return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)

@@ -20,9 +20,19 @@ from llmzero_ray.utils.private_files import PrivateEntry, private_file
 
 KEY_ENV = "ANTHROPIC_API_KEY"
 KEY_FILE_ENV = "ANTHROPIC_API_KEY_FILE"
+KEY_ENVS = {
+    "anthropic": KEY_ENV,
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+    "foundry": "ANTHROPIC_FOUNDRY_API_KEY",
+    "openai": "OPENAI_API_KEY",
+}
+"""Provider -> variable with its key; the same with `_FILE` names a file. Others have no key of their own."""
 CUSTOM_HEADERS_ENV = "ANTHROPIC_CUSTOM_HEADERS"
 """Headers that Anthropic's SDK adds to every request of a process."""
-KEY_VARIABLES = (KEY_ENV, KEY_FILE_ENV, "ANTHROPIC_AUTH_TOKEN")
+KEY_VARIABLES = (
+    *(name for key in KEY_ENVS.values() for name in (key, f"{key}_FILE")),
+    "ANTHROPIC_AUTH_TOKEN",
+)
 """What must not reach other processes; the last one is read by Anthropic's SDK alone."""
 SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
 """Variables with keys or the user's headers, which only processes that call the model need."""
@@ -64,18 +74,18 @@ def key_hidden(*others: str) -> Iterator[None]:
         os.environ.update(held)
 
 
-def key_file(storage: str, *, private_head: bool) -> str | None:
-    """Path of a file with this process's key, for actors that call the model. None if they have to find their
-    own.
+def key_file(storage: str, *, private_head: bool, key_env: str = KEY_ENV) -> str | None:
+    """Path of a file with the key that `key_env` gives this process, for actors that call the model. None if
+    they have to find their own.
 
-    A file that KEY_FILE_ENV names is passed on as it is. A key in the environment is written to a file of the
-    user's runtime directory, outside `storage`, until `remove_key_file`; not for a head that is not private,
-    because its machine may be another one.
+    A file that `<key_env>_FILE` names is passed on as it is. A key in the environment is written to a file of
+    the user's runtime directory, outside `storage`, until `remove_key_file`; not for a head that is not
+    private, because its machine may be another one.
 
     Raises:
         StorageError: there is no directory for the file that belongs to this user alone.
     """
-    key, named = os.environ.get(KEY_ENV, "").strip(), os.environ.get(KEY_FILE_ENV, "").strip()
+    key, named = (os.environ.get(name, "").strip() for name in (key_env, f"{key_env}_FILE"))
     if key and private_head:
         _written.append(private_file("key", key + "\n", outside=Path(storage)))
         return str(_written[-1].path)
@@ -97,23 +107,25 @@ def tracker_key_file(storage: str, *, private_head: bool) -> str | None:
     return str(_written[-1].path)
 
 
-def use_key_file(path: str | None) -> None:
+def use_key_file(path: str | None, key_env: str = KEY_ENV) -> None:
     """Have this process read the key from `path`, unless its own environment already gives one."""
-    if path is not None and not any(os.environ.get(name, "").strip() for name in (KEY_ENV, KEY_FILE_ENV)):
-        os.environ[KEY_FILE_ENV] = path
+    names = (key_env, f"{key_env}_FILE")
+    if path is not None and not any(os.environ.get(name, "").strip() for name in names):
+        os.environ[f"{key_env}_FILE"] = path
 
 
 @contextlib.contextmanager
-def key_file_in_use(path: str | None) -> Iterator[None]:
+def key_file_in_use(path: str | None, key_env: str = KEY_ENV) -> Iterator[None]:
     """`use_key_file` for a while, in a process that others will use afterwards."""
-    before = os.environ.get(KEY_FILE_ENV)
-    use_key_file(path)
+    file_env = f"{key_env}_FILE"
+    before = os.environ.get(file_env)
+    use_key_file(path, key_env)
     try:
         yield
     finally:
-        os.environ.pop(KEY_FILE_ENV, None)
+        os.environ.pop(file_env, None)
         if before is not None:
-            os.environ[KEY_FILE_ENV] = before
+            os.environ[file_env] = before
 
 
 def remove_key_file() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.coordinator import build_request, busy_gpu_hours, extension_problem, over_budget, replay
-from llmzero_ray.records import ComputeLimit, PhaseResult, TokenCost, TokenCounts
+from llmzero_ray.records import ComputeLimit, PhaseResult, Proposal, TokenCost, TokenCounts
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
@@ -173,6 +173,10 @@ def computing(**budget: Any) -> Driver:
     return search
 
 
+def by_model(**proposal: Any) -> Proposal:
+    return dataclasses.replace(make_proposal(**proposal), agent="claude")
+
+
 def train_counted(search: Driver, node: int, tokens: float = 300.0) -> None:
     search.start(node)
     result = dataclasses.replace(
@@ -195,6 +199,73 @@ def test_each_phase_may_compute_what_is_left_and_the_search_ends_when_no_step_fi
         assert limit_of(search, node) == left
         train_counted(search, node, min(300.0, left))
     assert (search.core.end_reason, search.core.compute) == ("compute", 1000.0)
+
+
+def test_a_proposal_that_takes_much_of_what_is_left_goes_back_once_with_its_price_and_is_then_accepted() -> (
+    None
+):
+    search = computing()
+    train_counted(search, 0)
+    search.propose(1, by_model(n_steps=40, lr=5.0))
+    assert "must be" in str(search.core.runs[1].rejected), "another fault does not count as the price"
+    dear = by_model(n_steps=40, lr=5e-4, n=8)  # twice the steps and twice the group: four times 300
+    search.propose(1, dear, tries=1)
+    assert search.core.runs[1].spec is None
+    told = str(search.core.runs[1].rejected)
+    assert "40 steps of this phase would take 171% of the compute" in told and "would take 43%" in told
+    search.propose(1, dear, tries=2)
+    spec = search.core.runs[1].spec
+    assert spec is not None and spec.n_steps == 40
+    refused = [event for event in search.journal if isinstance(event, ev.ProposalRefused)]
+    assert [event.price for event in refused] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("proposal", "agents"),
+    [
+        (by_model(n_steps=20), {}),  # 43% of what is left
+        (dataclasses.replace(by_model(n_steps=40), agent="expert"), {}),
+        (by_model(n_steps=40), {"max_share": 1.0}),
+    ],
+)
+def test_no_other_proposal_goes_back_for_its_price(proposal: Proposal, agents: dict[str, Any]) -> None:
+    search = Driver(make_config(budget={"runs": 9, "compute": 1000.0}, agents=agents))
+    search.ready()
+    train_counted(search, 0)
+    search.propose(1, proposal)
+    assert search.core.runs[1].spec is not None
+
+
+def test_a_last_phase_of_the_usual_length_does_not_go_back() -> None:
+    search = computing()
+    train_counted(search, 0, 700.0)
+    search.propose(1, by_model(n_steps=20))
+    assert search.core.runs[1].spec is not None, "it costs 700 of 300, as any phase of this search"
+
+
+def test_hours_have_a_price_too() -> None:
+    search = Driver(make_config(budget={"runs": 9, "wall_clock_hours": 1.0}))
+    search.ready()
+    search.start(0)
+    counted = dataclasses.replace(
+        make_result(0), tokens=TokenCounts(rollout=600.0, trained=600.0), cost=TokenCost(rollout=1, trained=1)
+    )
+    search.post(ev.PhaseFinished(node=0, phase_attempt=0, result=counted))
+    search.propose(1, by_model(n_steps=40))
+    assert "of the wall-clock time that is left" in str(search.core.runs[1].rejected)
+
+
+@pytest.mark.parametrize(("left", "action"), [(700.0, "scratch"), (200.0, "evolve")])
+def test_no_fresh_start_is_forced_that_cannot_become_as_long_as_the_best_strategy(
+    left: float, action: str
+) -> None:
+    """The best strategy has 20 steps of the root, which cost 300."""
+    search = Driver(make_config(budget={"runs": 9, "compute": 400.0 + left}, search={"rho_min": 1.0}))
+    search.ready()
+    train_counted(search, 0)
+    search.propose(1)
+    train_counted(search, 1, 100.0)
+    assert search.core.runs[2].kind == action
 
 
 def test_agents_are_told_what_is_left_and_what_each_phase_took_as_it_is_charged() -> None:

@@ -27,6 +27,12 @@ def test_a_scratch_run_raises_the_share_again() -> None:
     assert chosen(search)[0] == "evolve"
 
 
+def test_no_scratch_run_is_forced_where_none_can_become_as_long_as_the_best() -> None:
+    search = grow(*five_evolved())
+    search.fresh_start_fits = lambda: False
+    assert chosen(search)[0] == "evolve"
+
+
 def test_debug_runs_do_not_enter_the_share() -> None:
     search = grow(("root", None, "ok", 0.5), ("evolve", 0, "failed", None), ("debug", 1, "failed", None))
     assert (search.ask().seen.n_scratch, search.ask().seen.n_evolve) == (1, 2)
@@ -81,6 +87,7 @@ def test_a_scratch_child_reopens_a_terminal_node_and_an_exhausted_search() -> No
         rho_min=0.6,
     )
     assert search.node(0).terminal
+    search.fresh_start_fits = lambda: False  # nothing else could begin
     assert chosen(search) == ("scratch", 1)
     search.begin(search.ask())
     assert not search.node(1).terminal

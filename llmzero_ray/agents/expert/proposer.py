@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from llmzero_ray.agents.expert.affordable import affordable
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -146,6 +147,7 @@ class ExpertProposer:
             unchanged=seen.unchanged,
         )
         n_steps = choose_length(choice.finding, request.task, unchanged=not choice.plan.changes)
+        n_steps = affordable(request, choice.plan.full, request.on, n_steps, n_gpus=self._n_gpus)
         record = choice.finding.to_record()
         beside = tuple(tried_lines(seen.tried, seen.base.hyperparameters))
         return write(request, record, choice.plan, seen.start, n_steps, beside=beside)
@@ -174,7 +176,9 @@ class ExpertProposer:
         start = StartPoint(
             checkpoint=None, reason="a fresh start, so that the root does not anchor the whole search"
         )
-        return write(request, diagnosis, chosen, start, fresh_length(request))
+        length = fresh_length(request)
+        n_steps = affordable(request, chosen.full, best or request.on, length, n_gpus=self._n_gpus)
+        return write(request, diagnosis, chosen, start, n_steps)
 
 
 def write(

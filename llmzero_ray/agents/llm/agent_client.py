@@ -175,7 +175,8 @@ class AgentClient:
         self, request: StructuredRequest, name: str, call: LlmCall, conversation: Conversation
     ) -> StructuredResponse:
         client = self._client(call.node, name)
-        budget = CallBudget(self._budget, call.agent, call.node, client.worst_case(call))
+        worst = client.worst_case(call)
+        budget = CallBudget(self._budget, call.agent, call.node, worst, least_output=call.max_tokens)
         response: LlmResponse | None = None
         problem, outcome = "", "interrupted"
         try:

@@ -8,6 +8,8 @@ from pathlib import Path
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.settings import LlmSettings
 
+_OPTIONAL = ("bedrock", "vertex")
+"""Providers whose SDK finds credentials of another kind."""
 KEYLESS = "no-key-needed"
 """Placeholder token for your own server without a key, because the SDK requires one."""
 
@@ -24,14 +26,14 @@ def read_key(settings: LlmSettings) -> str | None:
     if settings.key_file is not None:
         return _checked(_read(settings.key_file, "agents.key_file"), "the file that agents.key_file names")
     if not settings.takes_environment_key:
-        return None
+        return None  # a server of your own, or credentials of another kind
     from_env = os.environ.get(settings.key_env, "").strip()
     if from_env:
         return _checked(from_env, settings.key_env)
     file = os.environ.get(settings.key_file_env, "").strip()
     if file:
         return _checked(_read(file, settings.key_file_env), f"the file that {settings.key_file_env} names")
-    if settings.base_url is not None:
+    if settings.base_url is not None or settings.provider in _OPTIONAL:
         return None
     raise LlmCallError(
         f"No API key: neither {settings.key_env} nor {settings.key_file_env} is set in the process that "
@@ -43,6 +45,8 @@ def read_key(settings: LlmSettings) -> str | None:
 
 def is_missing(settings: LlmSettings) -> bool:
     """Whether a key is needed but none is configured, so that the server cannot be called."""
+    if settings.provider in _OPTIONAL:
+        return False
     named = (settings.key_file, os.environ.get(settings.key_env), os.environ.get(settings.key_file_env))
     return settings.base_url is None and not any((name or "").strip() for name in named)
 

@@ -11,7 +11,7 @@ import math
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from llmzero_ray.agents.llm.errors import LlmCallError
@@ -108,15 +108,19 @@ class BudgetLedger:
         Raises:
             CapReachedError: spent + reserved + this would exceed the cap. Nothing is reserved then.
         """
-        dollars = cost(worst, self._price_of(agent))
+        price = self._price_of(agent)
+        dollars = cost(worst, price)
         with self._lock:
             spent, held = self._spent(), self._held()
             if self.cap_dollars is not None and spent + held + dollars > self.cap_dollars + _ROUNDING:
-                raise CapReachedError(
+                refusal = CapReachedError(
                     f"budget.dollars is {self.cap_dollars:g}: {spent:.4f} are spent and {held:.4f} set aside "
                     f"for calls under way; the {agent}'s call for node {node} could cost {dollars:.4f}. "
                     "Raise budget.dollars to let agents continue."
                 )
+                rest = self.cap_dollars - spent - held - cost(replace(worst, output=0), price)
+                refusal.affordable_output = price.output_tokens(rest)
+                raise refusal
             id_ = id_ or uuid.uuid4().hex
             reservation = Reservation(agent=agent, node=node, worst=worst, dollars=dollars, id=id_)
             self._open[id_] = reservation
@@ -240,10 +244,15 @@ class CallBudget:
     The transport may report from another thread, and may continue after its caller has given up.
     """
 
-    def __init__(self, client: BudgetClient, agent: str, node: int, worst: Usage) -> None:
-        """`worst` is the maximum usage of one attempt."""
+    def __init__(
+        self, client: BudgetClient, agent: str, node: int, worst: Usage, least_output: int | None = None
+    ) -> None:
+        """`worst` is the maximum usage of one attempt. An answer may get fewer tokens if the cap allows no
+        more, but not fewer than `least_output`; it never gets fewer if that is None."""
         self.n_attempts = 0
         """Number of attempts sent."""
+        self.affordable_output: int | None = None
+        """Tokens that the cap leaves for the answer, thinking included. None if it leaves all of `worst`."""
         self.usage = Usage()
         """Tokens booked."""
         self.dollars = 0.0
@@ -253,6 +262,7 @@ class CallBudget:
         self.reservations: tuple[str, ...] = ()
         """Ids of the settled reservations."""
         self._client, self._agent, self._node, self._worst = client, agent, node, worst
+        self._least_output = least_output
         self._lock = threading.Lock()
         self._reserved: Reservation | None = None
         self._lost: list[Reservation] = []
@@ -267,7 +277,7 @@ class CallBudget:
         which `finish` books too."""
         self.finish(usage=failure.usage, latency_s=failure.latency_s, outcome=failure.kind)
         self.model = model
-        self._successor = CallBudget(self._client, FALLBACK, self._node, worst)
+        self._successor = CallBudget(self._client, FALLBACK, self._node, worst, self._least_output)
         return self._successor
 
     def begin_attempt(self) -> None:
@@ -284,7 +294,7 @@ class CallBudget:
         """Reserve the worst case, unless already reserved. Raises as `begin_attempt` does."""
         # A ledger in another process is called without the lock, so that `finish` never waits for it.
         new = self._reserved is None
-        reservation = self._client.reserve(self._agent, self._node, self._worst) if new else self._reserved
+        reservation = self._affordable() if new else self._reserved
         assert reservation is not None
         with self._lock:
             if not self._finished:
@@ -293,6 +303,19 @@ class CallBudget:
         if new:
             self._client.settle(reservation, usage=Usage(), latency_s=0.0, outcome="deadline")
         raise LlmCallError("The call is over; nothing more is sent.", kind="deadline")
+
+    def _affordable(self) -> Reservation:
+        """Reservation of the worst case, for the first attempt with as many tokens for the answer as the cap
+        allows."""
+        try:
+            return self._client.reserve(self._agent, self._node, self._worst)
+        except CapReachedError as error:
+            least = self._least_output
+            if least is None or self.n_attempts or error.affordable_output < least:
+                raise
+            self.affordable_output = error.affordable_output
+            self._worst = replace(self._worst, output=error.affordable_output)
+        return self._client.reserve(self._agent, self._node, self._worst)
 
     def attempt_not_billed(self) -> None:
         """Record that the attempt was rejected or never sent: its reservation serves the next one."""

@@ -30,6 +30,10 @@ class Capabilities:
     """Largest `max_tokens` of a request."""
     forced_tool: bool = True
     """Whether a tool may be required by name. No endpoint states it; a refusal teaches it."""
+    tools: bool = True
+    """Whether tools may be offered. A refusal teaches it; then the answer is asked for as a format."""
+    newest_limit: bool = True
+    """Whether an OpenAI-style server takes `max_completion_tokens`, and not only `max_tokens`."""
     cache_ttl: bool = True
     """Whether a cache mark may have a time to live. No endpoint states it; a refusal teaches it."""
 
@@ -61,6 +65,12 @@ class Capabilities:
             }
         )
 
+    def limited_to(self, max_tokens: int | None) -> Capabilities:
+        """The same with answers of at most `max_tokens`, thinking included, unless that is None."""
+        if max_tokens is None:
+            return self
+        return replace(self, max_tokens=min(max_tokens, self.max_tokens or max_tokens))
+
     def without_refused(
         self, settings: LlmSettings, body: Mapping[str, Any], reason: str
     ) -> Capabilities | None:
@@ -73,8 +83,22 @@ class Capabilities:
             return replace(self, structured_outputs=None)
         if settings.cache == "1h" and self.cache_ttl and ("cache_control" in reason or "ttl" in reason):
             return replace(self, cache_ttl=False)
+        if settings.provider == "openai" and (less := self._without_openai_default(body, reason.lower())):
+            return less
         if self.thinking and settings.thinking_type is None and "thinking" in reason.lower():
             return replace(self, thinking=None)
+        return None
+
+    def _without_openai_default(self, body: Mapping[str, Any], reason: str) -> Capabilities | None:
+        """The same for what the many servers of OpenAI's protocol lack."""
+        if self.newest_limit and "max_completion_tokens" in reason:
+            return replace(self, newest_limit=False)
+        if self.structured_outputs is None and "strict" in reason and "tools" in body:
+            return replace(self, structured_outputs=False)
+        if self.tools and "tool" in reason and "tools" in body:
+            return replace(self, tools=False)
+        if self.images is None and "image" in reason:
+            return replace(self, images=False)
         return None
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import importlib.util
+import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -17,9 +18,9 @@ import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from llmzero_ray.agents.llm.api_key import KEYLESS, read_key
+from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, CallBudget
 from llmzero_ray.agents.llm.call_thread import CallThread
 from llmzero_ray.agents.llm.capabilities import Capabilities, stated_capabilities
@@ -41,24 +42,26 @@ from llmzero_ray.agents.llm.messages_api import (
     reported_usage,
     request_body,
 )
+from llmzero_ray.agents.llm.openai_api import chat_request, message_of
 from llmzero_ray.agents.llm.prices import FREE
-from llmzero_ray.agents.llm.settings import LlmSettings
+from llmzero_ray.agents.llm.providers import NEEDS, check_packages, sdk_client, sdk_module
+from llmzero_ray.agents.llm.settings import LlmSettings, is_same_server
 from llmzero_ray.agents.llm.token_bound import probe_worst_case, worst_case
-from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.utils.api_key import CUSTOM_HEADERS_ENV
-
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_Work: TypeAlias = Callable[["_Attempts", "AsyncAnthropic"], Coroutine[Any, Any, T]]
+_Work: TypeAlias = Callable[["_Attempts", Any], Coroutine[Any, Any, T]]
+"""Work with the attempts of a call and the client of an SDK."""
 
 GRACE_S = 0.25
 """Seconds past the deadline that a caller waits for a thread that is too busy to keep it."""
 _LEAST_S = 0.1
 _CONNECT_S = 10.0
+_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between two attempts at an OpenAI-style server, unless it says how long."""
 _MAX_RETRIES = 1_000
 """Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
 _PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "server", "connection"})
@@ -78,11 +81,7 @@ class MessagesClient:
     """Client that calls one model. Thread-safe, with any number of concurrent calls, and picklable."""
 
     def __init__(self, settings: LlmSettings) -> None:
-        if importlib.util.find_spec("anthropic") is None:
-            raise ConfigError(
-                "Agents that ask a language model need the anthropic package; install llmzero-ray[claude], "
-                "or choose agents.backend: expert."
-            )
+        check_packages(settings)
         self.settings = settings
         self._can: Capabilities | None = None
         """Capabilities of the model, or None if its server has not been asked yet."""
@@ -98,7 +97,7 @@ class MessagesClient:
         """
         deadline_s = self.settings.deadline_s if call.deadline_s is None else call.deadline_s
 
-        async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
+        async def work(attempts: _Attempts, sdk: Any) -> LlmResponse:
             return await self._send(call, attempts, sdk)
 
         return self._run(work, budget, deadline_s)
@@ -117,9 +116,9 @@ class MessagesClient:
             CapReachedError: `budget` does not allow the message; it was not sent.
             LlmCallError: the check failed; `kind` says why.
         """
-        import anthropic  # noqa: F401 - takes seconds, which the deadline should not pay
+        sdk_module(self.settings)  # its import takes seconds, which the deadline should not pay
 
-        async def work(attempts: _Attempts, sdk: AsyncAnthropic) -> Usage:
+        async def work(attempts: _Attempts, sdk: Any) -> Usage:
             return await self._check_model(image, attempts, sdk, paid)
 
         free = BudgetLedger(FREE)
@@ -142,7 +141,7 @@ class MessagesClient:
 
     def warm_up(self) -> None:
         """Import the SDK in the background, because the first call may be urgent."""
-        threading.Thread(target=importlib.import_module, args=("anthropic",), daemon=True).start()
+        threading.Thread(target=sdk_module, args=(self.settings,), daemon=True).start()
 
     def close(self) -> None:
         """Cancel the calls in flight. Later calls still work."""
@@ -175,16 +174,16 @@ class MessagesClient:
             raise outcome
         return outcome
 
-    async def _send(self, call: LlmCall, attempts: _Attempts, sdk: AsyncAnthropic) -> LlmResponse:
-        import anthropic
-
+    async def _send(self, call: LlmCall, attempts: _Attempts, sdk: Any) -> LlmResponse:
+        errors = sdk_module(self.settings)
         can = self._can or await self._ask_capabilities(attempts, sdk)
+        attempts.budget.reserve()
         while True:
-            body = request_body(call, self.settings, can)
+            body = request_body(call, self.settings, can.limited_to(attempts.budget.affordable_output))
             try:
-                content = await attempts.create(sdk, body)
+                content = await attempts.create(sdk, body, newest_limit=can.newest_limit)
                 break
-            except anthropic.BadRequestError as refusal:
+            except errors.BadRequestError as refusal:
                 reason = reason_of(refusal.response.content)
                 less = can.without_refused(self.settings, body, reason)
                 if less is None:
@@ -210,9 +209,12 @@ class MessagesClient:
             tool=reply.tool if others else "",
         )
 
-    async def _ask_capabilities(self, attempts: _Attempts, sdk: AsyncAnthropic) -> Capabilities:
-        """Capabilities that the models endpoint states. If it cannot be reached now, none are assumed for
-        this call, and the next call asks again."""
+    async def _ask_capabilities(self, attempts: _Attempts, sdk: Any) -> Capabilities:
+        """Capabilities that Anthropic's models endpoint states; no other does. If it cannot be reached now,
+        none are assumed for this call, and the next call asks again."""
+        if self.settings.provider != "anthropic":
+            self._can = Capabilities()
+            return self._can
         import anthropic
 
         paid = attempts.budget
@@ -234,15 +236,13 @@ class MessagesClient:
         return found
 
     async def _check_model(
-        self, image: bytes | None, attempts: _Attempts, sdk: AsyncAnthropic, paid: CallBudget
+        self, image: bytes | None, attempts: _Attempts, sdk: Any, paid: CallBudget
     ) -> Usage:
-        import anthropic
-
+        errors = sdk_module(self.settings)
         try:
-            response = await sdk.models.with_raw_response.retrieve(self.settings.model)
-            if check_model(attempts.content(response.http_response), self.settings, image is not None):
+            if self.settings.lists_models and await attempts.finds_model(sdk, image is not None):
                 return Usage()
-        except anthropic.APIStatusError as failure:
+        except errors.APIStatusError as failure:
             if self.settings.base_url is None or failure.status_code not in (404, 405):
                 raise
         attempts.budget = paid
@@ -288,6 +288,8 @@ class _Attempts:
         self._failure: LlmCallError | None = None
         """Failure of the last attempt. None before the first failure, or during an attempt."""
         self._last = ""
+        self._server = settings.url
+        """Address of the server that the key is meant for."""
 
     def elapsed_s(self) -> float:
         """Seconds since the call began."""
@@ -315,14 +317,50 @@ class _Attempts:
             if self._failure is not None:
                 return self.described(self._failure)
             what = excerpt(f"{type(failure).__name__}: {failure}", self._key)
-            return self.described(LlmCallError(f"The call could not be made: {what}", kind="bad_request"))
+            cure = NEEDS.get(self._settings.provider, "")
+            text = f"The call could not be made: {what} {cure}".rstrip()
+            return self.described(LlmCallError(text, kind="bad_request"))
 
-    async def create(self, sdk: AsyncAnthropic, body: dict[str, Any]) -> bytes:
-        """Response body of `POST /v1/messages`."""
+    async def create(self, sdk: Any, body: dict[str, Any], *, newest_limit: bool = True) -> bytes:
+        """Response of the model, as a body of `POST /v1/messages`."""
+        if self._settings.provider == "openai":
+            chat = chat_request(body, newest_limit=newest_limit)
+            named = {name: chat.pop(name) for name in ("model", "messages")}
+            completions = sdk.chat.completions.with_raw_response
+            return message_of(await self._tried(lambda: completions.create(**named, extra_body=chat)))
         named = {name: value for name, value in body.items() if name in _NAMED}
         extra = {name: value for name, value in body.items() if name not in _NAMED}
         response = await sdk.messages.with_raw_response.create(**named, extra_body=extra)
         return self.content(response.http_response)
+
+    async def finds_model(self, sdk: Any, images: bool) -> bool:
+        """Whether the models endpoint knows the model. False if another endpoint answers."""
+        model, models = self._settings.model, sdk.models.with_raw_response
+        if self._settings.provider == "openai":
+            return b'"model"' in await self._tried(lambda: models.retrieve(model))
+        response = await models.retrieve(model)
+        return check_model(self.content(response.http_response), self._settings, images)
+
+    async def _tried(self, send: Callable[[], Awaitable[Any]]) -> bytes:
+        """Body of a response of OpenAI's SDK, which has no middleware: it tries once, and this again."""
+        import openai
+
+        async def once(_: Any) -> Any:
+            try:
+                return await send()
+            except openai.APIStatusError as refusal:
+                return refusal
+
+        for pause_s in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
+            with contextlib.suppress(openai.APIConnectionError):
+                response = await self._attempt(None, once)
+                if not isinstance(response, openai.APIStatusError):
+                    return self.content(response.http_response)
+                if self._failure is None or self._failure.kind not in _PASSING:
+                    raise response
+                pause_s = retry_after_s(response.response.headers.get("retry-after")) or pause_s
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the pauses never end")
 
     def content(self, response: Any) -> bytes:
         """Body of a response, without the key."""
@@ -352,18 +390,21 @@ class _Attempts:
 
         self._key = read_key(self._settings)
         own_headers = {"accept-encoding": "identity"}
-        if self._key and self._settings.base_url is not None:
+        if self._key and self._settings.base_url is not None and self._settings.provider == "anthropic":
             # vLLM looks for it in the first, others in the second, which the SDK leaves out beside the first.
             own_headers |= dict(zip(_KEY_HEADERS, (f"Bearer {self._key}", self._key), strict=True))
-        if not self._settings.takes_environment_key:
+        if not self._settings.takes_environment_key or self._settings.provider != "anthropic":
             os.environ.pop(CUSTOM_HEADERS_ENV, None)  # the SDK would send them to any server
         # Looser than the deadline, so that a time-out is always reported as such.
         read_s = max(self.left_s(), 0.0) + 5.0
         timeout = anthropic.Timeout(read_s, connect=min(_CONNECT_S, read_s))
-        async with anthropic.AsyncAnthropic(
-            api_key=self._key or KEYLESS,
-            base_url=self._settings.url,
-            max_retries=_MAX_RETRIES,
+        speaks_messages = self._settings.provider != "openai"
+        own: dict[str, Any] = {"max_retries": 0}
+        if speaks_messages:
+            own = {"max_retries": _MAX_RETRIES, "middleware": [self._attempt]}
+        async with sdk_client(
+            self._settings,
+            self._key,
             timeout=timeout,
             default_headers=own_headers,
             http_client=anthropic.DefaultAsyncHttpxClient(
@@ -371,8 +412,9 @@ class _Attempts:
                 event_hooks={"request": [self._withhold], "response": [limit_body]},
                 mounts=self._direct_routes(),
             ),
-            middleware=[self._attempt],
+            **own,
         ) as sdk:
+            self._server = str(sdk.base_url)
             return await work(self, sdk)
 
     def _direct_routes(self) -> dict[str, None]:
@@ -385,20 +427,19 @@ class _Attempts:
     async def _withhold(self, request: Any) -> None:
         """Request hook: a redirect to another server carries the headers that the API needs, but neither the
         key nor the user's headers."""
-        if not self._settings.is_own_server(str(request.url)):
+        if not is_same_server(str(request.url), self._server):
             for name in list(request.headers):
                 if name not in _PUBLIC_HEADERS and not name.startswith("x-stainless-"):
                     del request.headers[name]
 
     async def _attempt(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         """One attempt, reserved before it is sent. The SDK decides whether another one follows."""
-        import anthropic
-
+        connection_error = sdk_module(self._settings).APIConnectionError
         self.budget.begin_attempt()  # this loop is the call's alone: it may wait for the ledger
         self._failure = None
         try:
             response = await call_next(request)
-        except anthropic.APIConnectionError as failure:
+        except connection_error as failure:
             cause = failure.__cause__ or failure
             if type(cause).__name__ in _UNSENT:
                 self.budget.attempt_not_billed()
@@ -409,7 +450,8 @@ class _Attempts:
             what = excerpt(": ".join(filter(None, (type(cause).__name__, str(cause)))), self._key)
             self._failed(LlmCallError(f"No answer from {self._settings.url} ({what})."), tried_again=True)
             raise
-        http = response.http_response
+        # A refusal of OpenAI's SDK is an error that holds the response.
+        http = getattr(response, "http_response", None) or response.response
         self.request_id = redacted(http.headers.get("request-id") or "", self._key) or None
         if not http.is_success:
             self.budget.attempt_not_billed()

@@ -122,8 +122,8 @@ def _described(status: int, reason: str, settings: LlmSettings) -> tuple[ErrorKi
             # The reason is left out: it may quote part of the key.
             if not settings.takes_environment_key:
                 return "auth", (
-                    f"{url} asks for a key of its own (401). {settings.key_env} is sent to Anthropic and to "
-                    "this machine alone; name a file with this server's key in agents.key_file."
+                    f"{url} asks for a key of its own (401). {settings.key_env} is sent to the provider and "
+                    "to this machine alone; name a file with this server's key in agents.key_file."
                 )
             return "auth", (
                 f"{url} refused the API key (401). Check {settings.key_env} or {settings.key_file_env} in "
@@ -138,10 +138,15 @@ def _described(status: int, reason: str, settings: LlmSettings) -> tuple[ErrorKi
             return "not_found", (
                 f"{url} knows no model {model!r} (404: {reason}). Set agents.model to a model it serves."
             )
+        case 404 | 405 if settings.provider == "openai":
+            return "not_found", (
+                f"{url} has no chat completions ({status}: {reason}). Set agents.base_url to the server's "
+                "root with /v1."
+            )
         case 404 | 405:
             return "not_found", (
                 f"{url} has no Messages API ({status}: {reason}). Set agents.base_url to the server's root, "
-                "without /v1."
+                "without /v1, or agents.provider: openai if it has chat completions."
             )
         case 413:
             return "bad_request", (

@@ -170,6 +170,8 @@ def _is_formatted(call: LlmCall, can: Capabilities) -> bool:
     holds calls of tools goes on with tools."""
     used = any(answer.tool_use_id is not None for answer in call.refused)
     tools_needed = bool(call.others or call.exchanges) or used
+    if not can.tools and not tools_needed:
+        return True
     return can.structured_outputs is True and call.tool.strict and not tools_needed
 
 

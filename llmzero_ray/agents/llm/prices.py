@@ -5,6 +5,7 @@ The table is part of that package; nothing is downloaded. A search keeps its ini
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -23,6 +24,8 @@ PRICE_FILE = "prices.yaml"
 """File in a user's directory of prompts with a table that replaces the package's."""
 _DATED = re.compile(r"-\d{8}$")
 _PER = 1_000_000
+_SELLERS = {"bedrock": "aws", "vertex": "google", "openai": "openai"}
+"""Provider -> its id in the package; the others have Anthropic's prices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,10 @@ class Price:
         """Price where the prompt cache keeps tokens for an hour: writing them costs twice the input."""
         return replace(self, cache_write=max(self.cache_write, 2 * self.input))
 
+    def output_tokens(self, dollars: float) -> int:
+        """Tokens of an answer that `dollars` pay for, or 0 if answers are free."""
+        return math.floor(dollars * _PER / self.output) if self.output else 0
+
     def to_json(self) -> dict[str, float]:
         """Prices as plain numbers, to be frozen with a search."""
         return asdict(self)
@@ -72,9 +79,14 @@ FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
 """Price of replayed responses, and of a check that is not booked."""
 
 
-def price_of(model: str, override: Sequence[float] | None = None, directory: str | None = None) -> Price:
-    """Price of a model: `override` if given (`agents.price`), otherwise from `known_prices(directory)`. A
-    dated id (`<id>-20251001`) has the price of its undated id.
+def price_of(
+    model: str,
+    override: Sequence[float] | None = None,
+    directory: str | None = None,
+    provider: str = "anthropic",
+) -> Price:
+    """Price of a model: `override` if given (`agents.price`), otherwise from `known_prices(directory)`, or of
+    another `provider` as the package finds it. A dated id (`<id>-20251001`) has the price of its undated id.
 
     Raises:
         ConfigError: the model is not known, or the override or the user's table is malformed.
@@ -83,6 +95,8 @@ def price_of(model: str, override: Sequence[float] | None = None, directory: str
         return Price.of(override)
     prices = known_prices(directory)
     found = prices.get(model) or prices.get(_DATED.sub("", model))
+    if provider in _SELLERS and (found is None or directory is None):
+        found = _sold_by(_SELLERS[provider], model)
     if found is not None:
         return found
     near = nearest(model, prices)
@@ -110,13 +124,24 @@ def known_prices(directory: str | None = None) -> Mapping[str, Price]:
         from genai_prices.data_snapshot import get_snapshot
     except ImportError as error:
         raise ConfigError(
-            "Prices of language models need the genai-prices package; install llmzero-ray[claude], or give "
+            "Prices of language models need the genai-prices package; install llmzero-ray[llm], or give "
             "agents.price."
         ) from error
     today = datetime.now(UTC)
     anthropic = next(provider for provider in get_snapshot().providers if provider.id == "anthropic")
     found = {model.id: _listed(model.get_prices(today)) for model in anthropic.models}
     return {model: price for model, price in found.items() if price is not None}
+
+
+def _sold_by(seller: str, model: str) -> Price | None:
+    """Price of a model at another provider of the package."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        _, sold = get_snapshot().find_provider_model(model, None, seller, None)
+    except LookupError:
+        return None
+    return _listed(sold.get_prices(datetime.now(UTC)), cache_is_input=True)
 
 
 def cost(usage: Usage, price: Price) -> float:
@@ -129,9 +154,13 @@ def cost(usage: Usage, price: Price) -> float:
     ) / _PER
 
 
-def _listed(prices: Any) -> Price | None:
-    """Price in the package. None if it does not state the price of the prompt cache."""
-    per_million = (prices.input_mtok, prices.output_mtok, prices.cache_write_mtok, prices.cache_read_mtok)
+def _listed(prices: Any, *, cache_is_input: bool = False) -> Price | None:
+    """Price in the package. None if it does not state that of the prompt cache, unless that may cost as much
+    as other input."""
+    cache = [prices.cache_write_mtok, prices.cache_read_mtok]
+    if cache_is_input:
+        cache = [prices.input_mtok if amount is None else amount for amount in cache]
+    per_million = (prices.input_mtok, prices.output_mtok, *cache)
     if any(amount is None for amount in per_million):
         return None
     return Price.of([float(getattr(amount, "base", amount)) for amount in per_million])

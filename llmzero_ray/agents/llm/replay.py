@@ -1,7 +1,8 @@
 """Recorded responses of an earlier search instead of a language model: no network, no key, no cost.
 
 Every prompt is rendered from the current state and its hash is journalled, so that a changed prompt or a
-different course of the search is visible. The response is the recorded one of the same node and call.
+different course of the search is visible. The response is the recorded one of the same node and call. Phases
+end where a verdict ended them, which depended on the time and cannot be repeated by asking again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from llmzero_ray.agents.llm.call_records import prompt_hash
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.journal import read_all
+from llmzero_ray.records.events import PhaseFinished
 
 _STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
 
@@ -53,6 +56,22 @@ class RecordedResponses:
         }
         before = [step for step in steps if step <= int(match[2])]
         return _read(steps[max(before)]) if before else None
+
+
+def recorded_stops(search: str) -> dict[str, list[Any]] | None:
+    """Node -> [training steps, reason] of each phase that a verdict ended. None if the journal was not
+    kept with its records.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    journal = Path(search) / "journal"
+    if not journal.is_dir():
+        return None
+    ended = [event.result for event in read_all(journal) if isinstance(event, PhaseFinished)]
+    return {
+        str(one.node): [one.steps_done, one.stop_reason] for one in ended if one.status == "early_stopped"
+    }
 
 
 class RecordedClient:

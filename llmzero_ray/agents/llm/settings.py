@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import ipaddress
 import urllib.parse
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
 from llmzero_ray.config.yaml_text import StrictModel
-from llmzero_ray.utils.api_key import KEY_ENV, KEY_FILE_ENV
+from llmzero_ray.utils.api_key import KEY_ENV, KEY_ENVS, KEY_FILE_ENV
 
 PUBLIC_URL = "https://api.anthropic.com"
+
+Provider: TypeAlias = Literal["anthropic", "bedrock", "vertex", "foundry", "openai"]
+_SERVERS: Mapping[Provider, str] = {
+    "anthropic": PUBLIC_URL,
+    "openai": "https://api.openai.com/v1",
+    "bedrock": "Amazon Bedrock",
+    "vertex": "Google Vertex AI",
+    "foundry": "Microsoft Foundry",
+}
+"""Provider -> its public server, or its name where the SDK finds the address."""
 
 Thinking: TypeAlias = Literal["enabled", "adaptive", "between_tools", "disabled"]
 Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
@@ -30,8 +41,11 @@ class LlmSettings(StrictModel):
 
     model: str
     """Id of the model, as its server names it."""
+    provider: Provider = "anthropic"
+    """Whose server it is and which protocol it speaks: OpenAI's chat completions, or the Messages API."""
     base_url: str | None = None
-    """Another server of the Messages API, such as vLLM inside the cluster. If None, Anthropic's is used."""
+    """Another server of the provider's protocol, such as vLLM inside the cluster. If None, the provider's
+    own is used."""
     key_file: str | None = None
     """File with the key of the server at `base_url`. If None, see `takes_environment_key`."""
     temperature: float | None = None
@@ -101,28 +115,29 @@ class LlmSettings(StrictModel):
 
     @property
     def url(self) -> str:
-        """URL of requests. `ANTHROPIC_BASE_URL` is ignored: only the settings count."""
-        return PUBLIC_URL if self.base_url is None else self.base_url
+        """URL of requests, or the provider's name where its SDK finds the address. `ANTHROPIC_BASE_URL` is
+        ignored: only the settings count."""
+        return _SERVERS[self.provider] if self.base_url is None else self.base_url
+
+    @property
+    def lists_models(self) -> bool:
+        """Whether the provider has a models endpoint."""
+        return self.provider in ("anthropic", "openai")
 
     @property
     def takes_environment_key(self) -> bool:
         """Whether requests carry the key that the environment gives: to the public server and to servers on
         this machine. Any other server gets the key of `key_file` or none, because the environment's key was
         not meant for it."""
-        if self.key_file is not None:
+        if self.key_file is not None or self.provider not in KEY_ENVS:
             return False
-        return _origin(self.url) == _origin(PUBLIC_URL) or self.is_on_this_machine
+        return _origin(self.url) == _origin(_SERVERS[self.provider]) or self.is_on_this_machine
 
     @property
     def is_on_this_machine(self) -> bool:
         """Whether the server is on loopback, so that the environment's proxy must not be used: it would see
         the key."""
         return _is_loopback(urllib.parse.urlsplit(self.url))
-
-    def is_own_server(self, url: str) -> bool:
-        """Whether an address belongs to the server that the key is meant for: same scheme, host and port as
-        `url`."""
-        return _origin(url) == _origin(self.url)
 
     def output_tokens(self, max_tokens: int) -> int:
         """`max_tokens` of the request for an answer of `max_tokens`, since thinking counts too. Before the
@@ -144,6 +159,11 @@ def _check_url(url: str) -> None:
         raise ValueError(
             f"agents.base_url is {url!r}; must be an address such as http://10.0.0.5:8000, without /v1."
         )
+
+
+def is_same_server(url: str, other: str) -> bool:
+    """Whether two addresses have the same scheme, host and port."""
+    return _origin(url) == _origin(other)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -29,7 +29,7 @@ from llmzero_ray.launch.preflight import check_platform
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
-from llmzero_ray.utils.api_key import key_file
+from llmzero_ray.utils.api_key import KEY_ENVS, key_file
 
 Stage: TypeAlias = Literal["files", "cluster", "slots", "machines", "training"]
 _CHECK_S = 180.0
@@ -135,8 +135,9 @@ def _slots(context: Context) -> CheckFinding:
 def _agents(context: Context) -> CheckFinding:
     """Check that the agents can call their model from the head: key, price, server."""
     config, key = context.config, None
-    if needs_key(config.agents):
-        key = key_file(config.storage, private_head=context.private_head)
+    env = KEY_ENVS.get(config.agents.provider)
+    if env is not None and needs_key(config.agents):
+        key = key_file(config.storage, private_head=context.private_head, key_env=env)
     return agents.agents_from(context.nodes[0], config.to_json(), key)
 
 

@@ -437,6 +437,9 @@ class PhaseTrainer(DeterministicTrainer):
         super().on_step_end()
         self._check_canary(actor)
         phase.stop_reason = phase.stop_reason or phase.stop_asked()
+        recorded = phase.spec.stop_after
+        if phase.stop_reason is None and recorded is not None and self.global_steps >= recorded.step:
+            phase.stop_reason = recorded.reason
         limit = phase.spec.max_wall_s
         if phase.stop_reason is None and limit is not None and phase.train_wall_s >= limit:
             phase.stop_reason = "max_hours"

@@ -23,7 +23,7 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.estimate.card import resolve_platform
 from llmzero_ray.launch import actors
 from llmzero_ray.methods.compare.plan import ComparedRun
-from llmzero_ray.utils.api_key import KEY_FILE_ENV, KEY_VARIABLES, key_file
+from llmzero_ray.utils.api_key import KEY_ENVS, KEY_VARIABLES, key_file
 from llmzero_ray.utils.files import replace_file
 
 _NO_FAULT = (3, 4)
@@ -61,9 +61,9 @@ def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, s
 
 def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
     """The environment with a key file instead of the key. The searches join our head, and no other."""
-    key = key_file(storage, private_head=True)
+    files = {f"{key}_FILE": key_file(storage, private_head=True, key_env=key) for key in KEY_ENVS.values()}
     rest = {name: value for name, value in env.items() if name not in KEY_VARIABLES}
-    return rest if key is None else {**rest, KEY_FILE_ENV: key}
+    return rest | {name: path for name, path in files.items() if path is not None}
 
 
 def run_all(

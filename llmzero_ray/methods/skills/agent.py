@@ -239,7 +239,8 @@ class SkillAgent:
             exchanges=exchanges,
         )
         client = self._client(node, name)
-        budget = CallBudget(self._budget, call.agent, node, client.worst_case(call))
+        worst = client.worst_case(call)
+        budget = CallBudget(self._budget, call.agent, node, worst, least_output=call.max_tokens)
         response: LlmResponse | None = None
         problem, outcome = "", "interrupted"
         try:

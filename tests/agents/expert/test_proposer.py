@@ -4,6 +4,7 @@ starts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.expert.apply_moves import signature
 from llmzero_ray.agents.expert.choice import overlap
 from llmzero_ray.agents.expert.proposer import ExpertProposer
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens
 from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_HIGH,
     KL_LOSS_COEF,
@@ -21,9 +23,24 @@ from llmzero_ray.hyperparameters.verl_keys import (
     ROLLOUT_N,
     TEMPERATURE,
 )
-from llmzero_ray.records import Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
-from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest, Proposer, TaskView
-from llmzero_ray.records.metrics import Curves
+from llmzero_ray.records import (
+    ComputeLimit,
+    Hyperparameters,
+    HyperparameterValue,
+    Proposal,
+    ResumeFrom,
+    TokenCost,
+    TokenCounts,
+)
+from llmzero_ray.records.agents import (
+    Budget,
+    NodeView,
+    OfferedCheckpoint,
+    ProposalRequest,
+    Proposer,
+    TaskView,
+)
+from llmzero_ray.records.metrics import STEP_TIME, Curves
 from tests.agents import curves as c
 
 PROPOSER: Proposer = ExpertProposer(n_val=512)
@@ -70,6 +87,36 @@ def child(proposal_request: ProposalRequest, proposal: Proposal, node: int, **mo
         **more,
     }
     return c.node(hyperparameters=outcome(proposal_request, proposal), node=node, **values)
+
+
+# --- what is left -----------------------------------------------------------------------------------------
+
+
+COST = TokenCost(rollout=1.0, trained=0.5)
+
+
+@pytest.mark.parametrize("from_scratch", [False, True])
+@pytest.mark.parametrize("steps_left", [0.2, 4.0, 1000.0])
+def test_no_phase_is_longer_than_the_compute_that_is_left(from_scratch: bool, steps_left: float) -> None:
+    """A step of the shown phase is 300 sampled and 600 trained tokens."""
+    on = replace(c.node(c.csum_steady(), c.TINY), step_tokens=TokenCounts(rollout=300.0, trained=600.0))
+    free = PROPOSER.propose(request(on, from_scratch=from_scratch))
+    each = amount(
+        planned_tokens(outcome(request(on), free, c.TINY), 1, like=c.TINY, step=on.step_tokens), COST
+    )
+    left = Budget(compute=ComputeLimit(amount=steps_left * each, cost=COST), whole_compute=1e9)
+    bound = PROPOSER.propose(request(on, from_scratch=from_scratch, budget=left))
+    assert bound.n_steps == min(free.n_steps, max(1, round(steps_left)))
+    assert bound.changes == free.changes
+
+
+def test_no_phase_is_longer_than_the_hours_that_are_left() -> None:
+    found = c.csum_steady()
+    timed = replace(found, metrics={**found.metrics, STEP_TIME: (36.0,) * len(found.steps)})
+    on = replace(c.node(timed, c.TINY), step_tokens=TokenCounts(rollout=300.0, trained=600.0))
+    proposed = PROPOSER.propose(request(on, budget=Budget(wall_clock_hours=0.04)))
+    assert 1 <= proposed.n_steps <= 5, "144 seconds, of which a step takes about 36"
+    assert PROPOSER.propose(request(on, budget=Budget(runs=1))).n_steps > 5
 
 
 # --- what is proposed ---------------------------------------------------------------------------------------

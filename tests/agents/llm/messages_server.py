@@ -187,6 +187,10 @@ class MessagesServer:
         with self._lock:
             return [request for request in self.requests if request.path == "/v1/messages"]
 
+    def handler(self) -> type[Handler]:
+        """Class that reads requests; a server of another protocol has its own."""
+        return Handler
+
     def __enter__(self) -> MessagesServer:
         self._thread.start()
         return self
@@ -340,10 +344,10 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], messages: MessagesServer) -> None:
         self.messages = messages
-        super().__init__(address, _Handler)
+        super().__init__(address, messages.handler())
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 

@@ -681,6 +681,25 @@ def test_an_attempt_that_the_cap_does_not_allow_is_not_sent(
     assert ledger.reserved == 0 and ledger.dollars <= (ledger.cap_dollars or 0)
 
 
+def test_a_small_cap_shortens_an_answer_before_it_forbids_it(
+    messages_server: MessagesServer, client_of: ClientOf
+) -> None:
+    messages_server.offers(MODEL, thinking=("adaptive",))
+    client, price = client_of(thinks_by_default=True, thinking_room=15_000), Price.of([1, 10, 1, 1])
+    body_of(messages_server, client)
+    call, worst = a_call(), client.worst_case(a_call())
+    prompt = cost(replace(worst, output=0), price)
+    for affordable, sent in ((worst.output, 15_500), (4000, 2500), (600, 600)):
+        ledger = BudgetLedger(price, prompt + price.output * (affordable + 0.5) / 1e6)
+        budget = CallBudget(ledger, "proposer", 1, worst, least_output=call.max_tokens)
+        call_within_budget(client, call, budget)
+        assert messages_server.messages[-1].body["max_tokens"] == sent <= affordable
+    too_small = BudgetLedger(price, prompt + price.output * 499 / 1e6)
+    with pytest.raises(CapReachedError):
+        call_within_budget(client, call, CallBudget(too_small, "proposer", 1, worst, call.max_tokens))
+    assert len(messages_server.messages) == 4 and too_small.reserved == 0
+
+
 # --- waiting ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,118 @@
+"""Price of a phase before it is trained, as a share of what the limits of the search leave.
+
+Tokens are counted as compute.py charges them, with the answers and prompts of a phase that has ended. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens
+from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
+
+_Limit = tuple[str, float, TokenCost]
+"""(name, what is left, what a token takes of it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a phase takes of the limit that it uses up most."""
+
+    limit: str
+    share: float
+    """Share of what is left; above 1 the phase does not fit."""
+    usual_share: float
+    """The same for a phase of the usual length with the configuration that the changes apply to."""
+    like: int
+    """Node whose answers and prompts are assumed."""
+
+
+def phase_price(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> Price | None:
+    """Price of a planned phase. `before` is the configuration that its changes apply to. None if neither
+    compute nor hours are limited, or no phase has been counted yet."""
+    nodes = (None if spec.resume_from is None else spec.resume_from.node, run.on, 0)
+    for like in (state.runs[node] for node in nodes if node in state.runs):
+        planned = _tokens(state, like, spec.hyperparameters, spec.n_steps)
+        usual = _tokens(state, like, before, state.config.phase.n_steps)
+        if planned is None or usual is None:
+            continue
+        prices = [
+            Price(
+                limit=name,
+                share=amount(planned, cost) / left,
+                usual_share=amount(usual, cost) / left,
+                like=like.node,
+            )
+            for name, left, cost in _limits(state, like, run.node)
+            if left > 0
+        ]
+        return max(prices, key=lambda price: price.share, default=None)
+    return None
+
+
+def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
+    """Sentences for the agent on a phase that takes more than `agents.max_share` of what is left, and more
+    than a phase of the usual length. Empty if it takes less."""
+    price, most = phase_price(state, run, spec, before), state.config.agents.max_share
+    if price is None or most == 1 or price.share <= max(most, price.usual_share):
+        return ""
+    usual = state.config.phase.n_steps
+    return (
+        f"the {spec.n_steps} steps of this phase would take {price.share:.0%} of the {price.limit} that is "
+        f"left, with answers as long as node {price.like}'s; {usual} steps of the configuration that the "
+        f"changes apply to would take {price.usual_share:.0%}. More than {most:.0%} leaves little for later "
+        "phases: plan fewer steps, a smaller batch, smaller groups or fewer passes. If the phase is worth "
+        "its price, hand in the same proposal again, and it is accepted."
+    )
+
+
+def fresh_start_fits(state: SearchState) -> bool:
+    """Whether a run from the base model can still become as long as the best strategy, by the price of the
+    root's steps. True where that is not known."""
+    best, root = state.best, state.runs.get(0)
+    if best is None or best.outcome is None or best.outcome.best_step is None or root is None:
+        return True
+    tokens = _tokens(state, root, state.planner.root, best.base_step + best.outcome.best_step)
+    return tokens is None or all(amount(tokens, cost) <= left for _, left, cost in _limits(state, root, 0))
+
+
+def _limits(state: SearchState, like: PhaseRun, node: int) -> Iterator[_Limit]:
+    budget, compute = state.config.budget, state.planner.compute_limit(node)
+    if compute is not None:
+        yield "compute", compute.amount, compute.cost
+    timed = None if like.outcome is None else like.outcome.cost
+    if timed is None:
+        return
+    if budget.wall_clock_hours is not None:
+        left = budget.wall_clock_hours - state.active_time.seconds() / 3600
+        yield "wall-clock time", left, _hourly(timed, 1)
+    if budget.gpu_hours is not None:
+        left = budget.gpu_hours - state.meter.gpu_hours(state.now)
+        yield "GPU time", left, _hourly(timed, state.config.slots.n_gpus)
+
+
+def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:
+    return TokenCost(rollout=seconds.rollout * n_gpus / 3600, trained=seconds.trained * n_gpus / 3600)
+
+
+def _tokens(
+    state: SearchState, like: PhaseRun, hyperparameters: Hyperparameters, n_steps: int
+) -> TokenCounts | None:
+    """Tokens of a phase of that length, with the answers and prompts of `like`."""
+    spec, outcome = like.spec, like.outcome
+    if spec is None or outcome is None or outcome.tokens is None or not outcome.steps_done:
+        return None
+    val_tokens = outcome.val_tokens or 0.0
+    measured = outcome.start_score is not None and outcome.start_from is None
+    validated = (math.ceil(outcome.steps_done / spec.test_freq) + measured) * val_tokens
+    one = TokenCounts(
+        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
+        trained=outcome.tokens.trained / outcome.steps_done,
+    )
+    n_validations = math.ceil(n_steps / min(state.config.phase.test_freq, n_steps))
+    found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
+    return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)
