@@ -1,7 +1,7 @@
 """Measure what a search under Ray Tune costs its controller. Run: python -m benchmarks.tune_overhead
 
 Plays `--trials` trials of `--results` results each through the hooks of search algorithm and scheduler, in
-the order in which Tune's controller calls them, with Ray's own trials and the search's records on the disk,
+the order in which Tune's controller calls them, with Ray's own trials and the search's journal on the disk,
 without a cluster. Prints (or `--json`) milliseconds per result, of the processor and of the clock, the hooks
 of a trial's begin and end included; waits for a proposal, which has a thread of its own, are not. Target: <=
 10 ms per result at 200 trials.

@@ -25,7 +25,7 @@ from llmzero_ray.coordinator.runs import PhaseRun, SlotState, finite
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import JournalError
 from llmzero_ray.estimate import SearchMemory
-from llmzero_ray.hyperparameters import space_with
+from llmzero_ray.hyperparameters import Space, space_with
 from llmzero_ray.hyperparameters.compute import amount, token_cost
 from llmzero_ray.records import Event, NodeKind, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.records import events as ev
@@ -36,10 +36,11 @@ from llmzero_ray.storage import SearchPaths
 
 
 class CoordinatorCore(SearchState):
-    """The state of one search, and how events change it."""
+    """The state of one search, and how events change it. `space` replaces VeRL's hyper-parameters."""
 
-    def __init__(self, paths: SearchPaths) -> None:
+    def __init__(self, paths: SearchPaths, space: Space | None = None) -> None:
         super().__init__(paths)
+        self._space = space
         self._emitted: set[str] = set()
 
     # --- in and out -----------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ class CoordinatorCore(SearchState):
             n_train=int(event.task["n_train"]),
             root=dict(event.root),
             runs=self.runs,
-            space=space_with(self.config.agents.allow),
+            space=self._space or space_with(self.config.agents.allow),
         )
         self.final = FinalEvaluation(self.config, self.planner, self.runs, self.paths)
         self.memory = SearchMemory(self.config, event.memory) if event.memory else None

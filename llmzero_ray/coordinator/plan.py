@@ -211,18 +211,21 @@ class Planner:
     def _moved(
         self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None
     ) -> tuple[Hyperparameters, str]:
-        """Smallest learning-rate change that makes the phase distinct: (configuration, description)."""
-        rate = full.get(LR)
+        """Smallest change of the learning rate (of another space's first rate) that makes the phase distinct:
+        (configuration, description)."""
+        numbers = (row.key for row in self.space.parameters if isinstance(full.get(row.key), float))
+        key = LR if LR in full else next(numbers, LR)
+        rate = full.get(key)
         for step in range(1, _MOST_JITTERS + 1):
             for factor in _JITTER if isinstance(rate, float) else ():
                 value = float(f"{float(str(rate)) * factor**step:.3g}")
                 try:
-                    moved = self.space.complete(full, {LR: value}, n_gpus=self.config.slots.n_gpus)
+                    moved = self.space.complete(full, {key: value}, n_gpus=self.config.slots.n_gpus)
                 except HyperparameterError:
                     continue
                 if self._twin(run, moved, source) is None:
-                    old, new = (format_value(LR, v) for v in (rate, value))
-                    return moved, f" with {self.space.short(LR)} {old} -> {new}"
+                    old, new = (format_value(key, v) for v in (rate, value))
+                    return moved, f" with {self.space.short(key)} {old} -> {new}"
         return full, ""
 
     def _within_bounds(self, proposal: Proposal, *, by_user: bool) -> Proposal:

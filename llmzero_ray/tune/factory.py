@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from ray import cloudpickle
 
-from llmzero_ray.config import AgentsConfig
+from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.search import SearchRules
@@ -19,7 +19,7 @@ from llmzero_ray.tune.named_proposers import NAMES, made_proposer
 from llmzero_ray.tune.proposals import AsyncProposals
 from llmzero_ray.tune.scheduler import TreeScheduler
 from llmzero_ray.tune.searcher import TreeSearcher
-from llmzero_ray.tune.state import Mode, TuneSearch
+from llmzero_ray.tune.state import NO_LIMIT, Mode, TuneSearch
 from llmzero_ray.utils.plugins import load_factory
 
 
@@ -58,22 +58,32 @@ def tree_search(
     check_ray()
     if mode not in get_args(Mode):
         raise ConfigError(f"mode is {mode!r}; must be 'max' or 'min'.")
-    for name, value in (("budget", budget), ("phase_steps", phase_steps)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ConfigError(f"{name} is {value!r}; must be a whole number >= 1.")
+    for name, value, least in (("budget", budget, 2), ("phase_steps", phase_steps, 1)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ConfigError(f"{name} is {value!r}; must be a whole number >= {least}.")
     trials = trial_space(space, root)
     stops = EarlyStops(stopper)
     _check_pickle("stopper", stopper)
+    rules = SearchRules() if rules is None else rules
+    steps = phase_steps or NO_LIMIT
+    config = {
+        "name": f"llmzero-{uuid.uuid4().hex[:12]}",
+        "seed": seed,
+        "search": rules.model_dump(),
+        "budget": {"runs": budget},
+        "phase": {"n_steps": steps, "max_steps": NO_LIMIT, "test_freq": 1, "save_freq": 1},
+        "engine": {"max_prompt_length": NO_LIMIT, "max_response_length": NO_LIMIT},
+        "confirm": {"k": 0},
+        "final": {"test": False, "default_recipe": False},
+    }
     search = TuneSearch(
-        search_id=uuid.uuid4().hex[:12],
+        config=parse_config(config, source="tree_search"),
         metric=metric,
         mode=mode,
         trials=trials,
-        rules=rules or SearchRules(),
-        budget=budget,
         phase_steps=phase_steps,
     )
-    proposals = AsyncProposals(search, _proposer(proposer, trials.space, seed, dollars), seed)
+    proposals = AsyncProposals(search, _proposer(proposer, trials.space, seed, dollars))
     searcher = TreeSearcher(search, proposals)
     return searcher, TreeScheduler(searcher, stops)
 

@@ -1,4 +1,4 @@
-"""The proposer `claude` under Tune: a language model's proposals and repairs, its budget and its records.
+"""The proposer `claude` under Tune: a language model's proposals and repairs, and its budget.
 
 The pickled object contains no client and no key: the calling process creates both, from the environment or
 the key file.
@@ -7,7 +7,6 @@ the key file.
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 from llmzero_ray.agents.backend import (
@@ -21,15 +20,11 @@ from llmzero_ray.agents.backend import (
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.launch import actors
-from llmzero_ray.records import Event, Proposal, from_json, to_json
+from llmzero_ray.records import Proposal
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
 from llmzero_ray.records.events import AgentCalled
-from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tune.record_log import RecordLog
+from llmzero_ray.tune.state import TuneSearch
 
-CALLS_FILE, CALLS_FOLDER = "llmzero-calls.jsonl", "llmzero-calls"
-"""Files in the experiment's directory: the costs of calls, from which the budget is restored, and their
-records."""
 _N_VAL = 500
 """Assumed number of validation items, which Tune does not know, for the noise of scores in prompts."""
 
@@ -59,7 +54,7 @@ class LanguageModelProposer:
         }
         self._config: SearchConfig = parse_config(given, source="proposer")
         self._facts = agent_facts(self._config)
-        self._directory: Path | None = None
+        self._search: TuneSearch | None = None
         self._checks: dict[str, AgentCalled] = {}
         check_agents(self._config, 0.0, self._book_check)
         self._reset()
@@ -69,17 +64,16 @@ class LanguageModelProposer:
         self._made: Agents | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_lock", "_made", "_directory")
+        left_out = ("_lock", "_made")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._directory = None
         self._reset()
 
-    def open_directory(self, directory: Path) -> None:
-        """Keep costs and records of calls in an experiment's directory, and continue with existing ones."""
-        self._directory = directory
+    def attach(self, search: TuneSearch) -> None:
+        """Make the calls events of this search, and continue with what its earlier ones cost."""
+        self._search = search
 
     def propose(self, request: ProposalRequest) -> Proposal:
         """Proposal of the next phase, or the expert's if the model gives none."""
@@ -108,39 +102,19 @@ class LanguageModelProposer:
             open_reservations,
         )
 
-        log = None if self._directory is None else RecordLog(self._directory / CALLS_FILE)
-        known = [] if log is None else [_event(record) for record in log.records]
-        writing = threading.Lock()
-
-        def post(event: Event) -> None:
-            if log is not None:
-                with writing:
-                    log.append({"kind": "call", "event": to_json(event)})
-
-        sources = {event.source for event in known}
+        search = self._search
+        assert search is not None
+        sources = {event.source for event in search.events}
         for check in self._checks.values():
             if check.source not in sources:
-                post(check)
-                known.append(check)
-        for reservation, _ in open_reservations(known).values():  # of a driver that was killed in a call
-            lost = lost_event(reservation, llm_settings(self._config.agents).model)
-            post(lost)
-            known.append(lost)
-        ledger = ledger_of(self._facts, self._config.budget.dollars, known)
+                search.post(check)
+        for reservation, _ in open_reservations(search.events).values():  # of a driver killed in a call
+            search.post(lost_event(reservation, llm_settings(self._config.agents).model))
+        ledger = ledger_of(self._facts, self._config.budget.dollars, search.events)
         return AgentServices(
             facts=self._facts,
-            budget=JournalledBudget(ledger, post),
-            post=post,
-            write_call=self._write_call,
+            budget=JournalledBudget(ledger, search.post),
+            post=search.post,
+            write_call=search.write_call,
             draw=actors.agent_services.draw,
         )
-
-    def _write_call(self, *call: Any) -> None:
-        if self._directory is not None:
-            SearchStorage(str(self._directory), CALLS_FOLDER).write_call(*call)
-
-
-def _event(record: dict[str, Any]) -> Event:
-    found = from_json(record["event"])
-    assert isinstance(found, Event)
-    return found

@@ -69,7 +69,7 @@ class RandomMoves:
         self._repairs = AnySpaceProposer(VERL_SPACE, seed=seed)
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """Moves from the best checkpoint that is offered; below a failed phase the local search's repair."""
+        """Moves from the best checkpoint that is offered; below a failed phase the repair of `local`."""
         if request.on.status == "failed" and not request.from_scratch:
             return self._repairs.propose(request)
         rng = random.Random(f"{self._seed}:{request.node}:{request.tries}")

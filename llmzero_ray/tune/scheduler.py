@@ -1,7 +1,7 @@
 """Scheduler of the pair: sees every result of every trial of Ray Tune, and starts and ends trials.
 
 It passes results and checkpoints to the search, ends phases, starts a phase from another trial's checkpoint,
-and brings a restored experiment to the state of the search's records.
+and brings a restored experiment to the state of the search's journal.
 """
 
 from __future__ import annotations
@@ -68,27 +68,28 @@ class TreeScheduler(FIFOScheduler):
             release_at_end(tune_controller, trial)
         self._check_kept(trial)
         self._check_samples(tune_controller)
-        self._open_log(trial)
+        self._open_journal(trial)
         phase = self._search.phases.get(start.node)
         if phase is None:
             raise ConfigError(
-                f"trial {trial.trial_id} trains node {start.node}, which the search's records do not have; "
-                f"the file {self._directory or 'of records'} is older than Ray's state."
+                f"trial {trial.trial_id} trains node {start.node}, which the search's journal does not have; "
+                f"the journal in {self._directory or 'the experiment'} is older than Ray's state."
             )
-        if trial.trial_id not in phase.trials:
-            self._search.assign(phase.node, trial.trial_id)
-        if phase.status == "running" and trial.is_finished():
+        if trial.trial_id in phase.trials[:-1]:  # another trial took its place
+            if not trial.is_finished():
+                self._to_close.append(trial)
+            return
+        if phase.run.active and trial.is_finished():
             self._finish_as_saved(trial, phase)
-        if phase.status == "running" and self._has_last_result(phase):
+        elif phase.run.active and (self._has_last_result(phase) or phase.run.stop_reason):
             # Its driver died between the last result and the end.
-            self._search.end(phase.node, "completed")
-        if phase.status != "running":
-            self._searcher.active.discard(phase.node)
+            self._search.end(phase.node)
+        if not phase.run.active:
             if not trial.is_finished():
                 self._restore(trial, phase)
                 self._to_close.append(trial)
             return
-        self._searcher.active.add(phase.node)
+        self._search.assign(phase.node, trial.trial_id)
         self._searcher.live[trial.trial_id] = trial
         self._restore(trial, phase)
         self._set_start(trial, phase)
@@ -103,7 +104,7 @@ class TreeScheduler(FIFOScheduler):
         """
         self._searcher.check()
         while self._to_close:
-            # Ray's state was saved before these ended; the records have their outcome.
+            # Ray's state was saved before these ended; the journal has their outcome.
             tune_controller.stop_trial(self._to_close.pop())
         for trial in self._searcher.live.values():
             self._take_checkpoints(trial)
@@ -113,7 +114,7 @@ class TreeScheduler(FIFOScheduler):
         """Record a result. Returns STOP at the phase's end, by the stopper, or if the metric is not
         finite."""
         phase = self._phase(trial)
-        if phase is None or phase.status != "running":
+        if phase is None or not phase.run.active:
             return str(TrialScheduler.STOP)
         self._take(trial, phase, result)
         step = int(result[STEP])
@@ -121,14 +122,14 @@ class TreeScheduler(FIFOScheduler):
             return str(TrialScheduler.STOP)
         reason = self._early_stop(trial, phase, result)
         if reason is not None:
-            self._searcher.stop_for(phase.node, f"step {step}: {reason}")
+            self._search.stop(phase.node, step, reason)
             return str(TrialScheduler.STOP)
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Record the last result: a result that ends its trial arrives only here."""
         phase = self._phase(trial)
-        if phase is not None and phase.status == "running" and result.get(STEP):
+        if phase is not None and phase.run.active and result.get(STEP):
             if int(result[STEP]) not in phase.steps:
                 self._take(trial, phase, result)
             self._take_checkpoints(trial)
@@ -150,43 +151,43 @@ class TreeScheduler(FIFOScheduler):
         search = self._search
         best = search.tree.best
         score = "" if best is None or best.score is None else f", best node {best.id}"
-        return f"TreeScheduler: {len(search.phases)} of {search.budget} nodes{score}"
+        return f"TreeScheduler: {len(search.phases)} of {search.config.budget.runs} nodes{score}"
 
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _phase(self, trial: Any) -> TunePhase | None:
         start = PhaseStart.of(trial.config)
-        return None if start is None else self._search.phases.get(start.node)
+        if start is None or start.node not in self._search.core.runs:
+            return None
+        return self._search.phase(start.node)
 
     @staticmethod
     def _has_last_result(phase: TunePhase) -> bool:
-        return phase.n_steps is not None and max(phase.steps, default=0) >= phase.n_steps
+        return phase.n_steps is not None and phase.last_step >= phase.n_steps
 
     def _check_kept(self, trial: Any) -> None:
         limit = internals.checkpoint_limit(trial)
-        if limit is not None and self._search.rules.multi_stage:
+        if limit is not None and self._search.config.search.multi_stage:
             raise ConfigError(
                 f"CheckpointConfig(num_to_keep={limit}) deletes checkpoints that other trials start from; "
                 "leave num_to_keep out, or pass rules=SearchRules(multi_stage=False)."
             )
 
     def _check_samples(self, tune_controller: Any) -> None:
-        samples, budget = tune_controller.search_alg.total_samples, self._search.budget
+        samples, budget = tune_controller.search_alg.total_samples, self._search.config.budget.runs
         if samples < budget:
             raise ConfigError(
                 f"TuneConfig(num_samples={samples}) ends the search after {samples} of its {budget} trials; "
                 "write num_samples=-1, the budget of tree_search ends it."
             )
 
-    def _open_log(self, trial: Any) -> None:
-        """Keep records next to Ray's state if the storage is a local or mounted directory. Elsewhere Ray's
-        own state carries them, as old as its last save."""
-        if self._search.has_log or trial.storage.storage_filesystem.type_name != "local":
+    def _open_journal(self, trial: Any) -> None:
+        """Keep the journal next to Ray's state if the storage is a local or mounted directory. Elsewhere
+        Ray's own state carries the events, as old as its last save."""
+        if self._search.has_journal or trial.storage.storage_filesystem.type_name != "local":
             return
         self._directory = Path(internals.experiment_dir(trial))
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._search.open_log(self._directory)
-        self._searcher.open_directory(self._directory)
+        self._search.open_directory(self._directory)
 
     def _take(self, trial: Any, phase: TunePhase, result: Mapping[str, Any]) -> None:
         self._take_checkpoints(trial)
@@ -197,7 +198,7 @@ class TreeScheduler(FIFOScheduler):
         """Record the newest checkpoint of a class trainable, which Ray saves after the result, unless the
         result says that its step has none: Ray always saves at the end of a trial."""
         phase, newest = self._phase(trial), internals.latest_checkpoint(trial)
-        if phase is None or newest is None or phase.status != "running":
+        if phase is None or newest is None or not phase.run.active:
             return
         path, metrics = newest
         step = metrics.get(STEP)
@@ -215,13 +216,12 @@ class TreeScheduler(FIFOScheduler):
         return self._stops.reason(trial.trial_id, result, search.view(phase.node), incumbent)
 
     def _finish_as_saved(self, trial: Any, phase: TunePhase) -> None:
-        """Finish a node whose trial has ended according to Ray but not to the records."""
+        """Finish a node whose trial has ended according to Ray but not to the journal."""
         result = trial.last_result or {}
         if result.get(STEP) and int(result[STEP]) not in phase.steps:
             self._take(trial, phase, result)
         self._take_checkpoints(trial)
-        failed = trial.status == Trial.ERROR
-        self._search.end(phase.node, "failed" if failed else "completed", "it failed" if failed else "")
+        self._search.end(phase.node, "it failed" if trial.status == Trial.ERROR else None)
 
     def _restore(self, trial: Any, phase: TunePhase) -> None:
         """Register with Ray what the search knows and Ray's saved state lacks."""
@@ -230,8 +230,8 @@ class TreeScheduler(FIFOScheduler):
             own = path.split("/", 1)[0] == trial.storage.trial_dir_name
             if own and path not in known:
                 internals.add_checkpoint(trial, path, phase.steps[step].metrics)
-        last = phase.steps.get(max(phase.steps, default=0))
-        if last is not None and int((trial.last_result or {}).get(STEP, 0)) < last.step:
+        last = phase.steps.get(phase.last_step)
+        if last is not None and last.step and int((trial.last_result or {}).get(STEP, 0)) < last.step:
             trial.update_last_result({**last.metrics, "config": trial.config})
 
     def _set_start(self, trial: Any, phase: TunePhase) -> None:

@@ -1,95 +1,136 @@
-"""One search under Tune: the tree, its phases, and the records that determine both.
+"""One search under Tune: the coordinator's core and journal, with Tune's trials as the attempts at its runs.
 
-Every change is a record that is written, then applied. Equal records give equal searches, so a restored
-experiment continues where it was. Loads no Ray.
+The events are those of every search, so `llmzero report` opens the directory `llmzero-ID` of an experiment,
+and a restored experiment replays its journal. Loads no Ray.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.strategy_file import TUNE_FORMAT, TuneStrategy, TuneStrategyPhase
+from llmzero_ray.coordinator import CoordinatorCore, apply_recorded, build_request, node_view
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import Space
+from llmzero_ray.journal import Journal
 from llmzero_ray.records import (
-    Diagnosis,
+    Checkpoint,
+    Event,
     FailureClass,
     Hyperparameters,
     MetricPoint,
     NodeKind,
     PhaseFailure,
-    PhaseStatus,
+    PhaseResult,
     ResumeFrom,
+    StopDecision,
+    adapter_name,
     as_number,
-    from_json,
-    to_json,
+    read_adapter_name,
 )
-from llmzero_ray.records.agents import NodeView
-from llmzero_ray.records.metrics import curves_of
-from llmzero_ray.search import SearchRules, TreeSearch
+from llmzero_ray.records import commands as cmd
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
+from llmzero_ray.records.metrics import Curves, curves_of
+from llmzero_ray.search import SearchMethod
 from llmzero_ray.search.tree_search import MAX_SCORE
+from llmzero_ray.storage import SearchPaths, SearchStorage
+from llmzero_ray.storage.metric_files import MetricWriter, load_points
 from llmzero_ray.tune.phase_start import PhaseStart
-from llmzero_ray.tune.record_log import RecordLog
 from llmzero_ray.tune.trial_space import TrialSpace
 from llmzero_ray.utils.files import replace_file
 from llmzero_ray.utils.text import nearest
 
+log = logging.getLogger(__name__)
 Mode = Literal["max", "min"]
-_MOST_SHOWN = 80
-"""Maximum shown characters of a metric that is not a number."""
+NO_LIMIT = 1_000_000
+"""Rows, tokens and steps that no trainable reaches: the space already holds what it can take."""
 STRATEGY_FILE = "strategy.yaml"
 """File in the experiment's directory with the best strategy so far."""
+_MOST_SHOWN = 80
+"""Maximum shown characters of a metric that is not a number."""
+_TRIAL = "trial-"
+"""Prefix of the source of an event that a trial caused."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportedStep:
-    """One result of a trial."""
-
-    step: int
-    """Tune's `training_iteration`, which counts inside the phase, from 1."""
-    score: float | None
-    """Value of the metric (larger is better), or None if the result did not have it."""
-    metrics: Mapping[str, Any]
-    """Every plain value of the result."""
-
-
-@dataclass(kw_only=True)
 class TunePhase:
-    """One node of the search, trained by Tune trials."""
+    """A node of the search with what its trials reported, as of now."""
 
-    node: int
-    kind: NodeKind
-    on: int | None
-    configuration: Hyperparameters | None = None
-    """Configuration of the phase, or None while it is being proposed."""
-    n_steps: int | None = None
-    resume_from: ResumeFrom | None = None
-    base_step: int = 0
-    diagnosis: Diagnosis | None = None
-    rationale: str = ""
-    trials: list[str] = field(default_factory=list)
+    run: Any
+    """Its `PhaseRun` in the core."""
+    trials: list[str]
     """Ids of the trials that trained it: one, unless a state of Ray's was lost."""
-    steps: dict[int, ReportedStep] = field(default_factory=dict)
-    """Steps by number. A trial that continues from a checkpoint reports later steps again."""
-    checkpoints: dict[int, str] = field(default_factory=dict)
+    steps: dict[int, MetricPoint]
+    """Results by step inside the phase, from 1; step 0 is the checkpoint that it starts from."""
+    checkpoints: dict[int, str]
     """Step -> path relative to the experiment's directory."""
-    status: Literal["running"] | PhaseStatus = "running"
-    reason: str = ""
-    """Why it ended early or failed."""
 
     @property
-    def best(self) -> ReportedStep | None:
+    def node(self) -> int:
+        """Its number."""
+        return int(self.run.node)
+
+    @property
+    def kind(self) -> NodeKind:
+        """Kind of the node."""
+        kind: NodeKind = self.run.kind
+        return kind
+
+    @property
+    def status(self) -> str:
+        """Status as in the core: pending, running, completed, early_stopped or failed."""
+        return str(self.run.status)
+
+    @property
+    def configuration(self) -> Hyperparameters | None:
+        """Configuration of the phase, or None while it is being proposed."""
+        return None if self.run.spec is None else self.run.spec.hyperparameters
+
+    @property
+    def resume_from(self) -> ResumeFrom | None:
+        """Checkpoint that it starts from."""
+        return None if self.run.spec is None else self.run.spec.resume_from
+
+    @property
+    def n_steps(self) -> int | None:
+        """Results that end it, or None if its trainable ends by itself."""
+        n_steps = None if self.run.spec is None else self.run.spec.n_steps
+        return None if n_steps == NO_LIMIT else n_steps
+
+    @property
+    def last_step(self) -> int:
+        """Step of the newest result, or 0."""
+        return max(self.steps, default=0)
+
+    @property
+    def best(self) -> MetricPoint | None:
         """Step with the highest score (the earliest one in a tie), or None without scores."""
-        scored = [step for step in self.steps.values() if step.score is not None]
-        return max(scored, key=lambda step: (step.score, -step.step), default=None)
+        scored = [one for one in self.steps.values() if one.step and one.val_score is not None]
+        return max(scored, key=lambda one: (one.val_score or 0.0, -one.step), default=None)
 
     @property
     def newest(self) -> tuple[int, str] | None:
         """(step, path) of its last checkpoint."""
         return max(self.checkpoints.items(), default=None)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended early or failed."""
+        outcome = self.run.outcome
+        return outcome.log_tail if isinstance(outcome, PhaseFailure) else self.run.stop_reason or ""
 
     @property
     def start(self) -> PhaseStart:
@@ -98,23 +139,24 @@ class TunePhase:
             node=self.node,
             kind=self.kind,
             resume_from=self.resume_from,
-            base_step=self.base_step,
+            base_step=self.run.base_step,
             n_steps=self.n_steps,
         )
 
     def lineage(self) -> dict[str, int | str]:
         """Its place in the tree for trackers, without missing values."""
+        at, proposal = self.resume_from, self.run.proposal
         found: dict[str, int | str | None] = {
             "node": self.node,
             "kind": self.kind,
-            "parent": self.on,
-            "resume_node": None if self.resume_from is None else self.resume_from.node,
-            "resume_step": None if self.resume_from is None else self.resume_from.step,
-            "base_step": self.base_step,
-            "state": None if self.diagnosis is None else self.diagnosis.state,
-            "rationale": self.rationale or None,
+            "parent": self.run.on,
+            "resume_node": None if at is None else at.node,
+            "resume_step": None if at is None else at.step,
+            "base_step": self.run.base_step,
+            "state": None if proposal is None else proposal.diagnosis.state,
+            "rationale": self.run.note if proposal is None else proposal.rationale,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 class TuneSearch:
@@ -125,201 +167,320 @@ class TuneSearch:
     """
 
     def __init__(
-        self,
-        *,
-        search_id: str,
-        metric: str,
-        mode: Mode,
-        trials: TrialSpace,
-        rules: SearchRules,
-        budget: int,
-        phase_steps: int | None,
+        self, *, config: SearchConfig, metric: str, mode: Mode, trials: TrialSpace, phase_steps: int | None
     ) -> None:
-        self.search_id = search_id
-        self.metric, self.mode = metric, mode
-        self.trials, self.space, self.root = trials, trials.space, trials.root
-        self.rules, self.budget, self.phase_steps = rules, budget, phase_steps
-        self.records: list[dict[str, Any]] = []
-        """All records so far, including those in the log."""
-        self._log: RecordLog | None = None
+        self.config, self.metric, self.mode = config, metric, mode
+        self.trials, self.phase_steps = trials, phase_steps
         self.fatal: ConfigError | None = None
         """Error that makes the search pointless, raised by the next hook."""
-        self._reset()
+        self._storage: SearchStorage | None = None
+        self._begin(())
 
-    def _reset(self) -> None:
-        self.tree = TreeSearch(self.rules, self.budget)
-        self.phases: dict[int, TunePhase] = {}
-        self._views: dict[int, NodeView] = {}
+    def _begin(
+        self,
+        events: Iterable[Event],
+        points: Mapping[int, dict[int, MetricPoint]] | None = None,
+        checkpoints: Mapping[int, dict[int, str]] | None = None,
+    ) -> None:
+        """Set the state to that after `events`, with these results."""
+        self._lock = threading.RLock()
+        self._journal: Journal | None = None
+        self._writers: dict[int, tuple[int, MetricWriter]] = {}
+        self._curves: dict[int, Curves] = {}
+        self.events: list[Event] = []
+        """All events so far, those in the journal included."""
+        self.to_ask: list[cmd.Propose | cmd.Analyze] = []
+        """Proposals that the search waits for and nobody was asked for."""
+        self.trial_ids: dict[int, list[str]] = defaultdict(list)
+        self.points = defaultdict(dict, points or {})
+        self.checkpoints = defaultdict(dict, checkpoints or {})
+        root = Path(self.config.name) if self._storage is None else self._storage.paths.root
+        self.core = CoordinatorCore(SearchPaths(root=root), self.space)
+        for number, event in enumerate(events, start=1):
+            apply_recorded(self.core, event, number)
+            self._note(event)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_log": None, "_views": {}}
+        names = ("config", "metric", "mode", "trials", "phase_steps", "fatal")
+        return {**{name: getattr(self, name) for name in names}, "results": self.results()}
 
-    # --- records --------------------------------------------------------------------------------------------
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        results = state.pop("results")
+        self.__dict__.update(state)
+        self._storage = None
+        self._begin(*results)
+
+    # --- the journal ----------------------------------------------------------------------------------------
 
     @property
-    def has_log(self) -> bool:
-        """Whether records are kept in a file."""
-        return self._log is not None
+    def has_journal(self) -> bool:
+        """Whether events are kept in files."""
+        return self._journal is not None
 
-    def open_log(self, directory: Path) -> None:
-        """Keep the records in a file of this directory, and restore its existing records.
+    def results(self) -> tuple[list[Event], dict[int, dict[int, MetricPoint]], dict[int, dict[int, str]]]:
+        """Everything that happened, for `restore`: events, results and checkpoints."""
+        return self.events, dict(self.points), dict(self.checkpoints)
+
+    def open_directory(self, directory: Path) -> None:
+        """Keep events and results in this directory, and restore those that are there.
 
         Raises:
-            StorageError: the file is damaged or cannot be written.
+            JournalError: the journal is damaged.
+            StorageError: a file cannot be written.
         """
-        self._log = RecordLog(directory / f"llmzero-{self.search_id}.jsonl")
-        earlier = self._log.records
-        if len(earlier) > len(self.records) or earlier != self.records[: len(earlier)]:
-            self.replay(earlier)
-        for record in self.records[len(earlier) :]:
-            self._log.append(record)
+        self._storage = storage = SearchStorage(directory, self.config.name)
+        journal = Journal(storage.paths.journal)
+        if journal.history:
+            self._begin(journal.history)
+            self._journal = journal
+            for node in self.core.runs:
+                self.points[node] = {point.step: point for point in load_points(storage, node)}
+                self.checkpoints[node] = self._stored_checkpoints(node)
+            self._take_over(journal.epoch)
+        else:
+            self.core.paths = storage.paths
+            storage.write_config(self.core.config)
+            for event in self.events:
+                journal.append(event)
+            self._journal = journal
 
-    def replay(self, records: list[dict[str, Any]]) -> None:
-        """Restore, in place, the search that wrote these records."""
-        self._reset()
-        self.records = list(records)
-        for record in records:
-            self._apply(record)
+    def restore(self, results: Any) -> None:
+        """Restore what `results` returned in another process."""
+        self._begin(*results)
+        self._take_over(0)
 
-    def _post(self, **record: Any) -> None:
-        if self._log is not None:
-            self._log.append(record)
-        self.records.append(record)
-        self._apply(record)
+    def _take_over(self, epoch: int) -> None:
+        """Begin anew the phases that another driver was training: their trials are gone, or go on."""
+        if self.core.stage != "finished":
+            self.post(ev.SearchPaused(reason="its driver ended"))
+            self.post(ev.CoordinatorStarted(epoch=epoch, host=socket.gethostname(), pid=os.getpid()))
+            if not self.core.runs:  # the driver died before the root was recorded
+                self.offer_slots(1)
 
-    def _apply(self, record: Mapping[str, Any]) -> None:
-        values = {name: value for name, value in record.items() if name not in ("kind", "node")}
-        getattr(self, f"_apply_{record['kind']}")(record["node"], **values)
+    def post(self, event: Event) -> None:
+        """Make an event durable and act on it; from any thread.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        with self._lock:
+            for command in _finished(self.core.record(event, self._append)):
+                if isinstance(command, cmd.Propose | cmd.Analyze):
+                    self.to_ask.append(command)
+                elif isinstance(command, cmd.PushIncumbent) and self._storage is not None:
+                    path = self._storage.paths.root.with_name(STRATEGY_FILE)
+                    replace_file(path, self.strategy() or "")
+                elif isinstance(command, cmd.WriteOutcome):
+                    self.post(ev.OutcomeWritten())
+
+    async def _append(self, event: Event) -> Event | None:
+        if self._journal is None:
+            written: Event | None = dataclasses.replace(event, time=time.time())
+        else:
+            written = self._journal.append(event)
+        if written is not None:
+            self._note(written)
+        return written
+
+    def _note(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, ev.PhaseStarted):
+            self.trial_ids[event.node].append(event.source.removeprefix(_TRIAL))
+        elif isinstance(event, ev.ProposalRefused):
+            log.warning("node=%d proposal %d refused: %s", event.node, event.tries, event.message[:500])
+
+    def _stored_checkpoints(self, node: int) -> dict[int, str]:
+        assert self._storage is not None
+        found = {}
+        for file in self._storage.paths.checkpoints(node).glob("step_*"):
+            step, attempt = read_adapter_name(file.name) or (0, 0)
+            if step in self.points[node] and self.points[node][step].attempt == attempt:
+                found[step] = file.read_text()
+        return {step: path for step, path in sorted(found.items()) if path}  # cut off by a death
 
     # --- what happens ---------------------------------------------------------------------------------------
 
-    def begin(self, action: NodeKind, on: int | None) -> TunePhase:
-        """Begin a decided node, which has no configuration yet."""
-        node = max(self.phases, default=-1) + 1
-        self._post(kind="begin", node=node, action=action, on=on)
-        return self.phases[node]
-
-    def _apply_begin(self, node: int, action: NodeKind, on: int | None) -> None:
-        self.tree.create(action, on, node)
-        self.phases[node] = TunePhase(node=node, kind=action, on=on)
-
-    def plan(
-        self,
-        node: int,
-        configuration: Hyperparameters,
-        n_steps: int | None,
-        resume_from: ResumeFrom | None = None,
-        diagnosis: Diagnosis | None = None,
-        rationale: str = "",
-    ) -> None:
-        """Give a begun node its configuration."""
-        self._post(
-            kind="plan",
-            node=node,
-            configuration=dict(configuration),
-            n_steps=n_steps,
-            source=None if resume_from is None else [resume_from.node, resume_from.step],
-            diagnosis=to_json(diagnosis),
-            rationale=rationale,
-        )
-
-    def _apply_plan(
-        self, node: int, configuration: Any, n_steps: Any, source: Any, diagnosis: Any, rationale: str
-    ) -> None:
-        phase = self.phases[node]
-        # A sequence comes back from JSON as a list.
-        phase.configuration = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in configuration.items()
-        }
-        phase.n_steps = n_steps
-        phase.diagnosis, phase.rationale = from_json(diagnosis), rationale
-        if source is not None:
-            phase.resume_from = ResumeFrom(node=source[0], step=source[1])
-            phase.base_step = self.phases[source[0]].base_step + source[1]
-            self.tree.set_resume_from(node, *source)
+    def offer_slots(self, limit: int | None) -> None:
+        """Let `limit` phases be under way at once; if None, one more than there are."""
+        if self.core.started is None:
+            count = limit or self.config.budget.runs
+            slots = self.config.slots.model_copy(update={"count": count})
+            self.config = self.config.model_copy(update={"slots": slots})
+            facts = {"name": self.metric, "n_train": NO_LIMIT}
+            self.post(
+                ev.SearchStarted(config=self.config.to_json(), task=facts, root=self.trials.root, versions={})
+            )
+        closed = [slot for slot in self.core.open_slots if not slot.ready]
+        if limit is None:
+            idle = any(slot.ready and slot.idle for slot in self.core.open_slots)
+            closed = [slot for slot in closed if slot.node is not None] or closed[: not idle]
+        for slot in closed:
+            self.post(ev.SlotReady(slot=slot.index))
 
     def assign(self, node: int, trial_id: str) -> None:
-        """Note which trial trains a node."""
-        self._post(kind="trial", node=node, trial=trial_id)
+        """Note which trial trains a planned node."""
+        run = self.core.runs[node]
+        if not run.started:
+            self.post(
+                ev.PhaseStarted(
+                    node=node,
+                    slot=run.slot,
+                    phase_attempt=run.attempt,
+                    source=f"{_TRIAL}{trial_id}",
+                    attempt=run.attempt,
+                    sequence=node,
+                )
+            )
 
-    def _apply_trial(self, node: int, trial: str) -> None:
-        self.phases[node].trials.append(trial)
+    def begin_again(self, node: int) -> None:
+        """Begin another attempt at a running node: its trial is lost, or goes back to a checkpoint."""
+        slot = self.core.runs[node].slot
+        self.post(ev.SlotClosed(slot=slot))
+        self.post(ev.SlotReady(slot=slot))
 
     def report(self, node: int, step: int, result: Mapping[str, Any], checkpoint: str | None) -> None:
-        """Record a result of a running node. `result` is flat."""
-        texts = {key: value for key, value in result.items() if isinstance(value, str)}
-        if as_number(value := result.get(self.metric)) is None and value is not None:
-            texts[self.metric] = str(value)[:_MOST_SHOWN]
-        metrics = {**texts, **numbers_of(result)}
-        # Tune repeats the configuration in every result.
-        kept = {key: value for key, value in metrics.items() if not key.startswith("config/")}
-        self._post(kind="result", node=node, step=step, metrics=kept, checkpoint=checkpoint)
+        """Record a result of a running node. `result` is flat.
 
-    def _apply_result(self, node: int, step: int, metrics: dict[str, Any], checkpoint: str | None) -> None:
-        phase = self.phases[node]
-        for later in [known for known in phase.steps if known >= step]:
+        Raises:
+            StorageError: it cannot be written.
+        """
+        run, points = self.core.runs[node], self.points[node]
+        if any(one.step >= step and one.attempt == run.attempt for one in points.values()):
+            trial = self.trial_ids[node][-1]
+            self.begin_again(node)
+            self.assign(node, trial)
+        for later in [known for known in points if known >= step]:
             # It was trained again from an earlier checkpoint: what was known of these steps is gone.
-            del phase.steps[later]
-            phase.checkpoints.pop(later, None)
-        value = as_number(metrics.get(self.metric))
+            del points[later]
+            self.checkpoints[node].pop(later, None)
+        value = as_number(given := result.get(self.metric))
+        if value is None and given is not None:
+            self._odd = str(given)[:_MOST_SHOWN]
         score = None
         if value is not None and abs(value) <= MAX_SCORE:
             score = float(value) if self.mode == "max" else -float(value)
-        phase.steps[step] = ReportedStep(step=step, score=score, metrics=metrics)
+        # Tune repeats the configuration in every result.
+        metrics = {key: value for key, value in numbers_of(result).items() if not key.startswith("config/")}
+        if not points and run.spec is not None and run.spec.resume_from is not None:
+            at = run.spec.resume_from
+            source = self.points[at.node].get(at.step)
+            self._add(run, 0, None if source is None else source.val_score, {}, at)
+        self._add(run, step, score, metrics)
         if checkpoint is not None:
-            phase.checkpoints[step] = checkpoint
+            self.saved(node, step, checkpoint)
+
+    _odd: str | None = None
+    """Newest value of the metric that was no number."""
+
+    def _add(
+        self,
+        run: Any,
+        step: int,
+        score: float | None,
+        metrics: Mapping[str, Any],
+        taken_from: ResumeFrom | None = None,
+    ) -> None:
+        point = MetricPoint(
+            node=run.node,
+            attempt=run.attempt,
+            step=step,
+            global_step=run.base_step + step,
+            wall_s=float(metrics.get("time_total_s", 0.0)),
+            metrics=metrics,
+            val_score=score,
+            taken_from=taken_from,
+        )
+        self.points[run.node][step] = point
+        if self._storage is None:
+            return
+        attempt, writer = self._writers.get(run.node, (None, None))
+        if writer is None or attempt != run.attempt:
+            writer = MetricWriter(self._storage, run.node, run.attempt)
+            self._writers[run.node] = run.attempt, writer
+        writer.write(point)
 
     def saved(self, node: int, step: int, checkpoint: str) -> None:
         """Record a checkpoint of a step that was reported before."""
-        self._post(kind="checkpoint", node=node, step=step, checkpoint=checkpoint)
+        self.checkpoints[node][step] = checkpoint
+        if self._storage is not None:
+            folder = self._storage.paths.checkpoints(node)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / adapter_name(step, self.points[node][step].attempt)).write_text(checkpoint)
 
-    def _apply_checkpoint(self, node: int, step: int, checkpoint: str) -> None:
-        self.phases[node].checkpoints[step] = checkpoint
+    def stop(self, node: int, step: int, reason: str) -> None:
+        """Record that the stopper ends a node's phase."""
+        decision = StopDecision(stop=True, reason=f"step {step}: {reason}", rule="stopper")
+        attempt = self.core.runs[node].attempt
+        self.post(ev.VerdictPosted(node=node, phase_attempt=attempt, step=step, decision=decision))
 
-    def end(self, node: int, status: PhaseStatus, reason: str = "") -> None:
-        """Finish a running node. It has failed if its last metric cannot be compared."""
-        before = self.tree.best
-        if status == "completed" and (broken := self.not_finite(node)):
-            status, reason = "failed", broken
-        self._post(kind="end", node=node, status=status, reason=reason)
-        if self._log is not None and self.tree.best is not before:
-            replace_file(self._log.path.with_name(STRATEGY_FILE), self.strategy() or "")
-        self._check_outcome(self.phases[node])
+    def end(self, node: int, failed: str | None = None) -> None:
+        """Finish a running node. It has failed with a text, or if its last metric cannot be compared."""
+        phase, run = self.phase(node), self.core.runs[node]
+        failed = self.not_finite(node) if failed is None else failed
+        best, start = phase.best, phase.steps.get(0)
+        common: dict[str, Any] = {
+            "node": node,
+            "steps_done": phase.last_step,
+            "best_score": None if best is None else best.val_score,
+            "best_step": None if best is None else best.step,
+            "start_score": None if start is None else start.val_score,
+            "start_from": None if start is None else start.taken_from,
+            "checkpoints": tuple(
+                Checkpoint(step=step, path=path, val_score=phase.steps[step].val_score)
+                for step, path in sorted(phase.checkpoints.items())
+            ),
+            "wall_s": phase.steps[phase.last_step].wall_s if phase.steps else 0.0,
+            "gpu_hours": 0.0,
+            "warm": False,
+        }
+        outcome: PhaseResult | PhaseFailure
+        if failed is not None:
+            failure_class, cause = _failure(failed)
+            outcome = PhaseFailure(failure_class=failure_class, cause=cause, log_tail=failed, **common)
+        else:
+            outcome = PhaseResult(
+                status="completed" if run.stop_reason is None else "early_stopped",
+                stop_reason=run.stop_reason or "n_steps",
+                final_score=None,
+                train_wall_s=common["wall_s"],
+                **common,
+            )
+        self.post(ev.phase_ended(node, run.attempt, outcome))
+        if node in self._writers:
+            self._writers.pop(node)[1].__exit__()
+        self._check_outcome(self.phase(node))
 
     def not_finite(self, node: int) -> str | None:
         """Why the metric of a node's newest step cannot be compared. None if it can, or if the step has
         none."""
-        steps = self.phases[node].steps
-        newest = steps[max(steps)] if steps else None
-        value = None if newest is None else as_number(newest.metrics.get(self.metric))
+        newest = self.points[node].get(max(self.points[node], default=0))
+        value = None if newest is None else newest.metrics.get(self.metric)
         if newest is None or value is None or abs(value) <= MAX_SCORE:
             return None
         return f"not finite: {self.metric} is {value} at step {newest.step}"
-
-    def _apply_end(self, node: int, status: PhaseStatus, reason: str) -> None:
-        phase = self.phases[node]
-        phase.status, phase.reason = status, reason
-        best = phase.best
-        score, step = (None, None) if best is None else (best.score, best.step)
-        self.tree.tell(node, status, score, step)
 
     def _check_outcome(self, phase: TunePhase) -> None:
         """Check whether a successful phase shows that the search is pointless."""
         if phase.status == "failed" or not phase.steps:
             return
-        if phase.best is not None:
-            self._check_checkpoints(phase)
-        elif not any(other.best for other in self.phases.values()):
-            self.fatal = self._no_metric(phase)
+        if phase.best is None:
+            if not any(other.best for other in self.phases.values()):
+                self.fatal = self._no_metric(phase)
+        elif self.config.search.multi_stage and not any(self.checkpoints.values()):
+            self.fatal = ConfigError(
+                f"trial {phase.trials[-1]} ended without a checkpoint, so that no phase can go on from it. "
+                "A function trainable reports one with tune.report(..., checkpoint=...); a class trainable "
+                "needs RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1)). For a search "
+                "that always starts from scratch pass rules=SearchRules(multi_stage=False)."
+            )
 
     def _no_metric(self, phase: TunePhase) -> ConfigError:
-        values = [step.metrics[self.metric] for step in phase.steps.values() if self.metric in step.metrics]
-        if values:
+        if self._odd is not None:
             return ConfigError(
-                f"metric {self.metric!r} of trial {phase.trials[-1]} is no number but {values[-1]!r}; report "
+                f"metric {self.metric!r} of trial {phase.trials[-1]} is no number but {self._odd!r}; report "
                 "a number with tune.report, or name another metric in tree_search(metric=...)."
             )
-        reported = sorted({name for step in phase.steps.values() for name in numbers_of(step.metrics)})
+        reported = sorted({name for step in phase.steps.values() for name in step.metrics})
         near = nearest(self.metric, reported)
         hint = f" Did you mean {near!r}?" if near else ""
         return ConfigError(
@@ -328,68 +489,79 @@ class TuneSearch:
             "name another one in tree_search(metric=...)."
         )
 
-    def _check_checkpoints(self, phase: TunePhase) -> None:
-        if self.rules.multi_stage and not any(p.checkpoints for p in self.phases.values()):
-            self.fatal = ConfigError(
-                f"trial {phase.trials[-1]} ended without a checkpoint, so that no phase can go on from it. "
-                "A function trainable reports one with tune.report(..., checkpoint=...); a class trainable "
-                "needs RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1)). For a search "
-                "that always starts from scratch pass rules=SearchRules(multi_stage=False)."
-            )
-
     # --- reading --------------------------------------------------------------------------------------------
 
-    def running(self) -> Iterator[TunePhase]:
-        """Phases that have begun and not ended, by number."""
-        return (phase for phase in self.phases.values() if phase.status == "running")
+    @property
+    def space(self) -> Space:
+        """Space of the hyper-parameters."""
+        return self.trials.space
+
+    @property
+    def tree(self) -> SearchMethod:
+        """The tree, once the search has begun."""
+        return self.core.search
+
+    @property
+    def phases(self) -> dict[int, TunePhase]:
+        """All nodes by number."""
+        return {node: self.phase(node) for node in self.core.runs}
+
+    def phase(self, node: int) -> TunePhase:
+        """A node by number."""
+        return TunePhase(
+            run=self.core.runs[node],
+            trials=self.trial_ids[node],
+            steps=self.points[node],
+            checkpoints=self.checkpoints[node],
+        )
+
+    def node_of(self, trial_id: str) -> int | None:
+        """Node that a trial trains as its newest one, or None."""
+        return next((node for node, ids in self.trial_ids.items() if ids and ids[-1] == trial_id), None)
+
+    @property
+    def waiting(self) -> TunePhase | None:
+        """The first node that has a configuration and no trial."""
+        runs = (run for run in self.core.runs.values() if run.stage == "planned" and not run.started)
+        return next((self.phase(run.node) for run in runs), None)
+
+    @property
+    def trains(self) -> bool:
+        """Whether a trial trains a node, or waits to."""
+        return any(run.active and run.started for run in self.core.runs.values())
 
     def view(self, node: int) -> NodeView:
-        """The agents' view of a node."""
-        known = self._views.get(node)
-        if known is not None:
-            return known
-        phase = self.phases[node]
-        best, at = phase.best, phase.resume_from
-        curves = curves_of(
-            MetricPoint(
-                node=node,
-                attempt=0,
-                step=step.step,
-                global_step=phase.base_step + step.step,
-                wall_s=0.0,
-                metrics={name: float(value) for name, value in numbers_of(step.metrics).items()},
-                val_score=step.score,
-            )
-            for step in self._with_start(phase)
-        )
-        view = NodeView(
-            node=node,
-            kind=phase.kind,
-            status="pending" if phase.configuration is None else phase.status,
-            hyperparameters=phase.configuration or {},
-            n_steps=phase.n_steps or max(phase.steps, default=0),
-            base_step=phase.base_step,
-            score=None if best is None else best.score,
-            best_step=None if best is None else best.step,
-            stop_reason=phase.reason if phase.status == "early_stopped" else "",
-            curves=curves,
-            failure=None if phase.status != "failed" else _failure(phase),
-            diagnosis=phase.diagnosis,
-            parent=phase.on,
-            resume_from=at,
-        )
-        if phase.status != "running":
-            self._views[node] = view
-        return view
+        """The agents' view of a node, with its best score so far."""
+        return self._as_trained(node_view(self.core, node, self._curves_of))
 
-    def _with_start(self, phase: TunePhase) -> Iterator[ReportedStep]:
-        """Steps of a phase, preceded by the score of its start checkpoint as step 0."""
-        at = phase.resume_from
-        if at is not None:
-            found = self.phases[at.node].steps.get(at.step)
-            if found is not None:
-                yield ReportedStep(step=0, score=found.score, metrics={})
-        yield from phase.steps.values()
+    def _as_trained(self, view: NodeView) -> NodeView:
+        phase = self.phase(view.node)
+        if view.status == "running" and phase.best is not None:
+            view = dataclasses.replace(view, score=phase.best.val_score, best_step=phase.best.step)
+        return dataclasses.replace(view, n_steps=phase.last_step) if view.n_steps == NO_LIMIT else view
+
+    def request(self, command: cmd.Propose | cmd.Analyze) -> ProposalRequest | ErrorRequest:
+        """Request to a proposer, or to an error analyzer."""
+        found = build_request(self.core, command, self._curves_of)
+        if self.phase_steps is not None:
+            return found
+        task = dataclasses.replace(found.task, phase_steps=max(self.phase(0).last_step, 1))
+        if isinstance(found, ErrorRequest):
+            return dataclasses.replace(found, task=task, failed=self._as_trained(found.failed))
+        return dataclasses.replace(found, task=task, on=self._as_trained(found.on))
+
+    def _curves_of(self, node: int) -> Curves:
+        found = self._curves.get(node)
+        if found is None:
+            found = curves_of(self.points[node].values())
+            if self.core.runs[node].outcome is not None:
+                self._curves[node] = found
+        return found
+
+    def write_call(self, *call: Any) -> None:
+        """Store the record of a language model's call with its node."""
+        if self._storage is not None:
+            self._storage.write_call(*call)
 
     def strategy(self) -> str | None:
         """Best strategy so far as the text of a strategy.yaml for `StrategyReplay`. None if there is no score
@@ -403,9 +575,9 @@ class TuneSearch:
         phases = tuple(
             TuneStrategyPhase(
                 node=cut.node,
-                trial=self.phases[cut.node].trials[-1],
+                trial=self.trial_ids[cut.node][-1],
                 cut_step=cut.step or 0,
-                config=self.trials.trial_config(self.phases[cut.node].configuration or {}),
+                config=self.trials.trial_config(self.phase(cut.node).configuration or {}),
             )
             for cut in self.tree.recipe(best.id)
         )
@@ -413,6 +585,16 @@ class TuneSearch:
         return TuneStrategy(
             format=TUNE_FORMAT, metric=self.metric, mode=self.mode, value=value, phases=phases
         ).to_yaml()
+
+
+def _finished(coroutine: Coroutine[Any, Any, list[cmd.Command]]) -> list[cmd.Command]:
+    """Result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        commands: list[cmd.Command] = done.value
+        return commands
+    raise AssertionError("the coroutine waits for something")
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -429,20 +611,12 @@ def failed_text(failure: PhaseFailure) -> str:
 _FAILED = re.compile(r"the phase failed \((\w+)\): (.*)")
 
 
-def _failure(phase: TunePhase) -> PhaseFailure:
-    best = phase.best
-    lines = phase.reason.strip().splitlines()
+def _failure(text: str) -> tuple[FailureClass, str]:
+    """(class, cause) of a trial's error."""
+    lines = text.strip().splitlines()
     cause = lines[-1] if lines else "the trial ended with an error"
     named = _FAILED.search(cause)
-    failure_class: Any = "nan" if "not finite" in phase.reason else "engine"
     if named is not None and named[1] in get_args(FailureClass):
-        failure_class, cause = named.groups()
-    return PhaseFailure(
-        node=phase.node,
-        failure_class=failure_class,
-        cause=cause,
-        log_tail=phase.reason,
-        steps_done=max(phase.steps, default=0),
-        best_score=None if best is None else best.score,
-        best_step=None if best is None else best.step,
-    )
+        failure_class: Any = named[1]
+        return failure_class, named[2]
+    return ("nan" if "not finite" in text else "engine"), cause

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.journal import JournalReader
+from llmzero_ray.records.events import PhaseFailed, PhaseFinished
 from tests.tune.trainables import notes
 from tests.waiting import wait_until
 
@@ -32,12 +34,6 @@ class KilledSearch:
         """The rows of the last ResultGrid."""
         rows: list[dict[str, Any]] = json.loads((self.folder / "outcome.json").read_text())
         return rows
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """The search's own records."""
-        (path,) = (self.folder / "exp").glob("llmzero-*.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()]
 
     @property
     def lost(self) -> list[str]:
@@ -62,7 +58,9 @@ class KilledSearch:
     @property
     def ends(self) -> Counter[int]:
         """How often each node ended."""
-        return Counter(record["node"] for record in self.records if record["kind"] == "end")
+        (journal,) = (self.folder / "exp").glob("llmzero-*/journal")
+        events = JournalReader(journal).poll()
+        return Counter(event.node for event in events if isinstance(event, PhaseFinished | PhaseFailed))
 
 
 def run_and_kill(

@@ -88,18 +88,6 @@ def test_a_fresh_start_resumes_nothing() -> None:
     assert proposal.resume_from is None and configuration(proposal) != ROOT
 
 
-def test_moves_go_on_in_the_direction_that_gained() -> None:
-    at = ResumeFrom(node=0, step=2)
-    up = view(1, 0.9, 0.5, hyperparameters={**ROOT, "lr": 0.02}, resume_from=at, parent=0)
-    down = view(2, 0.3, 0.5, hyperparameters={**ROOT, "lr": 0.005}, resume_from=at, parent=0)
-    rates = [
-        float(str(configuration(AnySpaceProposer(SPACE).propose(request(up, down, node=node)))["lr"]))
-        for node in range(3, 60)
-    ]
-    rose, fell = sum(rate > 0.01 for rate in rates), sum(rate < 0.01 for rate in rates)
-    assert rose > 2 * fell > 0
-
-
 def test_a_failed_change_is_taken_back_by_half_then_whole() -> None:
     failure = PhaseFailure(node=1, failure_class="engine", cause="diverged", log_tail="")
     at = ResumeFrom(node=0, step=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ from ray import cloudpickle, tune
 from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE
+from llmzero_ray.journal import JournalReader
+from llmzero_ray.records import to_json
 from llmzero_ray.tune import tree_search
-from llmzero_ray.tune.language_model import CALLS_FILE, LanguageModelProposer
+from llmzero_ray.tune.language_model import LanguageModelProposer
 from tests.agents.llm.conftest import messages_server
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Request
 from tests.tune.test_scheduler import Driver, restored
@@ -57,8 +58,9 @@ def two_trials(driver: Driver) -> Driver:
 
 
 def calls(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "exp" / CALLS_FILE).read_text().splitlines()
-    return [json.loads(line)["event"] for line in lines]
+    (journal,) = (folder / "exp").glob("llmzero-*/journal")
+    events = [to_json(event) for event in JournalReader(journal).poll()]
+    return [event for event in events if event["type"] in ("AgentCalled", "CallReserved")]
 
 
 def test_the_models_proposal_is_the_next_trial_and_its_call_is_on_record(
@@ -69,7 +71,7 @@ def test_the_models_proposal_is_the_next_trial_and_its_call_is_on_record(
     second = driver.new_trial()
     phase = driver.searcher.search.phases[1]
     assert second.config[LR] == 2e-4 and phase.resume_from.step == 2
-    assert phase.diagnosis.summary == "It learns slowly."
+    assert phase.run.proposal.diagnosis.summary == "It learns slowly."
     (paid,) = [call for call in calls(tmp_path) if call["type"] == "AgentCalled" and call["call"]]
     assert paid["agent"] == "proposer" and paid["dollars"] > 0
     assert [path.name for path in tmp_path.rglob("*.call.json")] == ["proposer-0.0.call.json"]
@@ -82,7 +84,7 @@ def test_the_model_repairs_a_failed_root(tmp_path: Path, messages_server: Messag
     driver.searcher.on_trial_complete(trial.trial_id, error=True)
     driver.new_trial()
     fix = driver.searcher.search.phases[1]
-    assert fix.kind == "debug" and "Memory ran out." in fix.diagnosis.summary
+    assert fix.kind == "debug" and "Memory ran out." in fix.run.proposal.diagnosis.summary
 
 
 def test_no_key_is_in_what_is_pickled_or_written(tmp_path: Path, messages_server: MessagesServer) -> None:
@@ -102,7 +104,7 @@ def test_a_restored_search_goes_on_with_what_was_spent(
     free = two_trials(make_driver(tmp_path / "free", messages_server, dollars=None))
     cap = sum(call["dollars"] for call in calls(free.folder) if call["type"] == "CallReserved") * 1.02
     driver = two_trials(make_driver(tmp_path / "capped", messages_server, dollars=cap))
-    assert driver.searcher.search.phases[1].rationale.count("The rules answer") == 0
+    assert driver.searcher.search.phases[1].lineage()["rationale"].count("The rules answer") == 0
     again = restored(driver)
     for old in driver.controller.trials:
         again.controller.add(again.make_trial(old.trial_id, old.config))
@@ -110,7 +112,10 @@ def test_a_restored_search_goes_on_with_what_was_spent(
     again.finish(again.controller.trials[1], [2.0])
     again.new_trial()
     assert len(messages_server.messages) == n_asked
-    assert "The rules answer instead of the language model" in again.searcher.search.phases[2].rationale
+    assert (
+        "The rules answer instead of the language model"
+        in again.searcher.search.phases[2].lineage()["rationale"]
+    )
 
 
 def test_what_cannot_be_asked_is_one_message(

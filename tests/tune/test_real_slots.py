@@ -29,7 +29,7 @@ def test_a_phase_goes_on_from_another_trials_adapter_to_the_digit_and_starts_war
     assert second.resume_from is not None and second.resume_from.node == 0
     source = first.steps[second.resume_from.step]
     # The adapter of a step is the policy that its validation scored.
-    assert second.steps[1].metrics["start_score"] == source.score
+    assert second.steps[1].metrics["start_score"] == source.val_score
     last = next(one.metrics for one in results if one.metrics["trial_id"] == second.trials[0])
-    assert last["warm"] is True and last["global_step"] == second.base_step + 4
+    assert last["warm"] is True and last["global_step"] == second.run.base_step + 4
     assert last["actor/lr"] == pytest.approx(5e-4)

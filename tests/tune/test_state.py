@@ -1,39 +1,44 @@
-"""The search's records: what is written makes the same search again, whatever was cut off."""
+"""The search under Tune: its journal and results make the same search again, whatever was cut off."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import tune
 
 from llmzero_ray.config.yaml_text import read_yaml
-from llmzero_ray.errors import StorageError
-from llmzero_ray.hyperparameters import Parameter, Space
-from llmzero_ray.records import ResumeFrom
-from llmzero_ray.search import SearchRules
+from llmzero_ray.coordinator import replay
+from llmzero_ray.journal import JournalReader
+from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.records import events as ev
+from llmzero_ray.tune import tree_search
 from llmzero_ray.tune.phase_start import PhaseStart
-from llmzero_ray.tune.record_log import RecordLog
 from llmzero_ray.tune.state import TuneSearch
-from llmzero_ray.tune.trial_space import TrialSpace
-
-LR = Parameter(
-    key="lr", alias="lr", kind="float", low=0.0, high=1.0, default=0.1, doc="", group="optimisation"
-)
-TRIALS = TrialSpace(space=Space(trainer="toy", parameters=(LR,)), root={"lr": 0.1})
 
 
 def make_search(**given: Any) -> TuneSearch:
     values: dict[str, Any] = {
-        "search_id": "toy",
         "metric": "loss",
         "mode": "min",
-        "trials": TRIALS,
-        "rules": SearchRules(),
+        "space": {"lr": tune.uniform(0.0, 1.0)},
+        "root": {"lr": 0.1},
         "budget": 8,
         "phase_steps": 3,
     }
-    return TuneSearch(**{**values, **given})
+    search = tree_search(**{**values, **given})[0].search
+    search.offer_slots(1)
+    return search
+
+
+def reopened(search: TuneSearch, folder: Path) -> TuneSearch:
+    """The search as another process finds it in a folder."""
+    again: TuneSearch = pickle.loads(pickle.dumps(search))
+    again._begin(())  # the pickle in the experiment's directory is as old as its start
+    again.open_directory(folder)
+    return again
 
 
 def train(search: TuneSearch, node: int, losses: list[float]) -> None:
@@ -41,82 +46,102 @@ def train(search: TuneSearch, node: int, losses: list[float]) -> None:
     for step, loss in enumerate(losses, start=1):
         result = {"loss": loss, "training_iteration": step, "config/lr": 0.1}
         search.report(node, step, result, f"trial{node}/checkpoint_{step:06d}")
-    search.end(node, "completed")
+    search.end(node)
 
 
-def make_two_phases(**given: Any) -> TuneSearch:
+def propose(search: TuneSearch, node: int, lr: float, start: ResumeFrom) -> None:
+    proposal = Proposal(
+        diagnosis=Diagnosis(state="unknown", summary=""),
+        changes=(Change(key="lr", old=None, new=lr, reason=""),),
+        resume_from=start,
+        n_steps=3,
+        total_epochs=None,
+        rationale="",
+    )
+    search.post(ev.Proposed(node=node, proposal=proposal))
+
+
+def make_two_phases(folder: Path | None = None, **given: Any) -> TuneSearch:
     search = make_search(**given)
-    search.begin("root", None)
-    search.plan(0, {"lr": 0.1}, 3)
+    if folder is not None:
+        search.open_directory(folder)
     train(search, 0, [3.0, 1.0, 2.0])
-    search.begin("evolve", 0)
-    search.plan(1, {"lr": 0.2}, 3, ResumeFrom(node=0, step=2))
+    propose(search, 1, 0.2, ResumeFrom(node=0, step=2))
     return search
 
 
 def states(search: TuneSearch) -> Any:
-    return search.phases, {node: vars_of(search, node) for node in search.phases}
-
-
-def vars_of(search: TuneSearch, node: int) -> tuple[Any, ...]:
-    at = search.tree.node(node)
-    return at.status, at.score, at.best_step, at.resume_from, at.parent
+    nodes = {
+        node: (found.status, found.score, found.best_step, found.parent)
+        for node, found in search.tree.nodes.items()
+    }
+    starts = {node: phase.start for node, phase in search.phases.items()}
+    return nodes, starts, search.points, search.checkpoints
 
 
 def test_scores_are_larger_is_better_and_steps_count_along_the_path() -> None:
     search = make_two_phases()
     assert search.tree.node(0).score == -1.0 and search.tree.node(0).best_step == 2
-    assert search.phases[1].base_step == 2
+    search.assign(1, "trial1")
     search.report(1, 1, {"loss": 0.5, "training_iteration": 1}, None)
     view = search.view(1)
     assert view.curves.start_score == -1.0 and view.curves.val_scores == (-0.5,) and view.base_step == 2
+    assert view.score == -0.5
 
 
-def test_the_records_make_the_same_search_again(tmp_path: Path) -> None:
-    search = make_two_phases()
-    search.open_log(tmp_path)
+def test_the_journal_and_the_results_make_the_same_search_again(tmp_path: Path) -> None:
+    search = make_two_phases(tmp_path)
     train(search, 1, [0.9, 0.8, 0.7])
-    again = make_search()
-    again.open_log(tmp_path)
+    again = reopened(search, tmp_path)
     assert states(again) == states(search)
-    assert again.records == search.records
+    assert again.strategy() == search.strategy()
 
 
-def test_a_record_that_a_death_cut_off_is_none(tmp_path: Path) -> None:
-    search = make_two_phases()
-    search.open_log(tmp_path)
-    path = tmp_path / "llmzero-toy.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"kind": "end", "no')
-    again = make_search()
-    again.open_log(tmp_path)
+def test_a_running_phase_goes_on_with_its_saved_results(tmp_path: Path) -> None:
+    search = make_two_phases(tmp_path)
+    search.assign(1, "trial1")
+    search.report(1, 1, {"loss": 0.9, "training_iteration": 1}, "trial1/checkpoint_000001")
+    search.report(1, 2, {"loss": 0.8, "training_iteration": 2}, None)
+    (part,) = search.core.paths.parts(1).glob("???.jsonl")
+    part.write_bytes(part.read_bytes() + b'{"step": 3, "glob')  # a death cut it off
+    again = reopened(search, tmp_path)
+    phase = again.phases[1]
     assert states(again) == states(search)
-    train(again, 1, [0.9])
-    third = make_search()
-    third.open_log(tmp_path)
-    assert states(third) == states(again)
+    assert phase.newest == (1, "trial1/checkpoint_000001") and again.waiting is not None
+    again.assign(1, "trial1")
+    again.report(1, 2, {"loss": 0.5, "training_iteration": 2}, None)
+    steps = reopened(again, tmp_path).phases[1].steps
+    assert [(step, point.val_score) for step, point in steps.items()] == [(0, -1.0), (1, -0.9), (2, -0.5)]
 
 
-def test_a_damaged_record_is_one_message(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"kind": "begin"}\n{"kind\n{"kind": "end"}\n')
-    with pytest.raises(StorageError, match=r"line 2 is damaged"):
-        RecordLog(path)
+def test_a_driver_that_died_while_the_journal_began_leaves_a_search_with_its_root(tmp_path: Path) -> None:
+    search = make_search()
+    search.open_directory(tmp_path)
+    for file in search.core.paths.journal.glob("*[2-9].e001.json"):
+        file.unlink()
+    assert list(reopened(search, tmp_path).phases) == [0]
+
+
+def test_the_journal_is_that_of_any_search(tmp_path: Path) -> None:
+    search = make_two_phases(tmp_path, budget=2)
+    train(search, 1, [0.9, 0.8, 0.7])
+    (folder,) = tmp_path.glob("llmzero-*")
+    core = replay(JournalReader(folder / "journal").poll(), folder)
+    assert core.stage == "finished" and core.best is not None
+    assert (core.best.node, core.best.score) == (1, -0.7)
 
 
 def test_what_a_restored_trial_reports_again_replaces_what_came_after_its_checkpoint() -> None:
-    search = make_search()
-    search.begin("root", None)
-    search.plan(0, {"lr": 0.1}, 5)
+    search = make_search(phase_steps=5)
+    search.assign(0, "t")
     for step, loss in ((1, 3.0), (2, 2.0), (3, 1.0), (2, 2.5)):
         search.report(0, step, {"loss": loss}, f"t/checkpoint_{step:06d}")
-    assert {step: point.score for step, point in search.phases[0].steps.items()} == {1: -3.0, 2: -2.5}
+    assert {step: point.val_score for step, point in search.phases[0].steps.items()} == {1: -3.0, 2: -2.5}
     assert search.phases[0].newest == (2, "t/checkpoint_000002")
 
 
 def test_the_strategy_is_written_when_a_phase_is_the_best(tmp_path: Path) -> None:
-    search = make_two_phases()
-    search.open_log(tmp_path)
+    search = make_two_phases(tmp_path)
     train(search, 1, [0.9, 0.7, 0.8])
     found = read_yaml(tmp_path / "strategy.yaml")
     assert (found["metric"], found["mode"], found["value"]) == ("loss", "min", 0.7)

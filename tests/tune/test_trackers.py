@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("head")]
 
 
 def curve(phase: Any) -> list[tuple[int, float]]:
-    return [(step, one.metrics["x"]) for step, one in sorted(phase.steps.items())]
+    return [(step, one.metrics["x"]) for step, one in sorted(phase.steps.items()) if step]
 
 
 def test_runs_of_mlflow_have_every_trials_curve_and_lineage(
@@ -41,7 +41,7 @@ def test_runs_of_mlflow_have_every_trials_curve_and_lineage(
         params, at = found[node].data.params, phase.resume_from
         assert (params["llmzero/kind"], params.get("llmzero/parent")) == (
             phase.kind,
-            None if phase.on is None else str(phase.on),
+            None if phase.run.on is None else str(phase.run.on),
         )
         assert params.get("llmzero/resume_step") == (None if at is None else str(at.step))
         points = client.get_metric_history(found[node].info.run_id, "x")

@@ -45,7 +45,7 @@ def next_trial(searcher: TreeSearcher, trial: str) -> dict[str, Any]:
 
 
 def train(searcher: TreeSearcher, trial: str, scores: list[float]) -> None:
-    node = searcher.node_of(trial)
+    node = searcher.search.node_of(trial)
     assert node is not None
     for step, score in enumerate(scores, start=1):
         searcher.search.report(node, step, {"x": score}, f"{trial}/checkpoint_{step:06d}")
@@ -65,7 +65,7 @@ def start_of(configuration: dict[str, Any]) -> PhaseStart:
     ("given", "message"),
     [
         ({"mode": "up"}, "mode is 'up'; must be 'max' or 'min'"),
-        ({"budget": 0}, "budget is 0; must be a whole number >= 1"),
+        ({"budget": 0}, "budget is 0; must be a whole number >= 2"),
         ({"phase_steps": 2.5}, "phase_steps is 2.5; must be a whole number"),
         ({"root": {"rate": 20.0, "kind": 1}}, "root does not lie in the space: rate=20"),
         ({"proposer": "clever"}, "proposer is 'clever'; must be 'local', 'random', 'expert', 'claude', an"),
@@ -135,6 +135,17 @@ def test_proposals_under_way_count_as_running_trials() -> None:
     assert len(searcher.search.phases) == 3
 
 
+def test_without_a_limit_one_more_trial_begins_whenever_tune_asks() -> None:
+    searcher, _ = tree_search(metric="x", space=SPACE, root=ROOT, budget=8, phase_steps=3)
+    searcher.suggest("a")
+    assert searcher.suggest("b") is None
+    train(searcher, "a", [1.0])
+    next_trial(searcher, "b")
+    n_begun = len(searcher.search.phases)
+    next_trial(searcher, "c")
+    assert n_begun <= 3 and len(searcher.search.phases) <= n_begun + 1
+
+
 def test_the_budget_ends_the_search() -> None:
     searcher = make_searcher(budget=2)
     searcher.suggest("a")
@@ -156,7 +167,8 @@ def test_a_copy_of_the_search_from_its_pickle_goes_on_with_its_state(tmp_path: A
     searcher.save(str(tmp_path / "state"))
     again, scheduler = cloudpickle.loads(pickled)
     again.restore(str(tmp_path / "state"))
-    assert again.search.records == searcher.search.records
+    assert again.search.phases[0].steps == searcher.search.phases[0].steps
+    assert again.search.phases[1].start == searcher.search.phases[1].start
     assert scheduler._searcher is again
 
 
@@ -194,7 +206,7 @@ def test_a_refused_proposal_goes_back_with_the_reason() -> None:
         RuntimeError("no network"),
     ],
 )  # fmt: skip
-def test_after_three_useless_answers_the_local_search_proposes(answer: Any) -> None:
+def test_after_three_useless_answers_the_best_checkpoint_is_continued_as_it_was(answer: Any) -> None:
     def propose(request: ProposalRequest) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -204,7 +216,19 @@ def test_after_three_useless_answers_the_local_search_proposes(answer: Any) -> N
     searcher.suggest("a")
     train(searcher, "a", [1.0, 2.0])
     configuration = next_trial(searcher, "b")
-    assert {key: configuration[key] for key in ROOT} != ROOT
+    assert {key: configuration[key] for key in ROOT} == ROOT
+    assert start_of(configuration).resume_from == ResumeFrom(node=0, step=2)
+
+
+def test_a_phase_that_is_continued_after_useless_answers_is_no_copy_of_another() -> None:
+    searcher = make_searcher(proposer=lambda request: {"rate": 99.0})
+    searcher.suggest("a")
+    train(searcher, "a", [1.0])
+    first = next_trial(searcher, "b")
+    searcher.on_trial_complete("b")
+    second = next_trial(searcher, "c")
+    assert start_of(second).resume_from == start_of(first).resume_from == ResumeFrom(node=0, step=1)
+    assert (first["rate"], second["rate"]) == (1.0, 0.8)
 
 
 def test_a_copy_of_a_known_phase_is_refused() -> None:
@@ -264,9 +288,9 @@ def test_every_named_proposer_goes_on_in_verls_space(proposer: str) -> None:
     train(searcher, "a", [0.2, 0.3, 0.35])
     next_trial(searcher, "b")
     phase = searcher.search.phases[1]
-    assert phase.configuration is not None and phase.rationale
+    assert phase.configuration is not None and phase.lineage()["rationale"]
     if proposer == "random":
-        assert VERL_SPACE.diff(searcher.search.root, phase.configuration)
+        assert VERL_SPACE.diff(searcher.search.trials.root, phase.configuration)
 
 
 @pytest.mark.parametrize("proposer", ["random", "expert"])

@@ -67,20 +67,20 @@ def test_trials_are_phases_on_warm_slots_and_nothing_stays_reserved(tmp_path: Pa
     assert not results.errors and len(results) == 4
     phases = search.phases
     for phase in phases.values():
-        assert (phase.status, sorted(phase.steps), sorted(phase.checkpoints)) == (
+        assert (phase.status, [step for step in phase.steps if step], sorted(phase.checkpoints)) == (
             "completed",
             [1, 2, 3, 4, 5, 6],
             [2, 4, 6],
         )
-        assert [step for step, one in phase.steps.items() if one.score is not None] == [2, 4, 6]
+        assert [step for step, one in phase.steps.items() if step and one.val_score is not None] == [2, 4, 6]
     resumed = [phase for phase in phases.values() if phase.resume_from is not None]
     assert resumed
     by_trial = {result.metrics["trial_id"]: result for result in results}
     for phase in resumed:
         source = phases[phase.resume_from.node].steps[phase.resume_from.step]
         # The scripted engine goes on from the score that its adapter remembers.
-        assert phase.steps[1].metrics["start_score"] == pytest.approx(source.score)
-        assert by_trial[phase.trials[0]].metrics["global_step"] == phase.base_step + 6
+        assert phase.steps[1].metrics["start_score"] == pytest.approx(source.val_score)
+        assert by_trial[phase.trials[0]].metrics["global_step"] == phase.run.base_step + 6
     warm = [by_trial[phase.trials[0]].metrics["warm"] for phase in phases.values()]
     assert warm == [False, True, True, True]
 
@@ -100,7 +100,7 @@ def test_a_stopped_phase_ends_on_its_slot_and_the_next_one_starts_warm(
     train = verl_trainable(scripted_search(tmp_path, task_dir, {"hold": [1]}))
     results, search = fit(train, tmp_path, budget=3, stopper=lambda running, best: running.node == 1)
     phase = search.phases[1]
-    assert (phase.status, list(phase.steps)) == ("early_stopped", [1])
+    assert (phase.status, phase.last_step) == ("early_stopped", 1)
     last = next(one for one in results if one.metrics["trial_id"] == search.phases[2].trials[0])
     assert last.metrics["warm"] is True and reserved() == []
 
