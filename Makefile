@@ -32,13 +32,23 @@ $(INSTALLED): $(INSTALL_INPUTS)
 
 # Ray clients need the mode spelt out when they join a running head; the head makes the token itself.
 demo: export RAY_AUTH_MODE := token
+# Of each process; a model of 0.6 M parameters needs one.
+demo: export LLMZERO_OMP_NUM_THREADS ?= $(if $(findstring smollm2_cpu,$(CONFIG)),$(shell nproc),1)
 demo: export LLMZERO_FAILPOINTS := $(CURDIR)/build/failpoints
-demo: $(INSTALLED)
+demo: $(INSTALLED) $(if $(findstring smollm2,$(CONFIG)),models/SmolLM2-135M-Instruct data/smollm2)
 	$(BIN)/python -m jobs.prepare $(CONFIG)
 	@mkdir -p build/failpoints && touch build/failpoints/checkpoint.saved
 	@echo "One failure is provoked: the process of the engine is killed (SIGKILL) while it writes its first checkpoint."
 	$(BIN)/python -m jobs.search $(CONFIG)
 	@$(if $(filter jobs/configs/demo.yaml,$(CONFIG)),$(BIN)/python -m benchmarks.suite.scores --of random sum_alpha)
+
+# For the recipes smollm2_*.yaml alone: a pretrained model, and a task made from a CSV file.
+models/SmolLM2-135M-Instruct: | $(INSTALLED)
+	$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps "gguf>=0.19,<0.20"
+	$(BIN)/python -m llmzero_ray.cli model smollm2 --out $@
+
+data/smollm2: | $(INSTALLED)
+	$(BIN)/python -m jobs.prepare jobs/examples/smollm2/task.yaml
 
 # Two processes beside each other, because one that starts Ray leaves half of two cores idle. Each ends with a
 # closing line; that of the tests on Ray comes last.

@@ -1,12 +1,13 @@
-"""What batched rollouts save against VeRL's own path in one run on real VeRL, and which numbers differ.
+"""What settings of the engine save in one run on real VeRL, and which numbers differ.
 
-    python -m benchmarks.rollouts [--steps 6] [--warm 1] [--task DIR]
+    python -m benchmarks.rollouts [--steps 6] [--warm 1] [--task DIR] [--config FILE] [--before KEY=VALUE ...]
 
-Trains the task of jobs/configs/local.yaml with each path of `engine.rollout_calls`: one cold phase, then
-warm ones, all with the same seed. Prints a table of seconds and of processor seconds of all processes below
+Trains the task of a configuration (default: jobs/configs/local.yaml) as it is (`now`) and with the changes of
+`--before` (default: VeRL's own path, `engine.rollout_calls=per_request`): one cold phase, then warm ones, all
+with the same seed. Prints a table of seconds and of processor seconds of all processes below
 this one, the ratios, and how many values of the last phase are the same to the bit: every metric but times
 and memory, and the validations item by item. Two things move these figures: other load on the machine (the
-processor seconds less than the others), and which path comes first.
+processor seconds less than the others), and which side comes first.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ from typing import Any
 import psutil
 
 from benchmarks.slot import local_slot
-from llmzero_ray.config import parse_config
-from llmzero_ray.config.yaml_text import read_yaml
+from llmzero_ray.config import SearchConfig, load_config
 from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.engines.verl.factory import idle_spec
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from llmzero_ray.tasks.prepare import prepare
 
-PATHS = ("per_request", "batched")
+SIDES = ("before", "now")
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 NOT_COMPARED = ("timing", "perf/", "global_seqlen/")
 """Metrics of time and memory."""
@@ -70,39 +70,47 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=6, help="training steps of a phase")
-    parser.add_argument("--warm", type=int, default=1, help="warm phases of each path")
+    parser.add_argument("--warm", type=int, default=1, help="warm phases of each side")
     parser.add_argument("--task", help="directory of the prepared task; made anew without it")
-    parser.add_argument("--first", choices=PATHS, default=PATHS[0], help="path that is measured first")
+    parser.add_argument("--config", type=Path, default=SHIPPED, help="configuration that is measured")
+    parser.add_argument(
+        "--before", nargs="+", default=["engine.rollout_calls=per_request"], metavar="KEY=VALUE"
+    )
+    parser.add_argument("--first", choices=SIDES, default=SIDES[0], help="side that is measured first")
     options = parser.parse_args()
-    order = [options.first, *(path for path in PATHS if path != options.first)]
+    order = [options.first, *(side for side in SIDES if side != options.first)]
     with tempfile.TemporaryDirectory() as root, local_slot("rollouts") as slot:
-        given = {**read_yaml(SHIPPED), "name": "rollouts", "storage": root}
-        sizes = given["task"]
+        changes = {"before": options.before, "now": []}
+        own = ["name=rollouts", f"storage={root}"]
+        sides = {side: load_config(options.config, [*own, *changes[side]]) for side in SIDES}
+        sizes = sides["now"].task
         task = prepare(
-            dir=options.task or f"{root}/task",
-            family=sizes["family"],
-            n_val=sizes["n_val"],
-            n_test=sizes["n_test"],
+            dir=options.task or (f"{root}/task" if sizes.family else sizes.dir),
+            family=sizes.family,
+            n_val=sizes.n_val,
+            n_test=sizes.n_test,
             seed=1,
         )
         processors = Processors()
-        measured = {path: measure(path, given, task, slot, root, options, processors) for path in order}
+        measured = {
+            side: measure(sides[side], task, slot, f"{root}/{side}", options, processors) for side in order
+        }
         processors.close()
-    table = {path: measured[path].row() for path in PATHS}
-    print(f"{'':52} {PATHS[0]:>11} {PATHS[1]:>11} {'ratio':>7}")
-    for name in table["batched"]:
-        before, now = (table[path][name] for path in PATHS)
+    table = {side: measured[side].row() for side in SIDES}
+    print(f"{'':52} {SIDES[0]:>11} {SIDES[1]:>11} {'ratio':>7}")
+    for name in table["now"]:
+        before, now = (table[side][name] for side in SIDES)
         print(f"{name:52} {before:11.2f} {now:11.2f} {before / now:7.2f}")
-    same, different = compared(*(measured[path].points for path in PATHS))
+    same, different = compared(*(measured[side].points for side in SIDES))
     print(f"values that are the same to the bit: {same} of {same + len(different)}")
     for line in different[:10]:
         print(f"  {line}")
-    print(json.dumps({"paths": table, "same": same, "different": len(different)}))
+    print(json.dumps({"sides": table, "same": same, "different": len(different)}))
 
 
 @dataclasses.dataclass
 class Measured:
-    """What one path took."""
+    """What one side took."""
 
     cold: dict[str, float]
     warm: list[dict[str, float]]
@@ -116,17 +124,15 @@ class Measured:
 
 
 def measure(
-    path: str,
-    given: dict[str, Any],
+    config: SearchConfig,
     task: PreparedTask,
     slot: Any,
     root: str,
     options: argparse.Namespace,
     processors: Processors,
 ) -> Measured:
-    """A cold phase and warm ones of an engine with this path."""
-    config = parse_config({**given, "engine": {**given["engine"], "rollout_calls": path}})
-    engine = make_engine(config, task, slot, f"{root}/{path}")
+    """A cold phase and warm ones of an engine with these settings; `root` is its directory."""
+    engine = make_engine(config, task, slot, root)
     base = dataclasses.replace(
         idle_spec(config, task.n_train, root),
         n_steps=options.steps,
@@ -140,7 +146,7 @@ def measure(
         for index in range(1 + options.warm):
             steps = 1 if index == 0 else options.steps
             spec = dataclasses.replace(
-                base, node=index, n_steps=steps, checkpoint_dir=f"{root}/{path}/checkpoints/{index}"
+                base, node=index, n_steps=steps, checkpoint_dir=f"{root}/checkpoints/{index}"
             )
             figures, points, outcome = run(engine, spec, processors)
             if index == 0:

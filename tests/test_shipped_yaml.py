@@ -76,6 +76,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "jobs/configs/compare": compared,
     "jobs/configs/tasks": load_task_file,
     "jobs/configs/warm_start": load_sft,
+    "jobs/examples/smollm2": load_task_file,
     "llmzero_ray/config/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
     "llmzero_ray/config/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
     "llmzero_ray/config/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),

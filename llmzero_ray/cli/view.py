@@ -225,16 +225,25 @@ def _progress(follower: Follower, run: PhaseRun, stage: str) -> RenderableType:
     return row
 
 
+_BASE = {
+    0.0: "base model 0: check the answers' format, the reward, and the response cap (docs/data.md)",
+    1.0: "base model 1: nothing is left to learn; check the reward, or take harder rows",
+}
+"""Sentences about a base model's validation from which no phase can learn."""
+
+
 def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
-    """Cells of a running phase: name, progress, mean reward of the newest step, best validation so far; empty
-    cells where there is no value yet."""
+    """Cells of a running phase: name, progress, mean reward of the newest step, best validation so far, and
+    whether a base model can learn; empty cells where there is nothing to say yet."""
     point, best = follower.newest(run.node)
+    base = point.val_score if run.kind == "root" and point is not None and point.step == 0 else None
     reward = None if point is None else point.metrics.get(REWARDS[0])
     return [
         f"{_named(run)} in slot {run.slot}",
         "starting" if point is None else f"step {point.step}{_of(run)}",
         "" if reward is None else f"reward {reward:.3f}",
         "" if best is None else f"validation {best:.4f}",
+        "" if base is None else _BASE.get(base, f"base model {base:.4f}"),
     ]
 
 

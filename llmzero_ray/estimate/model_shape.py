@@ -217,6 +217,18 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
             _qwen3("Qwen3-1.7B", 2048, 6144, 28, 16, tied=True),
             _qwen3("Qwen3-4B", 2560, 9728, 36, 32, tied=True),
             _qwen3("Qwen3-8B", 4096, 12_288, 36, 32, tied=False),
+            ModelShape(
+                name="SmolLM2-135M-Instruct",
+                hidden=576,
+                intermediate=1536,
+                layers=30,
+                heads=9,
+                kv_heads=3,
+                head_dim=64,
+                vocab=49_152,
+                tied=True,
+                qk_norm=False,
+            ),
         )
     }
 )

@@ -97,6 +97,24 @@ def test_a_training_phase_shows_its_step_its_reward_and_its_best_validation(stor
     assert "validation 0.6100" in text
 
 
+@pytest.mark.parametrize(
+    ("score", "said"),
+    [(0.0, "check the answers' format, the reward, and the response cap"), (1.0, "nothing is left to learn")],
+)
+def test_a_base_model_from_which_nothing_can_be_learnt_is_told_before_the_first_step(
+    storage: SearchStorage, score: float, said: str
+) -> None:
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.start(0)
+    follower = written(storage, search)
+    with MetricWriter(storage, 0, 0) as writer:
+        writer.write(
+            MetricPoint(node=0, attempt=0, step=0, global_step=0, wall_s=1.0, metrics={}, val_score=score)
+        )
+    assert said in shown(follower)
+
+
 def journal_cut_short(storage: SearchStorage) -> None:
     """A search whose journal ends in the middle of node 3's phase, three hours ago."""
     journal = Journal(storage.paths.journal)

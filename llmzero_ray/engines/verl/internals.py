@@ -101,6 +101,8 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
         "FSDPEngine.eval_mode",
         "FSDPEngine.optimizer_step",
         "FSDPEngine.load_checkpoint",
+        "FSDPEngineWithLMHead.prepare_model_inputs",
+        "FSDPEngineWithLMHead.prepare_model_outputs",
     ),
     "verl.utils.checkpoint.fsdp_checkpoint_manager": (
         "FSDPCheckpointManager.get_rng_state",

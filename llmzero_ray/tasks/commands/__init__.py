@@ -21,6 +21,14 @@ COMMANDS = {
         after="resume",
         slow=True,
     ),
+    "model": Subcommand(
+        "llmzero_ray.tasks.commands.model",
+        "model",
+        "make a small pretrained model from a package",
+        ("llmzero model smollm2 --out models/smollm2",),
+        after="warm-start",
+        slow=True,
+    ),
     "draft": Subcommand(
         "llmzero_ray.tasks.commands.draft",
         "draft",
