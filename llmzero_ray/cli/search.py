@@ -23,7 +23,7 @@ from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
-from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.locate import find, missing
 
 
 def search(
@@ -31,7 +31,7 @@ def search(
         str, typer.Argument(metavar="CONFIG", help="search.yaml; or, before a SENTENCE, a folder of data")
     ],
     sentence: Annotated[
-        str | None, typer.Argument(metavar="[SENTENCE]", help="what the model must learn from the folder")
+        str | None, typer.Argument(metavar="SENTENCE", help="what the model must learn from the folder")
     ] = None,
     *,
     settings: options.Settings,
@@ -112,7 +112,7 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     place = find(search, storage)
     config = place.config()
     if config is None:
-        raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
+        raise missing(place.paths.root)
     trust(config.journal_address)
     follower = Follower(place)
     follower.poll()
