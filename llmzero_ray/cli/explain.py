@@ -153,11 +153,15 @@ def explain(
     """
     if history is None and closed_loop is None:
         if settings or budget is not None:
-            raise ConfigError("--set and --budget go with --history or --closed-loop; a search has its own.")
+            raise ConfigError(
+                "--set and --budget go with --history or --closed-loop; a directory has its own rules."
+            )
         return _print_directory(find(search, storage).paths.root)
     try:
         if search != options.ONLY or None not in (history, closed_loop):
-            raise ConfigError("explain takes one thing: a search, --history or --closed-loop.")
+            raise ConfigError(
+                "explain needs one thing to explain: a search directory, --history or --closed-loop."
+            )
         if budget is not None and budget < 1:
             raise ConfigError(f"--budget is {budget} runs; must be >= 1.")
         rules = SearchRules().with_settings(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,8 +26,10 @@ from llmzero_ray.storage.presence import owner
 from llmzero_ray.utils.text import one_line, short_duration
 
 _NONE = "–"
-_WHOLE = 11
-"""Letters of a cell that stay on one line."""
+_WIDTH = 160
+"""Columns without a terminal."""
+_DISPENSABLE = ("model", "task", "begun", "GPU h")
+"""Columns that a narrow terminal goes without, in this order."""
 
 
 def list_searches(
@@ -38,7 +41,8 @@ def list_searches(
     as_json: options.AsJson = False,
 ) -> int:
     """List the searches of a storage."""
-    console, root = TerminalConsole(), Path(local_path(place or storage)).absolute()
+    console = TerminalConsole(width=None if sys.stdout.isatty() else _WIDTH)
+    root = Path(local_path(place or storage)).absolute()
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
     rows = [_summary(path) for path in searches_in(root)]
@@ -49,11 +53,12 @@ def list_searches(
         print_line(console, f"no search in {root}")
         return 0
     lines = [_cells(row) for row in rows]
-    table = Table(box=None)
-    shown = [title for title in lines[0] if any(line[title] != _NONE for line in lines)]
-    for title in shown:
-        width = max(len(line[title]) for line in lines)
-        table.add_column(title, no_wrap=title in ("begun", "runs", "best"), min_width=min(width, _WHOLE))
+    widths = {title: max(len(title), *(len(line[title]) for line in lines)) for title in lines[0]}
+    shown = [title for title in widths if any(line[title] != _NONE for line in lines)]
+    for title in _DISPENSABLE:
+        if sum(widths[name] + 2 for name in shown) > console.width and title in shown:
+            shown.remove(title)
+    table = Table(*shown, box=None)
     for line in lines:
         table.add_row(*(Text(line[title], overflow="fold") for title in shown))
     console.print(table)

@@ -54,8 +54,8 @@ def prepare(
             else ""
         )
         raise ConfigError(
-            f"{config}: there is no such file. prepare takes a search.yaml or a task.yaml, which `llmzero draft "
-            f"FOLDER SENTENCE` writes.{hub}"
+            f"{config}: there is no such file. prepare takes a search.yaml or a task.yaml, which "
+            f"`llmzero draft FOLDER SENTENCE` writes.{hub}"
         )
     if is_task_file(path, on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
