@@ -153,7 +153,10 @@ def commands() -> str:
         "",
         "| group | command | what it does |",
         "|---|---|---|",
-        *(f"| {one.group} | [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in subcommands().items()),
+        *(
+            f"| {one.group} | [`{name}`](#{name}) | {_cell(one.help)} |"
+            for name, one in subcommands().items()
+        ),
     ]
     os.environ["COLUMNS"] = "100"
     for name in subcommands():

@@ -66,9 +66,9 @@ def init(
         print(schema_text(), end="")  # noqa: T201
         return 0
     path = Path(out)
+    recipe = None if script is not None and model is None else _recipe(model or _DEFAULT)
     if out != "-" and path.exists() and not force:
         raise ConfigError(f"{path} exists. Give --force to replace it, or another name with --out.")
-    recipe = None if script is not None and model is None else _recipe(model or _DEFAULT)
     translation = None
     base = _OWN if recipe is None else read_yaml(recipe)
     came = Path(script).name if script is not None else f"the recipe {recipe.stem if recipe else _DEFAULT}"

@@ -42,7 +42,7 @@ def logs(
     there = [path for path in paths if path.is_file()]
     if not there:
         kept = sorted(str(path.relative_to(place.paths.root)) for path in place.paths.logs.rglob("*.log"))
-        have = f"it has {', '.join(kept)}" if kept else "it has no logs, as a copy without them"
+        have = f"there are {', '.join(kept)}" if kept else "the directory has no logs"
         raise ConfigError(f"{paths[0]}: there is no such log; {have}.")
     ends: dict[Path, int] = {}
     for path in there:

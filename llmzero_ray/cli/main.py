@@ -180,8 +180,13 @@ def _usage_text(error: typer.TyperException) -> str:
     path = "llmzero" if context is None else context.command_path
     message = collapse_whitespace(error.format_message()).rstrip(".")
     problems = getattr(error.__cause__, "errors", list)()
-    if message.startswith("Missing argument") and param is not None:
-        message = f"{param.metavar} is missing ({param.help})"
+    if message.startswith("Missing") and param is not None:
+        name = f"{param.opts[0]} " if param.opts[0].startswith("-") else ""
+        message = f"{name}{param.metavar} is missing ({param.help})"
+    elif message.startswith("No such option") and context is not None:
+        given = getattr(error, "option_name", "")
+        near = nearest(given, [name for one in context.command.get_params(context) for name in one.opts])
+        message = f"no such option: {given}{f'; did you mean {near}?' if near else ''}"
     elif param is not None and problems and problems[0]["type"] in ("int_parsing", "float_parsing"):
         kind = "a whole number" if "int" in problems[0]["type"] else "a number"
         name = param.opts[0] if param.opts[0].startswith("-") else param.metavar
@@ -190,6 +195,7 @@ def _usage_text(error: typer.TyperException) -> str:
         pieces = " ".join(context.command.collect_usage_pieces(context)) if context else ""
         message = f"unexpected: {message.partition('(s) (')[2].rstrip(')')}; it takes {pieces}"
     subcommand = path.removeprefix("llmzero").strip()
+    message = message.replace("Value error, ", "").rstrip("?")
     return f"{f'{subcommand}: ' if subcommand else ''}{message}. See `{path} --help`."
 
 

@@ -124,8 +124,9 @@ def diff(
     storage: options.Storage = "runs",
 ) -> int:
     """Compare the configurations of two nodes, or of two searches, and their scores."""
-    search, (one, other) = (names[0], names[1:]) if len(names) == 3 else (options.ONLY, _two(names))
-    (a, a_node), (b, b_node) = (_named(name, storage, search) for name in (one, other))
+    of_both, (one, other) = (names[0], names[1:]) if len(names) == 3 else (options.ONLY, _two(names))
+    a, a_node = _named(one, storage, of_both)
+    b, b_node = _named(other, storage, one.rpartition(":")[0] or of_both)
     if (a_node is None) != (b_node is None):
         raise ConfigError(f"{one} and {other}: name two searches, or a node of each, such as demo:0 demo:3.")
     changed: Mapping[str, Sequence[Any]]

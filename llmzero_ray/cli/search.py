@@ -24,6 +24,7 @@ from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
 from llmzero_ray.storage.locate import find, missing
+from llmzero_ray.utils.text import one_line
 
 
 def search(
@@ -64,6 +65,11 @@ def search(
     With a folder of data and a sentence, agents first draft its task and configuration.
     """
     if sentence is not None:
+        if Path(config).is_file():
+            raise ConfigError(
+                f"{config} is a file and takes no sentence, given: {one_line(sentence)!r}. Settings are "
+                "KEY=VALUE, such as budget.runs=8."
+            )
         if resume or dry_run:
             raise ConfigError(
                 "--resume and --dry-run take a search.yaml or a search, no folder with a sentence. Leave the "

@@ -178,9 +178,8 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}). `llmzero init` writes a search.yaml to begin with."
-        ) from error
+        hint = " `llmzero init` writes a search.yaml to begin with." if "search" in name else ""
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).{hint}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}).") from error
     data = _parse(text, name)
@@ -279,7 +278,9 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
     dotted = ".".join(path[: _depth(model, path)]) or "the file"
     if field is None:
         return f"{dotted} is {_given(finding)}, which is not allowed there."
-    allowed = allowed_values(field)
+    allowed, block = allowed_values(field), _submodel(field)
+    if block is not None and not isinstance(finding["input"], Mapping):
+        allowed += f", such as {dotted}.{next(iter(block.model_fields))}"
     doc = collapse_whitespace(field.description or "")
     if finding["type"] == "missing":
         return f"{dotted} is missing; must be {allowed}. {doc}".rstrip()
@@ -289,7 +290,9 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _given(finding: ErrorDetails) -> str:
-    return one_line(repr(finding["input"]), _MAX_GIVEN)
+    value = finding["input"]
+    words = {"None": "null", "True": "true", "False": "false"}  # as the file has them
+    return one_line(words.get(repr(value), repr(value)), _MAX_GIVEN)
 
 
 def _unknown_key(path: list[str], owner: type[BaseModel] | None) -> str:
@@ -371,7 +374,7 @@ def _kind(annotation: Any) -> str:
     if get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "a block of keys and values"
     if get_origin(annotation) in (tuple, list):
-        return "a list such as [one, two]" if str in get_args(annotation) else "a list"
+        return "a list, such as [a, b]"
     return _KINDS.get(annotation, getattr(annotation, "__name__", "a value of another kind"))
 
 

@@ -40,14 +40,14 @@ def find(search: str, storage: str) -> SearchStorage:
     """
     search, storage = local_path(search), local_path(storage)
     path = Path(search)
-    if search == "." and not (path / "search.yaml").is_file():
+    if search == "." and not (path / "journal").is_dir():
         place = Path(storage).absolute()
         found = searches_in(place)
         if len(found) == 1:
             return SearchStorage.at(found[0])
         if not found:
             raise missing(place)
-        raise ConfigError(f"name the search that you mean.{beside(place / search)}")
+        raise ConfigError(f"name the search that you mean.{beside(place / '?')}")
     if path.is_file():
         config = load_config(path)
         return SearchStorage(config.storage, config.name)

@@ -45,9 +45,9 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["serach"], "no such command: 'serach'; did you mean 'search'?"),
         (["zzzz"], "no such command: 'zzzz'. `llmzero --help` lists all."),
-        (["--fast"], "No such option: --fast"),
+        (["--fast"], "no such option: --fast"),
         (["search"], "search: CONFIG is missing (search.yaml; or, before a SENTENCE, a folder of data). See"),
-        (["search", "s.yaml", "--resme"], "search: No such option: --resme"),
+        (["search", "s.yaml", "--resme"], "search: no such option: --resme; did you mean --resume"),
         (["search", "s.yaml", "--set"], "Option '--set' requires an argument"),
         (["search", "s.yaml", "more", "words"], "search: unexpected: words; it takes [OPTIONS] CONFIG"),
         (
