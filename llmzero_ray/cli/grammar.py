@@ -72,10 +72,11 @@ class Command(TyperCommand):
                 found.append(word)
                 words += [word] if option is None and not word.startswith("-") else []
         arguments = self._arguments()
-        names_search = bool(arguments) and arguments[0].metavar == SEARCH
-        if names_search and len(words) < len(arguments) and not (words and _exists(words[0], storage)):
-            return [ONLY, *found]
-        return found
+        if not arguments or arguments[0].metavar != SEARCH or len(words) >= len(arguments):
+            return found
+        # A text of one word is taken for the search, and the text for missing.
+        of_text = arguments[-1].metavar == "TEXT" and len(words) == 1 and " " not in words[0]
+        return found if of_text or (words and _exists(words[0], storage)) else [ONLY, *found]
 
 
 def _shown(argument: TyperArgument) -> str:

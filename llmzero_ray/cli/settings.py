@@ -40,7 +40,8 @@ def _whole(key: str) -> str:
     if "." in key:
         return key
     short = {field.rpartition(".")[2]: field for field in fields}
-    near = nearest(key, [*SearchConfig.model_fields, *short, *(row.alias for row in VERL_SPACE.parameters)])
+    names = [name for name in VERL_SPACE.names if "." not in name]
+    near = nearest(key, [*SearchConfig.model_fields, *short, *names])
     whole = short.get(near or "", f"root.overrides.{near}")
     hint = "" if near is None else f"; did you mean {near!r}" + (f" ({whole})?" if "." in whole else "?")
     raise ConfigError(

@@ -178,8 +178,7 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        hint = " `llmzero init` writes a search.yaml to begin with." if "search" in name else ""
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).{hint}") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}).") from error
     data = _parse(text, name)

@@ -60,11 +60,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
     """Up to `n` known names that may be meant by `name`: a synonym, then those at most a third of its letters
-    away, then those that it begins or that begin with it."""
+    away, or half of theirs where both begin alike, then those that it begins or that begin with it."""
     names = list(known)
     found = [own for own in names if name.lower() in _SYNONYMS.get(own, "").split()]
     apart = {own: _distance(name.lower(), own.lower()) for own in names}
-    found += sorted((own for own in names if apart[own] <= max(1, len(name) // 3)), key=apart.__getitem__)
+    near = {own: len(own) // 2 if own[:2] == name[:2] else max(1, len(name) // 3) for own in names}
+    found += sorted((own for own in names if apart[own] <= near[own]), key=apart.__getitem__)
     if len(name) >= 3:
         found += [own for own in names if own.startswith(name) or (len(own) >= 3 and name.startswith(own))]
     return list(dict.fromkeys(found))[:n]

@@ -208,7 +208,7 @@ def test_every_help_says_the_purpose_and_ends_with_an_example_that_the_parser_ta
         ("set s runs=1 count=2", ["budget.runs=1", "slots.count=2"], {"search": "s"}),
         ("set runs=1", ["budget.runs=1"], {"search": "."}),
         ("budget s --set runs=1", ["budget.runs=1"], {"search": "s"}),
-        ("hint lr=3", None, {"search": ".", "text": "lr=3"}),
+        ("hint s lr=3", None, {"search": "s", "text": "lr=3"}),
         ("score --jsonl f --option a=b", None, {"jsonl": "f", "option": ["a=b"]}),
         ("serve m -- --set a=1 b=2", None, {"vllm_options": ["--set", "a=1", "b=2"]}),
         ("compare plan.yaml parallel=2", ["parallel=2"], {}),
