@@ -21,8 +21,8 @@ from llmzero_ray.config import parse_config
 from llmzero_ray.coordinator import apply_recorded, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.journal import Journal
 from llmzero_ray.hyperparameters.compute import amount, tokens_of
+from llmzero_ray.journal import Journal
 from llmzero_ray.records import ComputeLimit, Event, MetricPoint, Saving, StopDecision, TokenCost
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.metrics import LENGTH
