@@ -9,6 +9,7 @@ beside this one).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
 from llmzero_ray.cli.subcommand import GROUPS, Group, Subcommand
@@ -183,8 +184,9 @@ def subcommands() -> dict[str, Subcommand]:
                     f"{point.value} adds a command {command!r}, which there is already. Uninstall its "
                     "package, or give the command another name."
                 )
-            found[command] = one
-    return dict(sorted(found.items(), key=lambda item: GROUPS.index(item[1].group)))
+            near = found.get(one.after)
+            found[command] = replace(one, group=one.group or (near.group if near else None) or GROUPS[-1])
+    return {name: one for group in GROUPS for name, one in found.items() if one.group == group}
 
 
 def subcommand(name: str) -> Subcommand | None:

@@ -21,7 +21,9 @@ class Subcommand:
     paragraph on, for users."""
     help: str
     examples: tuple[str, ...]
-    group: Group = "research"
-    """Group of `llmzero --help`."""
+    group: Group | None = None
+    """Group of `llmzero --help`. None: that of `after`."""
     slow: bool = False
     """Whether it loads for more than a moment: on a terminal it says so at once."""
+    after: str = ""
+    """Command whose group it is in where it names none, as tables of 0.2 do."""

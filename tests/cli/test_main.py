@@ -16,6 +16,7 @@ import pytest
 import llmzero_ray
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import COMPLETE, _command, main
+from llmzero_ray.cli.subcommand import Subcommand
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.launch import actors
 from llmzero_ray.storage.metric_files import write_parquet
@@ -298,3 +299,19 @@ def test_a_start_says_at_once_on_a_terminal_that_it_loads(
     out = capsys.readouterr().out
     assert out.startswith("search: loading ...\nUsage: llmzero search")
     assert out.count("loading") == 1
+
+
+def test_a_command_of_an_extension_stands_in_its_group_or_in_that_of_its_neighbour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def one(**more: Any) -> Subcommand:
+        return Subcommand("package.module", "function", "do it", ("llmzero do",), **more)
+
+    table = {"a": one(group="look"), "b": one(after="veto"), "c": one()}
+    monkeypatch.setattr("llmzero_ray.cli.catalogue.points", lambda _: {"mine": None})
+    monkeypatch.setattr("llmzero_ray.cli.catalogue.extension", lambda *_: table)
+    subcommands.cache_clear()
+    try:
+        assert [subcommands()[name].group for name in table] == ["look", "steer", "research"]
+    finally:
+        subcommands.cache_clear()
