@@ -184,8 +184,10 @@ def subcommands() -> dict[str, Subcommand]:
                     f"{point.value} adds a command {command!r}, which there is already. Uninstall its "
                     "package, or give the command another name."
                 )
-            near = found.get(one.after)
-            found[command] = replace(one, group=one.group or (near.group if near else None) or GROUPS[-1])
+            near, there = found.get(one.after), list(found.items())
+            group = one.group or (near.group if near else None) or GROUPS[-1]
+            at = list(found).index(one.after) + 1 if near else len(there)
+            found = dict([*there[:at], (command, replace(one, group=group)), *there[at:]])
     return {name: one for group in GROUPS for name, one in found.items() if one.group == group}
 
 
