@@ -26,4 +26,4 @@ class Subcommand:
     slow: bool = False
     """Whether it loads for more than a moment: on a terminal it says so at once."""
     after: str = ""
-    """Command that it follows in help, and whose group it is in where it names none. Empty: it stands last."""
+    """Command that it follows in help, in whose group it is where it names none. Empty: it stands last."""
