@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmzero_ray.cli import options
+from llmzero_ray.cli.grammar import ONLY
 from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
 from llmzero_ray.errors import ConfigError, HistoryError, LlmzeroError
 from llmzero_ray.search import Decision, SearchRules, TreeNode, TreeSearch
@@ -133,7 +134,7 @@ def render_decisions(rows: Iterable[DecisionRow]) -> Table:
 
 
 def explain(
-    search: options.Search = options.ONLY,
+    search: options.Search = ONLY,
     *,
     settings: Annotated[list[str], options.settings_option("a search rule for the two, such as C=1.0")],
     history: Annotated[
@@ -158,7 +159,7 @@ def explain(
             )
         return _print_directory(find(search, storage).paths.root)
     try:
-        if search != options.ONLY or None not in (history, closed_loop):
+        if search != ONLY or None not in (history, closed_loop):
             raise ConfigError(
                 "explain needs one thing to explain: a search directory, --history or --closed-loop."
             )

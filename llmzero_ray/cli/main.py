@@ -179,7 +179,7 @@ def _usage_text(error: typer.TyperException) -> str:
     context, param = getattr(error, "ctx", None), getattr(error, "param", None)
     path = "llmzero" if context is None else context.command_path
     message = collapse_whitespace(error.format_message()).rstrip(".")
-    problems = getattr(error.__cause__, "errors", list)()
+    problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if message.startswith("Missing") and param is not None:
         name = f"{param.opts[0]} " if param.opts[0].startswith("-") else ""
         message = f"{name}{param.metavar} is missing ({param.help})"

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from llmzero_ray.cli import options
+from llmzero_ray.cli.grammar import ONLY
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.coordinator.runs import PhaseRun
@@ -124,7 +125,7 @@ def diff(
     storage: options.Storage = "runs",
 ) -> int:
     """Compare the configurations of two nodes, or of two searches, and their scores."""
-    of_both, (one, other) = (names[0], names[1:]) if len(names) == 3 else (options.ONLY, _two(names))
+    of_both, (one, other) = (names[0], names[1:]) if len(names) == 3 else (ONLY, _two(names))
     a, a_node = _named(one, storage, of_both)
     b, b_node = _named(other, storage, one.rpartition(":")[0] or of_both)
     if (a_node is None) != (b_node is None):

@@ -73,7 +73,7 @@ def _outlook(follower: Follower, now: float) -> Iterator[str]:
     """Shares of the limits, time left, and how long ago each part was heard of."""
     core, worked_s = follower.core, follower.worked_s(now)
     budget = core.config.budget
-    shares = [("runs", len(core.search.nodes), budget.runs)]
+    shares: list[tuple[str, float, float]] = [("runs", len(core.search.nodes), budget.runs)]
     shares += [
         (_LIMITS[kind], used, most)
         for kind, used, most in budget_limits(core, core.config, worked_s=worked_s, now=now)
