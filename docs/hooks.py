@@ -166,9 +166,12 @@ def commands() -> str:
         "3 storage, 4 capacity, 5 engine, 130 interrupted. `python -m jobs.COMMAND` is the same for the "
         "commands that are submitted as Ray jobs.",
         "",
-        "| command | what it does |",
-        "|---|---|",
-        *(f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in subcommands().items()),
+        "| group | command | what it does |",
+        "|---|---|---|",
+        *(
+            f"| {one.group} | [`{name}`](#{name}) | {_cell(one.help)} |"
+            for name, one in subcommands().items()
+        ),
     ]
     os.environ["COLUMNS"] = "100"
     for name in subcommands():

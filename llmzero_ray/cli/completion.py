@@ -16,8 +16,11 @@ def completion(
         Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish")
     ],
 ) -> int:
-    """Put the line of the example into ~/.bashrc, or write the script to where your shell reads completions:
-    `llmzero completion fish > ~/.config/fish/completions/llmzero.fish`."""
+    """Print the completion script of a shell.
+
+    Put the line of the example into ~/.bashrc, or write the script to where your shell reads completions:
+    `llmzero completion fish > ~/.config/fish/completions/llmzero.fish`.
+    """
     print(get_completion_script(prog_name="llmzero", complete_var=_VARIABLE, shell=shell))  # noqa: T201
     return 0
 

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llmzero_ray.cli import options
+from llmzero_ray.cli.grammar import ONLY
 from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
 from llmzero_ray.errors import ConfigError, HistoryError, LlmzeroError
 from llmzero_ray.search import Decision, SearchRules, TreeNode, TreeSearch
 from llmzero_ray.search.history import play_history, play_outcomes, read_history, read_outcomes
+from llmzero_ray.storage.locate import find
 from llmzero_ray.utils.text import clean
 
 if TYPE_CHECKING:
@@ -132,9 +134,7 @@ def render_decisions(rows: Iterable[DecisionRow]) -> Table:
 
 
 def explain(
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="directory of a search, <storage>/<name>")
-    ] = None,
+    search: options.Search = ONLY,
     *,
     settings: Annotated[list[str], options.settings_option("a search rule for the two, such as C=1.0")],
     history: Annotated[
@@ -146,22 +146,23 @@ def explain(
     budget: Annotated[
         int | None, typer.Option(metavar="N", help="runs that the two may begin; without it no limit")
     ] = None,
+    storage: options.Storage = "runs",
 ) -> int:
     """Print the explanation on standard output. Exits with 1 if a replay differs from the journal.
 
-    Programs parse the message about a wrong input, so it begins with the error's class.
+    The decisions of a search as a table; those on a recorded history as JSON.
     """
+    if history is None and closed_loop is None:
+        if settings or budget is not None:
+            raise ConfigError(
+                "--set and --budget go with --history or --closed-loop; a directory has its own rules."
+            )
+        return _print_directory(find(search, storage).paths.root)
     try:
-        if sum(source is not None for source in (directory, history, closed_loop)) != 1:
+        if search != ONLY or None not in (history, closed_loop):
             raise ConfigError(
                 "explain needs one thing to explain: a search directory, --history or --closed-loop."
             )
-        if directory is not None:
-            if settings or budget is not None:
-                raise ConfigError(
-                    "--set and --budget go with --history or --closed-loop; a directory has its own rules."
-                )
-            return _print_directory(directory)
         if budget is not None and budget < 1:
             raise ConfigError(f"--budget is {budget} runs; must be >= 1.")
         rules = SearchRules().with_settings(settings)
@@ -171,7 +172,7 @@ def explain(
             assert closed_loop is not None
             answer = explain_outcomes(read_json(closed_loop), rules, budget)
             _note_unused(answer)
-    except LlmzeroError as error:
+    except LlmzeroError as error:  # programs parse these, so that they begin with the error's class
         typer.echo(clean(f"{type(error).__name__}: {error}"), err=True)
         return error.exit_code
     typer.echo(json.dumps(answer, indent=2, allow_nan=False))

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from llmzero_ray import version
+from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config import SearchConfig, presets
+from llmzero_ray.config import SearchConfig, change_settings, presets, resolve_config
+from llmzero_ray.config.changes import read_settings
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.files import replace_file
@@ -45,8 +47,11 @@ def init(
     schema: Annotated[
         bool, typer.Option("--schema", help="print the JSON schema of search.yaml alone")
     ] = False,
+    settings: options.Settings,
 ) -> int:
     """Write a commented configuration, and say what to do next.
+
+    Settings KEY=VALUE are put into it; the comments of a recipe then give way to those of its blocks.
 
     With --from, bash runs the script in a sandbox in which no program but text tools is there: what it would
     give to `python -m verl.trainer.main_ppo` is put where a search has it, and what could not be taken is
@@ -61,24 +66,29 @@ def init(
         print(schema_text(), end="")  # noqa: T201
         return 0
     path = Path(out)
+    recipe = None if script is not None and model is None else _recipe(model or _DEFAULT)
     if out != "-" and path.exists() and not force:
         raise ConfigError(f"{path} exists. Give --force to replace it, or another name with --out.")
-    recipe = None if script is not None and model is None else _recipe(model or _DEFAULT)
     translation = None
-    if script is None:
+    base = _OWN if recipe is None else read_yaml(recipe)
+    came = Path(script).name if script is not None else f"the recipe {recipe.stem if recipe else _DEFAULT}"
+    if script is not None:
+        translation = config_of(read_script(Path(script)), base)
+        change_settings(translation.data, read_settings(settings))
+        text = _translated_text(translation, came)
+    elif settings:
+        resolve_config(base, settings, source=came)
+        change_settings(base, read_settings(settings))
+        text = _translated_text(Translation(data=base), came)
+    else:
         assert recipe is not None
         text = _shipped_text(recipe, out)
-    else:
-        base = _OWN if recipe is None else read_yaml(recipe)
-        translation = config_of(read_script(Path(script)), base)
-        text = _translated_text(translation, Path(script))
     if out == "-":
         print(text, end="")  # noqa: T201
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, text)
-    came = f"from the recipe {recipe.stem}" if script is None and recipe is not None else f"from {script}"
-    say(f"written to {path}, {came}")
+    say(f"written to {path}, from {script or came}")
     if translation is not None:
         for line in _summary(translation):
             say(line)
@@ -99,12 +109,16 @@ def schema_text() -> str:
 
 def _recipe(name: str) -> Path:
     known = presets.names()
-    for candidate in (name, f"qwen3_{name.lower()}"):
+    plain = name.rpartition("/")[2].lower().replace("-", "_")  # Qwen/Qwen3-4B
+    for candidate in (name, plain, f"qwen3_{plain}"):
         if candidate in known:
             return presets.path_of(candidate)
-    near = nearest(name, known)
+    near = nearest(plain, known)
     hint = f"; did you mean {near!r}?" if near else "."
-    raise ConfigError(f"no such recipe: {name!r}{hint} Recipes: {', '.join(known)}; 4b is qwen3_4b.")
+    raise ConfigError(
+        f"no such recipe: {name!r}{hint} Recipes: {', '.join(known)}; 4b is qwen3_4b. Take the nearest and "
+        f"set the model: `llmzero init --model 4b model.path={name}`."
+    )
 
 
 def _head(source: str) -> Iterable[str]:
@@ -119,13 +133,13 @@ def _shipped_text(recipe: Path, out: str) -> str:
     return "\n".join([*_head(f"the recipe {recipe.stem}"), text])
 
 
-def _translated_text(made: Translation, script: Path) -> str:
-    lines = [*_head(one_line(script.name))]
+def _translated_text(made: Translation, source: str) -> str:
+    lines = [*_head(one_line(source))]
     for block, value in made.data.items():
         lines += [*_comment(block), to_yaml({block: value}).rstrip()]
     if made.left or made.remarks:
         notes = (*(f"{given}: {reason}" for given, reason in made.left.items()), *made.remarks)
-        lines += ["", f"# Not taken from {one_line(script.name)}:"]
+        lines += ["", f"# Not taken from {one_line(source)}:"]
         lines += [f"#   {one_line(note, None)}" for note in notes]
     return "\n".join(lines) + "\n"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import inspect
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -19,7 +18,8 @@ from typer.core import TyperGroup
 
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommand, subcommands
-from llmzero_ray.cli.subcommand import Subcommand
+from llmzero_ray.cli.grammar import Command
+from llmzero_ray.cli.subcommand import GROUPS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.utils.logs import show_warnings_plainly
 from llmzero_ray.utils.plugins import load
@@ -29,7 +29,8 @@ _USAGE = 2
 _INTERRUPTED = 130
 COMPLETE = "_LLMZERO_COMPLETE"
 """Environment variable with which a shell asks for completions."""
-_SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
+_FIRST = ("init", "doctor", "search", "status")
+"""Commands of the short help."""
 _PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")
 """Names in the help of arguments and options that take a path. Addresses are rejected before the command
 runs."""
@@ -54,7 +55,7 @@ class _Subcommands(TyperGroup):
             return None
         function = load(f"{place.module}:{place.function}", f"{cmd_name} is a command")
         app = typer.Typer(**_PLAIN)
-        app.command(cmd_name, help=_help(place, function), epilog=_examples(place))(function)
+        app.command(cmd_name, cls=Command, help=_help(place, function), epilog=_examples(place))(function)
         command = typer.main.get_command(app)
         for param in command.params:
             if param.metavar in _PATHS:
@@ -65,12 +66,15 @@ class _Subcommands(TyperGroup):
         if args and not args[0].startswith("-") and subcommand(args[0]) is None:
             near = nearest(args[0], subcommands())
             hint = f"; did you mean {near!r}?" if near else "."
-            raise ConfigError(f"no such command: {args[0]!r}{hint} Commands: {', '.join(subcommands())}.")
+            raise ConfigError(f"no such command: {args[0]!r}{hint} `llmzero --help` lists all.")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, place.help) for name, place in subcommands().items()])
+        width = max(map(len, subcommands()))
+        for group in GROUPS:
+            with formatter.section(group.capitalize()):
+                rows = [(name, one.help) for name, one in subcommands().items() if one.group == group]
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _command()
     show_warnings_plainly()
     try:
-        given = several_settings(sys.argv[1:] if argv is None else argv)
+        given = _words(list(sys.argv[1:] if argv is None else argv))
+        if not given and COMPLETE not in os.environ:
+            typer.echo(_short_help(), err=True)
+            return _USAGE
         if argv is None and COMPLETE in os.environ:
             completion_init()
             command.main(args=given, prog_name="llmzero", complete_var=COMPLETE)  # prints words, and exits
@@ -139,18 +146,57 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _words(given: list[str]) -> list[str]:
+    """The words with `help COMMAND` and `version` as the options that they stand for."""
+    match given[:2]:
+        case ["version"]:
+            return ["--version"]
+        case ["help"]:
+            return ["--help"]
+        case ["help", name]:
+            return [name, "--help"]
+    return given
+
+
+def _short_help() -> str:
+    """How a search begins, in four commands."""
+    shown = {name: subcommands()[name] for name in _FIRST}
+    lines = [f"  {one.examples[0]:<28} {one.help}" for one in shown.values()]
+    return "\n".join(
+        (
+            "Usage: llmzero COMMAND ...",
+            "",
+            *lines,
+            "",
+            "`llmzero --help` lists all commands, `llmzero help COMMAND` explains one.",
+        )
+    )
+
+
 def _usage_text(error: typer.TyperException) -> str:
     """Usage error on one line, with the command that prints help."""
     # Typer gives the context to its usage errors, and validates values with pydantic.
-    context = getattr(error, "ctx", None)
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
     path = "llmzero" if context is None else context.command_path
     message = collapse_whitespace(error.format_message()).rstrip(".")
-    if path == "llmzero" and message == "Missing command":
-        message = f"Missing COMMAND, one of {', '.join(subcommands())}"
-    invalid = getattr(error.__cause__, "errors", list)
-    given = "".join(f" (given: {problem['input']!r})" for problem in invalid())
+    problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if message.startswith("Missing") and param is not None:
+        name = f"{param.opts[0]} " if param.opts[0].startswith("-") else ""
+        message = f"{name}{param.metavar} is missing ({param.help})"
+    elif message.startswith("No such option") and context is not None:
+        given = getattr(error, "option_name", "")
+        near = nearest(given, [name for one in context.command.get_params(context) for name in one.opts])
+        message = f"no such option: {given}{f'; did you mean {near}?' if near else ''}"
+    elif param is not None and problems and problems[0]["type"] in ("int_parsing", "float_parsing"):
+        kind = "a whole number" if "int" in problems[0]["type"] else "a number"
+        name = param.opts[0] if param.opts[0].startswith("-") else param.metavar
+        message = f"{name} is {problems[0]['input']!r}; must be {kind}"
+    elif message.startswith("Got unexpected extra argument"):
+        pieces = " ".join(context.command.collect_usage_pieces(context)) if context else ""
+        message = f"unexpected: {message.partition('(s) (')[2].rstrip(')')}; it takes {pieces}"
     subcommand = path.removeprefix("llmzero").strip()
-    return f"{f'{subcommand}: ' if subcommand else ''}{message}{given}. See `{path} --help`."
+    message = message.replace("Value error, ", "").rstrip("?")
+    return f"{f'{subcommand}: ' if subcommand else ''}{message}. See `{path} --help`."
 
 
 def command_help(name: str) -> str:
@@ -162,38 +208,15 @@ def command_help(name: str) -> str:
     return text
 
 
-def several_settings(words: Sequence[str]) -> list[str]:
-    """Words of a command with `--set` before each KEY=VALUE that follows one: `--set a=1 b=2` becomes `--set
-    a=1 --set b=2`."""
-    found: list[str] = []
-    in_settings = False
-    for place, word in enumerate(words):
-        if word == "--":
-            return [*found, *words[place:]]
-        follows = in_settings and found[-1] != "--set"
-        if follows and _SETTING.match(word):
-            found.append("--set")
-        elif follows or word.startswith("--set="):
-            in_settings = word.startswith("--set=")
-        if word == "--set":
-            in_settings = True
-        found.append(word)
-    return found
-
-
 def _help(place: Subcommand, function: Any) -> str:
-    """Purpose of the command, and the docstring of its function without `Raises:`."""
-    doc = inspect.cleandoc(function.__doc__ or "").partition("Raises:")[0]
-    return f"{_sentence(place.help)}\n\n{doc}".strip()
+    """Purpose of the command, and the docstring of its function between its first paragraph and `Raises:`."""
+    doc = inspect.cleandoc(function.__doc__ or "").partition("Raises:")[0].partition("\n\n")[2]
+    return f"{place.help[0].upper()}{place.help[1:]}.\n\n{doc}".strip()
 
 
 def _examples(place: Subcommand) -> str:
     title = "Example:" if len(place.examples) == 1 else "Examples:"
     return "\b\n" + "\n  ".join([title, *place.examples])  # \\b: its line ends are kept
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 if __name__ == "__main__":

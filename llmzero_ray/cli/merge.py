@@ -23,8 +23,10 @@ def merge(
     ] = None,
     storage: options.Storage = "runs",
 ) -> int:
-    """Write the base model with the best adapter merged into it, and its tokenizer: a model that needs no
-    PEFT. Weights keep the base model's precision, to which the sums are rounded."""
+    """Write the base model with the best adapter merged into it, and its tokenizer.
+
+    The merged model needs no PEFT. Its weights keep the base model's precision.
+    """
     made = merge_best(SearchFacts(find(search, storage)), Path(out).absolute(), model)
     print_line(TerminalConsole(), f"merged model: {made}")
     return 0

@@ -7,30 +7,96 @@ from typing import Annotated, Literal
 import typer
 
 from llmzero_ray.cli.completion import searches
+from llmzero_ray.cli.grammar import ONLY, SEARCH
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.locate import find, missing
+
+BEST = "best"
+"""Name of the node with the best validation score."""
 
 SearchYaml = Annotated[str, typer.Argument(metavar="CONFIG", help="search.yaml")]
 Search = Annotated[
     str,
     typer.Argument(
-        metavar="SEARCH", help="directory, name or configuration of a search", autocompletion=searches
+        metavar=SEARCH,
+        help="name, directory or configuration of a search; . or nothing: the only one",
+        autocompletion=searches,
     ),
 ]
 Storage = Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")]
-Node = Annotated[int, typer.Argument(metavar="NODE", help="number of the node")]
+Node = Annotated[
+    str, typer.Argument(metavar="NODE", help="number of the node, or best; also with its search: demo:3")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for other programs instead of text")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal", show_default=False)]
 
 
-def settings_option(help_text: str) -> typer.models.OptionInfo:
-    """Option `--set KEY=VALUE`, any number of times, each with any number of values (main.py), as a list of
-    texts."""
+def settings_option(help_text: str, *, of_search: bool = False) -> typer.models.OptionInfo:
+    """Option for settings KEY=VALUE, any number of them, with or without `--set` before each (grammar.py), as
+    a list of texts. `of_search`: short keys of search.yaml become whole ones."""
     made: typer.models.OptionInfo = typer.Option(
-        "--set", metavar="KEY=VALUE ...", help=help_text, default_factory=list, show_default=False
+        "--set",
+        metavar="KEY=VALUE ...",
+        help=f"{help_text}; --set may be left out",
+        default_factory=list,
+        show_default=False,
+        callback=_with_whole_keys if of_search else None,
     )
     return made
 
 
-Settings = Annotated[list[str], settings_option("set a field, such as budget.runs=8")]
+def _with_whole_keys(settings: list[str]) -> list[str]:
+    from llmzero_ray.cli.settings import with_whole_keys  # with pydantic, which help does not need
+
+    return with_whole_keys(settings) if settings else []
+
+
+Settings = Annotated[
+    list[str], settings_option("set a field, such as budget.runs=8, or lr=1e-4 of the root", of_search=True)
+]
+
+# --- searches and nodes -------------------------------------------------------------------------------------
+
+
+def find_node(search: str, node: str, storage: str) -> tuple[SearchStorage, int]:
+    """The search and the number of a node, named by `3`, `best` or `demo:3`.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    if _is_node(node.rpartition(":")[2]):
+        place, number = find_named(node, storage, search)
+        assert number is not None
+        return place, number
+    if search == ONLY:  # a search alone was named, and there is none of that name
+        raise missing(find(node, storage).paths.root)
+    raise ConfigError(f"NODE is {node!r}; must be a node's number or best, such as demo:3 or demo best.")
+
+
+def find_named(text: str, storage: str, search: str = ONLY) -> tuple[SearchStorage, int | None]:
+    """What SEARCH, SEARCH:NODE or NODE names; the last one is a node of `search`.
+
+    Raises:
+        ConfigError: there is no such search, or it has no best node yet.
+    """
+    named, _, node = text.rpartition(":")
+    if not _is_node(node):
+        return find(text, storage), None
+    place = find(named or search, storage)
+    if node != BEST:
+        return place, int(node)
+    from llmzero_ray.coordinator.follow import Follower
+
+    best = Follower.of(place).core.best
+    if best is None:
+        raise ConfigError(f"{place.name} has no best node yet: no phase has a validation score.")
+    return place, best.node
+
+
+def _is_node(text: str) -> bool:
+    return text == BEST or text.isdecimal()
+
 
 # --- of a draft ---------------------------------------------------------------------------------------------
 
@@ -47,7 +113,8 @@ TableNumber = Annotated[int | None, typer.Option(metavar="N", help="which files,
 QuestionField = Annotated[str | None, typer.Option(metavar="COLUMN", help="holds the question")]
 AnswerField = Annotated[str | None, typer.Option(metavar="COLUMN", help="holds the right answer")]
 AnswerForm = Annotated[
-    Literal["letter", "text", "index"] | None, typer.Option(help="with options: what it holds")
+    Literal["letter", "text", "index"] | None,
+    typer.Option(metavar="KIND", help="with options, what it holds: letter, text or index"),
 ]
 Reward = Annotated[
     str | None,

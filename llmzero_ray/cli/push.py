@@ -32,8 +32,10 @@ def push(
     ] = None,
     storage: options.Storage = "runs",
 ) -> int:
-    """Send the best adapter and its card to the Hugging Face Hub. Without --yes nothing is sent: files and
-    sizes are listed after the same checks for keys, paths of this machine and states of training.
+    """Send the best adapter and its card to the Hugging Face Hub.
+
+    Without --yes nothing is sent: files and sizes are listed after the same checks for keys, paths of this
+    machine and states of training.
 
     The token is read from HF_TOKEN or from the file of `hf auth login`.
     """

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from llmzero_ray.cli import options
+from llmzero_ray.cli.grammar import ONLY
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.coordinator.runs import PhaseRun
@@ -40,8 +41,8 @@ def show(
     storage: options.Storage = "runs",
 ) -> int:
     """Show one node: where it starts, what it changes and why, how it went."""
-    console, facts = TerminalConsole(), SearchFacts(find(search, storage))
-    found = node_facts(facts, node)
+    place, number = options.find_node(search, node, storage)
+    console, found = TerminalConsole(), node_facts(SearchFacts(place), number)
     if as_json:
         print_line(console, json.dumps(found, indent=2))
         return 0
@@ -116,14 +117,17 @@ def _node_lines(found: Mapping[str, Any]) -> Iterable[str]:
 
 
 def diff(
-    one: Annotated[str, typer.Argument(metavar="A", help="a search, or SEARCH:NODE")],
-    other: Annotated[str, typer.Argument(metavar="B", help="a search, or SEARCH:NODE")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="A B", help="nodes, such as demo:0 demo:3 or 0 3; or two searches")
+    ],
     *,
     as_json: options.AsJson = False,
     storage: options.Storage = "runs",
 ) -> int:
     """Compare the configurations of two nodes, or of two searches, and their scores."""
-    (a, a_node), (b, b_node) = _named(one, storage), _named(other, storage)
+    of_both, (one, other) = (names[0], names[1:]) if len(names) == 3 else (ONLY, _two(names))
+    a, a_node = _named(one, storage, of_both)
+    b, b_node = _named(other, storage, one.rpartition(":")[0] or of_both)
     if (a_node is None) != (b_node is None):
         raise ConfigError(f"{one} and {other}: name two searches, or a node of each, such as demo:0 demo:3.")
     changed: Mapping[str, Sequence[Any]]
@@ -158,12 +162,15 @@ def _hyperparameters(facts: SearchFacts, node: int) -> Hyperparameters:
     return spec.hyperparameters
 
 
-def _named(text: str, storage: str) -> tuple[SearchFacts, int | None]:
-    """Search and node of SEARCH or SEARCH:NODE."""
-    search, colon, node = text.rpartition(":")
-    if colon and node.isdecimal():
-        return SearchFacts(find(search, storage)), int(node)
-    return SearchFacts(find(text, storage)), None
+def _two(names: list[str]) -> list[str]:
+    if len(names) != 2:
+        raise ConfigError(f"diff compares two nodes or two searches; given: {' '.join(names)}.")
+    return names
+
+
+def _named(name: str, storage: str, search: str) -> tuple[SearchFacts, int | None]:
+    place, node = options.find_named(name, storage, search)
+    return SearchFacts(place), node
 
 
 # --- report -------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
-from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.locate import find, missing
+from llmzero_ray.utils.text import one_line
 
 
 def search(
@@ -31,7 +32,7 @@ def search(
         str, typer.Argument(metavar="CONFIG", help="search.yaml; or, before a SENTENCE, a folder of data")
     ],
     sentence: Annotated[
-        str | None, typer.Argument(metavar="[SENTENCE]", help="what the model must learn from the folder")
+        str | None, typer.Argument(metavar="SENTENCE", help="what the model must learn from the folder")
     ] = None,
     *,
     settings: options.Settings,
@@ -64,6 +65,11 @@ def search(
     With a folder of data and a sentence, agents first draft its task and configuration.
     """
     if sentence is not None:
+        if Path(config).is_file():
+            raise ConfigError(
+                f"{config} is a file and takes no sentence, given: {one_line(sentence)!r}. Settings are "
+                "KEY=VALUE, such as budget.runs=8."
+            )
         if resume or dry_run:
             raise ConfigError(
                 "--resume and --dry-run take a search.yaml or a search, no folder with a sentence. Leave the "
@@ -112,7 +118,7 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     place = find(search, storage)
     config = place.config()
     if config is None:
-        raise ConfigError(f"{place.paths.root}: there is no search here. Start one with `llmzero search`.")
+        raise missing(place.paths.root)
     trust(config.journal_address)
     follower = Follower(place)
     follower.poll()

@@ -1,4 +1,4 @@
-"""Commands that steer a running search from any terminal: pause, hint, veto, clone, budget, set.
+"""Commands that steer a running search from any terminal: pause, hint, veto, clone, set.
 
 A command writes a request into the search's directory, and reads the response from its journal.
 """
@@ -30,7 +30,10 @@ _ANSWER_S = 60.0
 
 
 def pause(search: options.Search, *, reason: options.Reason = "", storage: options.Storage = "runs") -> int:
-    """End the processes and release the hardware. `resume` continues from the last full checkpoints."""
+    """End the processes and release the hardware.
+
+    `resume` continues from the last full checkpoints.
+    """
     place = find(search, storage)
     console, follower = TerminalConsole(), Follower.of(place)
     root = place.paths.root
@@ -62,7 +65,8 @@ def veto(
     storage: options.Storage = "runs",
 ) -> int:
     """Close a node and its subtree."""
-    return _send(find(search, storage), "veto", reason, node=node)
+    place, number = options.find_node(search, node, storage)
+    return _send(place, "veto", reason, node=number)
 
 
 def clone(
@@ -80,35 +84,23 @@ def clone(
 ) -> int:
     """Continue a node with your own changes."""
     changes = read_settings(settings)
-    place = find(search, storage)
-    return _send(place, "clone", changes=changes, node=node, step=at_step, n_steps=steps)
-
-
-def budget(
-    search: options.Search,
-    *,
-    settings: Annotated[list[str], options.settings_option("limit, such as runs=24 or gpu_hours=100")],
-    storage: options.Storage = "runs",
-) -> int:
-    """Change limits of the `budget` block."""
-    named = [text if text.startswith("budget.") else f"budget.{text}" for text in settings]
-    return _change(find(search, storage), named)
+    place, number = options.find_node(search, node, storage)
+    return _send(place, "clone", changes=changes, node=number, step=at_step, n_steps=steps)
 
 
 def configure(
     search: options.Search,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="such as slots.count=3")],
     *,
+    settings: Annotated[
+        list[str],
+        options.settings_option("setting, such as runs=24 or slots.count=3", of_search=True),
+    ],
     storage: options.Storage = "runs",
 ) -> int:
     """Change settings that may change during a search."""
-    return _change(find(search, storage), settings)
-
-
-def _change(place: SearchStorage, settings: list[str]) -> int:
     if not settings:
         raise ConfigError("nothing is to be changed; write for example budget.runs=24")
-    return _send(place, "set", changes=read_settings(settings))
+    return _send(find(search, storage), "set", changes=read_settings(settings))
 
 
 def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: Any) -> int:
@@ -125,7 +117,7 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
             raise ConfigError(f"the search has ended, and {problem}")
         if not differing_keys(core.config, with_changes(core.config, changes)):
             raise ConfigError("the search has ended with these settings; nothing would change.")
-        command = f"llmzero resume {shlex.quote(str(root))} {settings_text(changes, '--set')}"
+        command = f"llmzero resume {shlex.quote(str(root))} {settings_text(changes)}"
         raise ConfigError(f"the search has ended; this continues it: `{command}`.")
     if kind != "pause":  # a request that is certain to be refused is not sent
         _check(follower, Request(id="", kind=kind, reason=reason, fields=fields))

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+Group: TypeAlias = Literal["start", "look", "steer", "keep", "data", "research"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+"""Groups of commands in help, in their order."""
 
 
 @dataclass(frozen=True)
@@ -12,10 +17,13 @@ class Subcommand:
     module: str
     """Full name; it is imported when the command runs."""
     function: str
-    """A function that Typer can read; it returns the exit code."""
+    """A function that Typer can read; it returns the exit code. Help shows its docstring from the second
+    paragraph on, for users."""
     help: str
     examples: tuple[str, ...]
-    after: str = ""
-    """Command that it follows in help; empty: it stands last."""
+    group: Group | None = None
+    """Group of `llmzero --help`. None: that of `after`."""
     slow: bool = False
     """Whether it loads for more than a moment: on a terminal it says so at once."""
+    after: str = ""
+    """Command that it follows in help, in whose group it is where it names none. Empty: it stands last."""

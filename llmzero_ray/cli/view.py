@@ -8,6 +8,9 @@ Pure text and rich renderables.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,17 +18,27 @@ from rich.text import Text
 from rich.tree import Tree
 
 from llmzero_ray.cli.event_text import changes_text, global_step, policy_name, score_text
-from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours
+from llmzero_ray.coordinator import CoordinatorCore, budget_limits, busy_gpu_hours, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
+from llmzero_ray.hyperparameters.compute import amount, tokens_so_far
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import REWARDS
 from llmzero_ray.records.significance import score_interval
 from llmzero_ray.search.base import Cut
+from llmzero_ray.storage.metric_files import last_written, load_curves
+from llmzero_ray.storage.presence import last_heartbeat
 from llmzero_ray.utils.text import short_duration
 
 _STYLES = {"completed": "green", "early_stopped": "yellow", "failed": "red", "running": "cyan"}
+_LIMITS = {
+    "wall_clock": "hours",
+    "gpu_hours": "GPU hours",
+    "compute": "seconds of compute",
+    "dollars": "dollars",
+}
+"""Limit of a budget -> its unit."""
 _MARKS = {
     "completed": "✓",
     "early_stopped": "■",
@@ -49,9 +62,33 @@ def live_view(follower: Follower, *, now: float | None = None, stage: str | None
     # The tree comes last: it may be taller than the terminal, which shows the beginning.
     parts += [_progress(follower, run, stage) for run in _training(core)]
     parts += [Text(line) for line in final_lines(core)]
+    if now is not None and stage == "searching":
+        parts += [Text(line, style="dim") for line in _outlook(follower, now)]
     if core.search.nodes:
         parts.append(_tree(core, stage))
     return Group(*parts)
+
+
+def _outlook(follower: Follower, now: float) -> Iterator[str]:
+    """Shares of the limits, time left, and how long ago each part was heard of."""
+    core, worked_s = follower.core, follower.worked_s(now)
+    budget = core.config.budget
+    shares: list[tuple[str, float, float]] = [("runs", len(core.search.nodes), budget.runs)]
+    shares += [
+        (_LIMITS[kind], used, most)
+        for kind, used, most in budget_limits(core, core.config, worked_s=worked_s, now=now)
+    ]
+    cells = (f"{name} {used:.3g} of {most:g} ({used / most:.0%})" for name, used, most in shares)
+    yield f"budget: {', '.join(cells)}"
+    seconds, kind = time_left(core, worked_s=worked_s, now=now)
+    if math.isfinite(seconds):
+        yield f"about {short_duration(seconds)} of training left, until {_LIMITS.get(kind, kind)} end it"
+    root = follower.storage.paths.root
+    heard = {"coordinator": last_heartbeat(root)}
+    heard |= {_named(run): last_written(follower.storage, run.node) for run in _training(core)}
+    ages = (f"{who} {short_duration(max(0.0, now - at))} ago" for who, at in heard.items() if at is not None)
+    if said := ", ".join(ages):
+        yield f"last sign of life: {said}"
 
 
 def initialization_lines(core: CoordinatorCore) -> list[str]:
@@ -216,12 +253,10 @@ def _training(core: CoordinatorCore) -> list[PhaseRun]:
 def _progress(follower: Follower, run: PhaseRun, stage: str) -> RenderableType:
     point, _ = follower.newest(run.node)
     done = 0 if point is None else point.step
-    # How many steps its compute allows is not known before they are trained.
-    total = None if run.spec is not None and run.spec.compute is not None else max(_length(run), 1)
     row, cells = Table.grid(padding=(0, 2)), _training_cells(follower, run)
     if stage == "interrupted":
         cells[0] = f"{_named(run)} was interrupted"
-    row.add_row(cells[0], ProgressBar(total=total, completed=done, width=24), *cells[1:])
+    row.add_row(cells[0], ProgressBar(total=_length(follower, run), completed=done, width=24), *cells[1:])
     return row
 
 
@@ -240,21 +275,33 @@ def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
     reward = None if point is None else point.metrics.get(REWARDS[0])
     return [
         f"{_named(run)} in slot {run.slot}",
-        "starting" if point is None else f"step {point.step}{_of(run)}",
+        "starting" if point is None else f"step {point.step}{_of(follower, run)}",
         "" if reward is None else f"reward {reward:.3f}",
         "" if best is None else f"validation {best:.4f}",
         "" if base is None else _BASE.get(base, f"base model {base:.4f}"),
     ]
 
 
-def _of(run: PhaseRun) -> str:
-    by_compute = run.spec is not None and run.spec.compute is not None
-    return ", until its compute is spent" if by_compute else f"/{_length(run)}"
+def _of(follower: Follower, run: PhaseRun) -> str:
+    length = _length(follower, run)
+    if length is None:
+        return ", until its compute is spent"
+    return f"{' of about ' if _by_compute(run) else '/'}{length}"
 
 
 def _named(run: PhaseRun) -> str:
     return "default recipe" if run.node == REFERENCE else f"node {run.node}"
 
 
-def _length(run: PhaseRun) -> int:
-    return 0 if run.spec is None else run.spec.n_steps
+def _by_compute(run: PhaseRun) -> bool:
+    return run.spec is not None and run.spec.compute is not None
+
+
+def _length(follower: Follower, run: PhaseRun) -> int | None:
+    """Steps of a phase. Of one that ends by its compute, as many as it allows at the cost of those so far,
+    None before the first."""
+    if run.spec is None or run.spec.compute is None:
+        return 1 if run.spec is None else max(run.spec.n_steps, 1)
+    curves, limit = load_curves(follower.storage, run.node), run.spec.compute
+    spent = amount(tokens_so_far(run.spec.hyperparameters, curves), limit.cost)
+    return round(len(curves.steps) * limit.amount / spent) if spent > 0 else None

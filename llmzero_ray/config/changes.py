@@ -83,10 +83,9 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def settings_text(changes: Mapping[str, Any], option: str = "") -> str:
-    """`read_settings` in reverse, as words of a command, each after `option`."""
-    words = (shlex.quote(f"{key}={json.dumps(value)}") for key, value in changes.items())
-    return " ".join(f"{option} {word}".lstrip() for word in words)
+def settings_text(changes: Mapping[str, Any]) -> str:
+    """`read_settings` in reverse, as words of a command."""
+    return " ".join(shlex.quote(f"{key}={json.dumps(value)}") for key, value in changes.items())
 
 
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:

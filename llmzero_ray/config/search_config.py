@@ -736,6 +736,11 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         out of bounds.
     """
     place = presets.path_of(local_path(os.fspath(path)))
+    if not place.exists():
+        raise ConfigError(
+            f"{place}: cannot be read (No such file or directory). `llmzero init` writes a search.yaml to "
+            "begin with."
+        )
     return resolve_config(read_yaml(place), overrides, source=place.name)
 
 

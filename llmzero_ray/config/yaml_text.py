@@ -42,6 +42,8 @@ _MAX_VALUES = 100_000
 """Maximum values of a text with aliases: a few lines of aliases can expand to billions."""
 _MAX_BITS = 10_000
 """Maximum bits of an integer. Python prints no more than 14,000."""
+_MOST_UNKNOWN = 5
+"""Unknown keys at the top of a file that are named one by one."""
 _MAX_GIVEN = 300
 """Maximum characters of a wrong value in a message."""
 
@@ -176,14 +178,12 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}). `llmzero init` writes a search.yaml to begin with."
-        ) from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error.reason} at byte {error.start}).") from error
     data = _parse(text, name)
     if not isinstance(data, dict):
-        found = "nothing" if data is None else type(data).__name__
+        found = "nothing" if data is None else "a list" if isinstance(data, list) else "one value"
         raise ConfigError(f"{name}: holds {found}; must hold keys and values such as `name: demo`.")
     return data
 
@@ -237,6 +237,10 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 def _problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
     """All findings of one validation, one line each, unknown keys first (they often explain the rest)."""
     findings = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    unknown = [str(f["loc"][0]) for f in findings if f["type"] == "extra_forbidden" and len(f["loc"]) == 1]
+    if len(unknown) > _MOST_UNKNOWN:  # another kind of file
+        given, known = ", ".join(unknown), ", ".join(model.model_fields)
+        return f"{source}: holds {given}, which are no keys of such a file. Its keys are {known}."
     lines = [f"{source}: {_describe(finding, model)}" for finding in findings]
     return "\n".join(dict.fromkeys(lines))
 
@@ -272,8 +276,10 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
         return reason if not path or reason.startswith(path[0]) else f"{'.'.join(path)}: {reason}"
     dotted = ".".join(path[: _depth(model, path)]) or "the file"
     if field is None:
-        return f"{dotted} is {_given(finding)}; {finding['msg']}."
-    allowed = allowed_values(field)
+        return f"{dotted} is {_given(finding)}, which is not allowed there."
+    allowed, block = allowed_values(field), _submodel(field)
+    if block is not None and not isinstance(finding["input"], Mapping):
+        allowed += f", such as {dotted}.{next(iter(block.model_fields))}"
     doc = collapse_whitespace(field.description or "")
     if finding["type"] == "missing":
         return f"{dotted} is missing; must be {allowed}. {doc}".rstrip()
@@ -283,7 +289,9 @@ def _describe(finding: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _given(finding: ErrorDetails) -> str:
-    return one_line(repr(finding["input"]), _MAX_GIVEN)
+    value = finding["input"]
+    words = {"None": "null", "True": "true", "False": "false"}  # as the file has them
+    return one_line(words.get(repr(value), repr(value)), _MAX_GIVEN)
 
 
 def _unknown_key(path: list[str], owner: type[BaseModel] | None) -> str:
@@ -364,7 +372,9 @@ def _kind(annotation: Any) -> str:
         return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
     if get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "a block of keys and values"
-    return _KINDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    if get_origin(annotation) in (tuple, list):
+        return "a list, such as [a, b]"
+    return _KINDS.get(annotation, getattr(annotation, "__name__", "a value of another kind"))
 
 
 def _bounds(metadata: Sequence[Any]) -> str:

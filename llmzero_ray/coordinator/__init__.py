@@ -1,6 +1,6 @@
 """The functional core of a search: events in, commands out, no clock, no Ray, no disk."""
 
-from llmzero_ray.coordinator.budget import busy_gpu_hours, over_budget
+from llmzero_ray.coordinator.budget import budget_limits, busy_gpu_hours, over_budget, time_left
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.coordinator.replay import (
@@ -27,6 +27,7 @@ __all__ = [
     "CoordinatorCore",
     "DecisionCheck",
     "apply_recorded",
+    "budget_limits",
     "budget_of",
     "build_request",
     "busy_gpu_hours",
@@ -45,4 +46,5 @@ __all__ = [
     "request_record",
     "started_core",
     "task_view",
+    "time_left",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from statistics import median
+from typing import Literal
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.records.events import BudgetKind, BudgetReached
+from llmzero_ray.records.events import REFERENCE, BudgetKind, BudgetReached
 from llmzero_ray.search import plans_its_runs
 
 
@@ -25,6 +28,15 @@ def reached_limits(
     state: SearchState, config: SearchConfig, *, worked_s: float, now: float
 ) -> Iterator[tuple[BudgetKind, float, float]]:
     """(kind, used, limit) of each limit in `config` that the search has reached."""
+    for kind, amount, limit in budget_limits(state, config, worked_s=worked_s, now=now):
+        if amount >= limit:
+            yield kind, amount, limit
+
+
+def budget_limits(
+    state: SearchState, config: SearchConfig, *, worked_s: float, now: float
+) -> Iterator[tuple[BudgetKind, float, float]]:
+    """(kind, used, limit) of each limit that ends the search, besides that of runs."""
     budget = config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
@@ -33,8 +45,32 @@ def reached_limits(
         ("dollars", state.dollars, budget.dollars if config.agents.on_cap == "stop" else None),
     )
     for kind, amount, limit in used:
-        if limit is not None and amount >= limit:
+        if limit is not None:
             yield kind, amount, limit
+
+
+def time_left(
+    state: SearchState, *, worked_s: float, now: float
+) -> tuple[float, BudgetKind | Literal["runs"]]:
+    """About how many seconds pass until a limit ends the training, and that limit.
+
+    The runs that are left take as long as the median phase of their slots did; the other limits are used up
+    as fast as so far. Infinite before a phase has ended.
+    """
+    runs = [run for run in state.runs.values() if run.node != REFERENCE]
+    ended = [(run.slot, run.outcome.wall_s) for run in runs if run.outcome is not None]
+    runs_s = math.inf
+    if ended:
+        usual = max(median(seconds for _, seconds in ended), 1e-3)
+        of_slots = ([s for place, s in ended if place == slot.index] or [usual] for slot in state.open_slots)
+        speed = sum(1 / max(median(seconds), 1e-3) for seconds in of_slots)
+        begun = [now - run.started_at for run in runs if run.active and run.started_at is not None]
+        to_do = state.config.budget.runs - len(state.search.nodes)
+        runs_s = (to_do + sum(max(0.0, 1 - seconds / usual) for seconds in begun)) / speed
+    found: list[tuple[float, BudgetKind | Literal["runs"]]] = [(runs_s, "runs")]
+    for kind, used, limit in budget_limits(state, state.config, worked_s=worked_s, now=now):
+        found.append((worked_s * (limit - used) / used if used > 0 else math.inf, kind))
+    return min(found, key=lambda each: each[0])
 
 
 def busy_gpu_hours(state: SearchState, now: float) -> float:

@@ -16,6 +16,7 @@ from llmzero_ray.journal import JournalReader, active_seconds
 from llmzero_ray.records import Event, MetricPoint
 from llmzero_ray.records.events import REFERENCE, PhaseStarted, SearchFinished
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.locate import missing
 from llmzero_ray.storage.metric_files import last_points
 from llmzero_ray.storage.presence import last_heartbeat, owner, start_of
 
@@ -40,7 +41,7 @@ class Follower:
         follower = cls(storage)
         root = storage.paths.root
         if not follower.poll() and not (storage.config() or start_of(root)):
-            raise ConfigError(f"{root}: there is no search here. Start one with `llmzero search`.")
+            raise missing(root)
         if started and follower.core.started is None:
             raise ConfigError(not_started(follower.core, root))
         return follower

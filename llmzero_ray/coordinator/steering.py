@@ -39,7 +39,7 @@ def refusal(state: SearchState, event: Event) -> str | None:
     if isinstance(event, ev.SearchExtended):
         return extension_problem(state, event.changes)
     if state.finished is not None:
-        settings = settings_text(_extending(state, state.config), "--set")
+        settings = settings_text(_extending(state, state.config))
         root = shlex.quote(str(state.paths.root))
         todo = f" It takes this while it trains; `llmzero resume {root} {settings}` extends it."
         return f"the search has ended.{todo if settings else ''}"

@@ -10,7 +10,7 @@ COMMANDS = {
         "compare",
         "compare search methods on tasks and seeds",
         ("llmzero compare compare.yaml",),
-        after="draft",
+        "research",
         slow=True,
     ),
     "tables": Subcommand(
@@ -18,7 +18,7 @@ COMMANDS = {
         "tables",
         "the paper's tables and figures from searches",
         ("llmzero tables runs/demo runs/demo-2 --out tables",),
-        after="compare",
+        "research",
         slow=True,
     ),
     "prompt-eval": Subcommand(
@@ -26,6 +26,6 @@ COMMANDS = {
         "prompt_eval",
         "put recorded requests to the agents' model and score its answers",
         ("llmzero prompt-eval --set budget.dollars=1 --out answers.json",),
-        after="tables",
+        "research",
     ),
 }

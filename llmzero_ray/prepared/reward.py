@@ -22,7 +22,8 @@ from typing import Any, TypeAlias
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
 from llmzero_ray.prepared.sandbox import CallOutcome, Sandbox
-from llmzero_ray.prepared.shipped_rewards import is_shipped
+from llmzero_ray.prepared.shipped_rewards import KINDS, is_shipped
+from llmzero_ray.utils.text import nearest
 
 RewardFunction: TypeAlias = Callable[..., Any]
 """`compute_score(data_source, solution_str, ground_truth, extra_info, **options)`."""
@@ -171,8 +172,11 @@ def load_file(
     place, colon, name = named.rpartition(":")
     path, function = (Path(place), name) if colon and place.endswith(".py") else (Path(named), _DEFAULT_NAME)
     if not path.is_file() or path.suffix != ".py":
+        near = nearest(named, KINDS)
+        hint = f" Did you mean {near!r}?" if near else ""
         raise TaskError(
-            f"reward {named} is neither a known kind nor a Python file FILE.py or FILE.py:function"
+            f"reward {named} is neither a known kind ({', '.join(KINDS)}) nor a Python file FILE.py or "
+            f"FILE.py:function.{hint}"
         )
     sandbox = Sandbox(path, function, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow)
     return _plain_function(sandbox, str(path), function)

@@ -6,17 +6,48 @@ from pathlib import Path
 
 from llmzero_ray.config import load_config
 from llmzero_ray.config.yaml_text import local_path
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.storage import SearchStorage
+
+_MOST = 20
+"""Names of searches in a message."""
+
+
+def searches_in(storage: Path) -> list[Path]:
+    """Directories of the searches of a storage, and of those whose start was interrupted."""
+    files = ("search.yaml", "starting")
+    there = sorted(storage.iterdir()) if storage.is_dir() else []
+    return [path for path in there if any((path / file).is_file() for file in files)]
+
+
+def beside(root: Path) -> str:
+    """A sentence that names the searches beside a directory; empty where there is none."""
+    names = [path.name for path in searches_in(root.parent) if path != root]
+    return f" {root.parent} has {', '.join(names[:_MOST])}." if names else ""
+
+
+def missing(root: Path) -> ConfigError:
+    """The error that there is no search in a directory, with those beside it."""
+    there = beside(root) or " Start one with `llmzero search`."
+    return ConfigError(f"{root}: there is no search here.{there}")
 
 
 def find(search: str, storage: str) -> SearchStorage:
-    """The storage of a search; names are looked up in `storage`.
+    """The storage of a search; names are looked up in `storage`, where `.` is the only search that it holds.
 
     Raises:
-        ConfigError: an address was given in place of a path, or a configuration that cannot be read.
+        ConfigError: an address was given in place of a path, a configuration cannot be read, or `.` is none.
     """
     search, storage = local_path(search), local_path(storage)
     path = Path(search)
+    if search == "." and not (path / "journal").is_dir():
+        place = Path(storage).absolute()
+        found = searches_in(place)
+        if len(found) == 1:
+            return SearchStorage.at(found[0])
+        if not found:
+            raise missing(place)
+        raise ConfigError(f"name the search that you mean.{beside(place / '?')}")
     if path.is_file():
         config = load_config(path)
         return SearchStorage(config.storage, config.name)

@@ -360,3 +360,9 @@ def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[Metric
     rows = _lines(_part(storage.paths.parts(node), attempt))
     scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
     return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)
+
+
+def last_written(storage: SearchStorage, node: int) -> float | None:
+    """Unix seconds at which a running phase last reported a step. None before the first."""
+    times = [path.stat().st_mtime for path in storage.paths.parts(node).glob("*.jsonl")]
+    return max(times, default=None)

@@ -23,7 +23,7 @@ from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.locate import beside, find
 from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.files import replace_file
 
@@ -188,7 +188,10 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
     if not path.is_file():
         path = find(place, storage).paths.strategy
     if not path.is_file():
-        raise ConfigError(f"{place}: there is no strategy.yaml here, and no search {place!r} in {storage}.")
+        raise ConfigError(
+            f"{place}: there is no strategy.yaml here, and no search {place!r} in {storage}."
+            f"{beside(Path(storage).absolute() / place)}"
+        )
     return load_strategy(path)
 
 

@@ -321,14 +321,14 @@ def test_the_command_that_a_finished_search_is_answered_with_extends_it(
     command = shlex.split(capsys.readouterr().err.split("`")[1])
     assert command[:3] == ["llmzero", "resume", str(finished)]
     follower = Follower.of(SearchStorage(str(finished.parent), finished.name))
-    assert extension_problem(follower.core, read_settings(command[4::2])) is None
+    assert extension_problem(follower.core, read_settings(command[3:])) is None
 
 
 def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["budget", str(finished), "--set", "runs=12"]) == 2
-    assert f"`llmzero resume {finished} --set budget.runs=12`" in capsys.readouterr().err
+    assert f"`llmzero resume {finished} budget.runs=12`" in capsys.readouterr().err
     assert list(finished.glob("requests/*")) == []
 
 

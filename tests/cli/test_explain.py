@@ -210,7 +210,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
     assert explain(["--closed-loop", str(tmp_path)]) == 2
 
 
-@pytest.mark.parametrize("arguments", [[], ["a", "--history", "b"], ["--history", "a", "--closed-loop", "b"]])
+@pytest.mark.parametrize("arguments", [["a", "--history", "b"], ["--history", "a", "--closed-loop", "b"]])
 def test_exactly_one_thing_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert explain(arguments) == 2
     assert "explain needs one thing to explain" in capsys.readouterr().err

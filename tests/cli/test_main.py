@@ -15,7 +15,8 @@ import pytest
 
 import llmzero_ray
 from llmzero_ray.cli.catalogue import subcommands
-from llmzero_ray.cli.main import COMPLETE, _command, main, several_settings
+from llmzero_ray.cli.main import COMPLETE, _command, main
+from llmzero_ray.cli.subcommand import Subcommand
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.launch import actors
 from llmzero_ray.storage.metric_files import write_parquet
@@ -43,23 +44,25 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "Missing COMMAND, one of init, prepare, search,"),
         (["serach"], "no such command: 'serach'; did you mean 'search'?"),
-        (["zzzz"], "no such command: 'zzzz'. Commands: init, prepare,"),
-        (["--fast"], "No such option: --fast"),
-        (["search"], "search: Missing argument 'CONFIG'. See `llmzero search --help`."),
-        (["search", "s.yaml", "--resme"], "search: No such option: --resme"),
+        (["zzzz"], "no such command: 'zzzz'. `llmzero --help` lists all."),
+        (["--fast"], "no such option: --fast"),
+        (["search"], "search: CONFIG is missing (search.yaml; or, before a SENTENCE, a folder of data). See"),
+        (["search", "s.yaml", "--resme"], "search: no such option: --resme; did you mean --resume"),
         (["search", "s.yaml", "--set"], "Option '--set' requires an argument"),
-        (["search", "s.yaml", "more", "words"], "search: Got unexpected extra argument(s) (words)"),
-        (["search", "s.yaml", "--seconds-per-step", "fast"], "(given: 'fast')"),
-        (["clone", "s", "1", "--steps", "1.5"], "clone: Invalid value for '--steps'"),
+        (["search", "s.yaml", "more", "words"], "search: unexpected: words; it takes [OPTIONS] CONFIG"),
+        (
+            ["search", "s.yaml", "--seconds-per-step", "fast"],
+            "--seconds-per-step is 'fast'; must be a number",
+        ),
+        (["clone", "s", "1", "--steps", "1.5"], "clone: --steps is '1.5'; must be a whole number"),
         (
             ["draft", "a", "b", "--out", "c", "--answer-form", "word"],
             "'word' is not one of 'letter', 'text'",
         ),
         (["score", "--jsonl", "f", "--reward", "mcq", "--task", "t"], "--reward and --task name two rewards"),
         (["serve", "model", "more"], "serve: unexpected 'more'; options of `vllm serve` follow a `--`"),
-        (["set", "s"], "set: Missing argument 'KEY=VALUE'"),
+        (["set", "s"], "nothing is to be changed; write for example budget.runs=24"),
     ],
 )
 def test_words_that_cannot_be_meant_are_one_message_and_exit_code_2(
@@ -92,7 +95,8 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == (
-        "[] ['llmzero_ray.cli.catalogue', 'llmzero_ray.cli.main', 'llmzero_ray.cli.subcommand']"
+        "[] ['llmzero_ray.cli.catalogue', 'llmzero_ray.cli.grammar', 'llmzero_ray.cli.main', "
+        "'llmzero_ray.cli.subcommand']"
     )
 
 
@@ -187,24 +191,38 @@ def test_every_help_says_the_purpose_and_ends_with_an_example_that_the_parser_ta
         assert f"    {example}\n" in shown
         words = shlex.split(example.removeprefix('eval "$(').removesuffix(')"'))
         assert words[:2] == ["llmzero", name]
-        parsed = command.get_command(None, name).make_context(name, several_settings(words[2:]))
+        parsed = command.get_command(None, name).make_context(name, words[2:])
         assert all("=" in text for text in parsed.params.get("settings") or ())
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "settings", "others"),
     [
-        ("search s.yaml --set a.b=1 c=2 --resume", "search s.yaml --set a.b=1 --set c=2 --resume"),
-        ("search --set a=1 s.yaml b=2", "search --set a=1 s.yaml b=2"),
-        ("search s.yaml --set a=1 --set b=2 c=3", "search s.yaml --set a=1 --set b=2 --set c=3"),
-        ("search s.yaml --set=a=1 +x.y=2", "search s.yaml --set=a=1 --set +x.y=2"),
-        ("clone s 1 --set lr=1 --steps 4 n=2", "clone s 1 --set lr=1 --steps 4 n=2"),
-        ("serve m -- --set a=1 b=2", "serve m -- --set a=1 b=2"),
-        ("set s a=1 b=2", "set s a=1 b=2"),
+        ("search s.yaml --set slots.count=1 seed=2 --resume", ["slots.count=1", "seed=2"], {"resume": True}),
+        ("search s.yaml slots.count=1 seed=2", ["slots.count=1", "seed=2"], {"config": "s.yaml"}),
+        ("search seed=1 s.yaml", ["seed=1"], {"config": "s.yaml"}),
+        ("search s.yaml --set=seed=1 --set seed=2 seed=3", ["seed=1", "seed=2", "seed=3"], {}),
+        ("search s.yaml runs=8 lr=1e-4", ["budget.runs=8", "root.overrides.lr=1e-4"], {}),
+        ("search s.yaml --reward regex=a", [], {"reward": "regex=a"}),
+        ("clone s 1 --set lr=1 --steps 4 n=2", ["lr=1", "n=2"], {"steps": 4, "search": "s", "node": "1"}),
+        ("clone s:1 lr=1", ["lr=1"], {"search": ".", "node": "s:1"}),
+        ("set s runs=1 count=2", ["budget.runs=1", "slots.count=2"], {"search": "s"}),
+        ("set runs=1", ["budget.runs=1"], {"search": "."}),
+        ("budget s --set runs=1", ["budget.runs=1"], {"search": "s"}),
+        ("hint s lr=3", None, {"search": "s", "text": "lr=3"}),
+        ("score --jsonl f --option a=b", None, {"jsonl": "f", "option": ["a=b"]}),
+        ("serve m -- --set a=1 b=2", None, {"vllm_options": ["--set", "a=1", "b=2"]}),
+        ("compare plan.yaml parallel=2", ["parallel=2"], {}),
+        ("init n_steps=5 --model 4b", ["phase.n_steps=5"], {"model": "4b"}),
     ],
 )
-def test_several_values_may_follow_one_set(words: str, expected: str) -> None:
-    assert several_settings(words.split()) == expected.split()
+def test_settings_may_stand_anywhere_with_set_or_without(
+    words: str, settings: list[str] | None, others: dict[str, Any]
+) -> None:
+    name, *rest = words.split()
+    params = _command().get_command(None, name).make_context(name, rest).params
+    assert params.get("settings") == settings
+    assert {key: params[key] for key in others} == others
 
 
 def test_several_values_after_one_set_are_all_applied(capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,3 +299,19 @@ def test_a_start_says_at_once_on_a_terminal_that_it_loads(
     out = capsys.readouterr().out
     assert out.startswith("search: loading ...\nUsage: llmzero search")
     assert out.count("loading") == 1
+
+
+def test_a_command_of_an_extension_stands_in_its_group_or_in_that_of_its_neighbour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def one(**more: Any) -> Subcommand:
+        return Subcommand("package.module", "function", "do it", ("llmzero do",), **more)
+
+    table = {"a": one(group="look"), "b": one(after="veto"), "c": one()}
+    monkeypatch.setattr("llmzero_ray.cli.catalogue.points", lambda _: {"mine": None})
+    monkeypatch.setattr("llmzero_ray.cli.catalogue.extension", lambda *_: table)
+    subcommands.cache_clear()
+    try:
+        assert [subcommands()[name].group for name in table] == ["look", "steer", "research"]
+    finally:
+        subcommands.cache_clear()

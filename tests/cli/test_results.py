@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.cli.main import main
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import SearchLock
 from tests.report.conftest import Written, finished
 
 __all__ = ["finished"]
@@ -101,3 +103,52 @@ def test_status_as_json_has_every_node(finished: Written, capsys: pytest.Capture
     assert (found["name"], found["best"], found["at_work"]) == ("demo", 2, None)
     assert [node["node"] for node in found["nodes"]] == [0, 1, 2, 3, 4, 5]
     assert found["nodes"][1]["hyperparameters"]["actor_rollout_ref.actor.optim.lr"] == 5e-4
+
+
+def test_rm_deletes_what_it_listed_and_only_with_yes_or_an_answer(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "demo"
+    shutil.copytree(finished.root, copy)
+    assert "without a terminal" in refused(capsys, "rm", copy) and copy.is_dir()
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer, there in ((False, True), (True, False)):
+        monkeypatch.setattr("typer.confirm", lambda _, answer=answer: answer)
+        assert "  journal" in printed(capsys, "rm", copy)
+        assert copy.is_dir() == there
+    assert "there is no search here" in refused(capsys, "rm", copy, "--yes")
+
+
+def test_rm_never_deletes_a_search_at_work_nor_a_folder_that_is_no_search(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "demo"
+    shutil.copytree(finished.root, copy)
+    lock = SearchLock(copy)
+    lock.acquire(private_head=True)
+    try:
+        assert main(["rm", str(copy), "--yes"]) == 3
+        assert f"Stop it first: `llmzero stop {copy}`" in capsys.readouterr().err
+    finally:
+        lock.release()
+    assert (copy / "journal").is_dir()
+    (tmp_path / "thesis").mkdir()
+    assert "there is no search here" in refused(capsys, "rm", tmp_path / "thesis", "--yes")
+    assert (tmp_path / "thesis").is_dir()
+
+
+def test_logs_prints_the_end_of_the_coordinators_log_and_of_a_nodes(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "demo"
+    shutil.copytree(finished.root, copy)
+    paths = SearchStorage.at(copy).paths
+    paths.logs.mkdir(exist_ok=True)
+    (paths.logs / "coordinator.log").write_text("".join(f"line {n}\n" for n in range(9)))
+    paths.log(2).parent.mkdir(parents=True, exist_ok=True)
+    paths.log(2).write_text("of the runner\n")
+    assert printed(capsys, "logs", copy, "-n", "2").splitlines()[1:] == ["line 7", "line 8"]
+    assert printed(capsys, "logs", f"{copy}:best").splitlines()[1:] == ["of the runner"]
+    assert "there is no such log; there are coordinator.log" in refused(capsys, "logs", copy, "0").replace(
+        "logs/coordinator", "coordinator"
+    )

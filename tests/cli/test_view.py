@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
 from io import StringIO
 from pathlib import Path
+from statistics import median
 
 import pytest
 from rich.console import Console
@@ -16,12 +18,14 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.main import main
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.config import parse_config
-from llmzero_ray.coordinator import apply_recorded
+from llmzero_ray.coordinator import apply_recorded, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.compute import amount, tokens_of
 from llmzero_ray.journal import Journal
-from llmzero_ray.records import Event, MetricPoint, Saving, StopDecision
+from llmzero_ray.records import ComputeLimit, Event, MetricPoint, Saving, StopDecision, TokenCost
 from llmzero_ray.records import events as ev
+from llmzero_ray.records.metrics import LENGTH
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter
 from llmzero_ray.storage.presence import SearchLock, being_started
@@ -113,6 +117,48 @@ def test_a_base_model_from_which_nothing_can_be_learnt_is_told_before_the_first_
             MetricPoint(node=0, attempt=0, step=0, global_step=0, wall_s=1.0, metrics={}, val_score=score)
         )
     assert said in shown(follower)
+
+
+def test_a_search_at_work_shows_shares_of_its_limits_and_about_how_long_it_takes(
+    storage: SearchStorage,
+) -> None:
+    follower = written(storage, half_way())
+    core = follower.core
+    text = shown(follower)
+    assert "budget: runs 4 of 8 (50%)" in text
+    ended = [run.outcome.wall_s for run in core.runs.values() if run.outcome is not None]
+    started = core.runs[3].started_at
+    assert started is not None
+    seconds, kind = time_left(core, worked_s=100.0, now=started)
+    assert kind == "runs"
+    assert seconds == pytest.approx(5 * median(ended))  # four runs to begin, and the whole of the one begun
+    hour = core.config.budget.model_copy(update={"wall_clock_hours": 0.1})
+    core.config = core.config.model_copy(update={"budget": hour})
+    assert time_left(core, worked_s=350.0, now=started) == (pytest.approx(10.0), "wall_clock")
+
+
+def test_a_phase_that_ends_by_its_compute_shows_about_how_long_it_will_be(storage: SearchStorage) -> None:
+    follower = written(storage, half_way())
+    run = follower.core.runs[3]
+    assert run.spec is not None
+    limit = ComputeLimit(amount=640.0, cost=TokenCost())
+    run.spec = dataclasses.replace(run.spec, compute=limit)
+    assert ", until its compute is spent" in shown(follower) or "starting" in shown(follower)
+    with MetricWriter(storage, 3, 0) as writer:
+        for step in (1, 2):
+            writer.write(
+                MetricPoint(
+                    node=3,
+                    attempt=0,
+                    step=step,
+                    global_step=step,
+                    wall_s=1.0,
+                    metrics={LENGTH: 1.0},
+                    val_score=None,
+                )
+            )
+    tokens = tokens_of(run.spec.hyperparameters, {LENGTH: 1.0})
+    assert f"step 2 of about {round(640 / amount(tokens, limit.cost))}" in shown(follower)
 
 
 def journal_cut_short(storage: SearchStorage) -> None:

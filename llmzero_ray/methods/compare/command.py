@@ -16,8 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from llmzero_ray.agents.backend import lacks_model
+from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.config.changes import read_settings
 from llmzero_ray.config.yaml_text import load_file
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.launch.preflight import check_backends
@@ -40,14 +42,18 @@ from llmzero_ray.utils.files import replace_file
 def compare(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="compare.yaml")],
     *,
+    settings: Annotated[list[str], options.settings_option("set a key of the plan, such as parallel=2")],
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="continue although the plan or the code has changed")
     ] = False,
 ) -> int:
-    """Compare search methods on tasks and seeds at one budget; continues where it was interrupted."""
+    """Compare search methods on tasks and seeds.
+
+    All get one budget. The same command continues a comparison where it was interrupted.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError("the curves of a comparison need matplotlib: pip install 'llmzero-ray[report]'.")
-    wanted = load_file(ComparePlan, Path(plan))
+    wanted = load_file(ComparePlan, Path(plan), read_settings(settings))
     directory = (Path(wanted.storage) / wanted.name).absolute()
     runs = configs(wanted, directory)
     without = unmodelled(runs)

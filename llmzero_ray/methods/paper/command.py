@@ -27,7 +27,10 @@ def tables(
     out: Annotated[str | None, typer.Option(metavar="DIR", help="receives tables.md and the figures")] = None,
     storage: options.Storage = "runs",
 ) -> int:
-    """Print the counterparts of the paper's tables for these searches; with `--out` draw its figures too."""
+    """Print the counterparts of the paper's tables for these searches.
+
+    With --out it draws the figures, too.
+    """
     facts = [SearchFacts(find(search, storage)) for search in searches]
     text = paper_tables(facts)
     if out is not None:

@@ -33,7 +33,9 @@ def prompt_eval(
     *,
     settings: Annotated[
         list[str],
-        options.settings_option("set a field of search.yaml, such as agents.prompts=DIR or budget.dollars=2"),
+        options.settings_option(
+            "set a field of search.yaml, such as agents.prompts=DIR or dollars=2", of_search=True
+        ),
     ],
     cases: Annotated[
         str | None,
@@ -52,7 +54,10 @@ def prompt_eval(
         typer.Option(metavar="SEARCH", help="ask nothing: record the requests of a search in --out"),
     ] = None,
 ) -> int:
-    """Ask every recorded request once, for at most $1 unless set otherwise; print what answers are worth."""
+    """Ask every recorded request once, and print what the answers are worth.
+
+    It spends at most $1 unless budget.dollars says otherwise.
+    """
     from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases, recorded_cases, write_cases
     from llmzero_ray.methods.prompt_eval.evaluate import evaluate
 

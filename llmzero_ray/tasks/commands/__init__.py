@@ -10,7 +10,7 @@ COMMANDS = {
         "prepare",
         "make the task of a configuration: data, reward, tiny model",
         ("llmzero prepare task.yaml",),
-        after="init",
+        "data",
         slow=True,
     ),
     "warm-start": Subcommand(
@@ -18,7 +18,7 @@ COMMANDS = {
         "warm_start",
         "teach a base model a task's gold answers",
         ("llmzero warm-start warm_start.yaml",),
-        after="resume",
+        "data",
         slow=True,
     ),
     "model": Subcommand(
@@ -34,13 +34,13 @@ COMMANDS = {
         "draft",
         "draft task.yaml and its reward from a folder and a sentence",
         ('llmzero draft data/sums "Solve word problems" --out draft',),
-        after="set",
+        "data",
     ),
     "score": Subcommand(
         "llmzero_ray.tasks.commands.score",
         "score",
         "score answers of a JSONL file with a reward",
         ("llmzero score --jsonl answers.jsonl --reward math",),
-        after="explain",
+        "data",
     ),
 }

@@ -52,7 +52,7 @@ def draft(
 ) -> int:
     """Draft a task, ask open questions on a terminal, write the files, and print the next steps.
 
-    Returns 0 if the task works as written, 2 if a question is open or something does not work yet.
+    The exit code is 0 if the task works as written, 2 if a question is open or something does not work yet.
 
     Raises:
         LlmzeroError: nothing could be drafted or written.

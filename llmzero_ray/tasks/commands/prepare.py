@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -16,9 +17,10 @@ from rich.text import Text
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config import load_config, presets
+from llmzero_ray.cli.settings import with_whole_keys
+from llmzero_ray.config import HUB_ID, load_config, presets
 from llmzero_ray.config.changes import read_settings
-from llmzero_ray.errors import CapacityError
+from llmzero_ray.errors import CapacityError, ConfigError
 from llmzero_ray.launch import actors
 from llmzero_ray.prepared.task import repeated_questions
 from llmzero_ray.storage.presence import being_started
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from llmzero_ray.prepared.directory import Progress
     from llmzero_ray.tasks.sources.summary import Summary
 
+_HUB = re.compile(HUB_ID)
 _SHARE, _QUIET_S = 0.05, 15.0
 """Fraction of the work, and seconds, between two reports of progress."""
 
@@ -37,19 +40,29 @@ _SHARE, _QUIET_S = 0.05, 15.0
 def prepare(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task")],
     *,
-    settings: options.Settings,
+    settings: Annotated[list[str], options.settings_option("set a field, such as n_train=500")],
     ray: Annotated[
         bool, typer.Option("--ray", help="read the rows of a task.yaml on the Ray cluster")
     ] = False,
 ) -> int:
     """Make the task of a search.yaml or of a task.yaml unless it exists, and print a summary."""
-    console = TerminalConsole()
-    if is_task_file(presets.path_of(config), on_ray=ray):
+    console, path = TerminalConsole(), presets.path_of(config)
+    if not path.exists():
+        hub = (
+            f" Rows of the Hugging Face Hub are named in it: `hub: {config}`."
+            if _HUB.fullmatch(config)
+            else ""
+        )
+        raise ConfigError(
+            f"{config}: there is no such file. prepare takes a search.yaml or a task.yaml, which "
+            f"`llmzero draft FOLDER SENTENCE` writes.{hub}"
+        )
+    if is_task_file(path, on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
         use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
         print_line(console, one_line(use, None))
         return 0
-    loaded, say = load_config(config, settings), partial(print_line, console)
+    loaded, say = load_config(config, with_whole_keys(settings)), partial(print_line, console)
     root = Path(loaded.storage) / loaded.name
     with contextlib.nullcontext(say) if root.exists() else being_started(root, say) as tell:
         task = task_of(loaded, tell)

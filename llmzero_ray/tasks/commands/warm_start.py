@@ -28,7 +28,7 @@ _SHARE = 0.05
 def warm_start(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="warm_start.yaml")],
     *,
-    settings: options.Settings,
+    settings: Annotated[list[str], options.settings_option("set a field, such as n_steps=200")],
 ) -> int:
     """Train a base model on a task's gold answers, unless that has been done."""
     from llmzero_ray.tasks.sft.job import only_one, open_job, result_in

@@ -1,0 +1,92 @@
+"""The grammar that all commands share: KEY=VALUE with or without `--set`, `.` or nothing for the only search.
+
+Not here: what a search or a node is called (options.py), which keys there are (settings.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperArgument, TyperCommand, TyperOption
+
+ONLY = "."
+"""Name of the only search of a storage."""
+SEARCH = "SEARCH"
+_SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
+
+
+class Command(TyperCommand):
+    """One command. Its words are completed before Typer reads them, and its help has no type of Python."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the completed words."""
+        found = args if ctx.resilient_parsing else self._completed(args)
+        rest: list[str] = super().parse_args(ctx, found)
+        return rest
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is Typer's
+        """Words of the usage line."""
+        settings = ["[KEY=VALUE ...]"] if "--set" in self._options() else []
+        return ["[OPTIONS]", *map(_shown, self._arguments()), *settings]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options."""
+        params = [param for param in self.get_params(ctx) if isinstance(param, TyperOption)]
+        options = filter(None, (param.get_help_record(ctx) for param in params))
+        rows = {
+            "Arguments": [(_shown(one), one.help or "") for one in self._arguments()],
+            "Options": [(name.translate({60: None, 62: None}), text) for name, text in options],
+        }
+        for title, lines in rows.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
+
+    def _arguments(self) -> list[TyperArgument]:
+        return [param for param in self.params if isinstance(param, TyperArgument)]
+
+    def _options(self) -> dict[str, TyperOption]:
+        return {name: param for param in self.params if isinstance(param, TyperOption) for name in param.opts}
+
+    def _completed(self, args: Sequence[str]) -> list[str]:
+        """The words with `--set` before each setting, and with `.` where the search is left out."""
+        options = self._options()
+        found: list[str] = []
+        words: list[str] = []
+        storage = "runs"
+        rest: Iterator[str] = iter(args)
+        for word in rest:
+            option = options.get(word)
+            if word == "--":
+                found += [word, *rest]
+            elif option is not None and not option.is_flag:
+                value = next(rest, None)
+                found += [word] if value is None else [word, value]
+                storage = value or storage if word == "--storage" else storage
+            elif "--set" in options and _SETTING.match(word):
+                found += ["--set", word]
+            else:
+                found.append(word)
+                words += [word] if option is None and not word.startswith("-") else []
+        arguments = self._arguments()
+        if not arguments or arguments[0].metavar != SEARCH or len(words) >= len(arguments):
+            return found
+        # A text of one word is taken for the search, and the text for missing.
+        of_text = arguments[-1].metavar == "TEXT" and len(words) == 1 and " " not in words[0]
+        return found if of_text or (words and _exists(words[0], storage)) else [ONLY, *found]
+
+
+def _shown(argument: TyperArgument) -> str:
+    """`CONFIG`, or `[SENTENCE]` where it may be left out."""
+    name = argument.metavar or argument.name or ""
+    return name if argument.required and name != SEARCH else f"[{name}]"
+
+
+def _exists(word: str, storage: str) -> bool:
+    try:
+        return Path(word).exists() or (Path(storage) / word).exists()
+    except OSError:
+        return False
