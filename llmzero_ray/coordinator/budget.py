@@ -25,6 +25,13 @@ def reached_limits(
     state: SearchState, config: SearchConfig, *, worked_s: float, now: float
 ) -> Iterator[tuple[BudgetKind, float, float]]:
     """(kind, used, limit) of each limit in `config` that the search has reached."""
+    return (one for one in limits(state, config, worked_s=worked_s, now=now) if one[1] >= one[2])
+
+
+def limits(
+    state: SearchState, config: SearchConfig, *, worked_s: float, now: float
+) -> Iterator[tuple[BudgetKind, float, float]]:
+    """(kind, used, limit) of each limit in `config`."""
     budget = config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
@@ -33,7 +40,7 @@ def reached_limits(
         ("dollars", state.dollars, budget.dollars if config.agents.on_cap == "stop" else None),
     )
     for kind, amount, limit in used:
-        if limit is not None and amount >= limit:
+        if limit is not None:
             yield kind, amount, limit
 
 
