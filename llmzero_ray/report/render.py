@@ -136,8 +136,11 @@ def _environment() -> Any:
     environment.filters |= {
         "bullets": fmt.bullets,
         "change": fmt.change,
+        "gain": fmt.gain,
         "one_line": collapse_whitespace,
         "plural": text.plural,
+        "reading": summary.reading,
+        "scored": fmt.scored,
     }
     environment.globals |= {
         "events": event_tables,

@@ -240,7 +240,7 @@ def series(curves: Curves, n_nodes: int) -> dict[str, Any]:
         points = [
             (step, one)
             for step, one in zip(curves.steps, values, strict=False)
-            if one == one and one is not None
+            if one is not None and math.isfinite(one)
         ]
         if points:
             kept = thinned(points, max(40, min(_POINTS, 30 * _POINTS // 2 // max(n_nodes, 1))))
