@@ -25,10 +25,7 @@ _NONE = "–"
 def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson = False) -> int:
     """List the searches of a storage."""
     console, root = TerminalConsole(), Path(storage).absolute()
-    if not root.is_dir():
-        raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
-    files = ("search.yaml", "starting")
-    rows = [_summary(path) for path in sorted(root.iterdir()) if any((path / f).is_file() for f in files)]
+    rows = [summary(path, Follower(SearchStorage.at(path))) for path in searches_in(root)]
     if as_json:
         print_line(console, json.dumps(rows, indent=2))
         return 0
@@ -47,12 +44,23 @@ def list_searches(*, storage: options.Storage = "runs", as_json: options.AsJson 
     return 0
 
 
-def _summary(root: Path) -> dict[str, Any]:
+def searches_in(storage: Path) -> list[Path]:
+    """Directories of the searches of a storage.
+
+    Raises:
+        ConfigError: there is no such directory.
+    """
+    if not storage.is_dir():
+        raise ConfigError(f"{storage}: no such directory. Name the searches' storage with --storage DIR.")
+    files = ("search.yaml", "starting")
+    return [path for path in sorted(storage.iterdir()) if any((path / f).is_file() for f in files)]
+
+
+def summary(root: Path, follower: Follower) -> dict[str, Any]:
     """Summary of one search. An unreadable one has the reason instead of its stage."""
     someone = owner(root)
     known = {"name": root.name, "at_work": None if someone is None else str(someone)}
     try:
-        follower = Follower(SearchStorage.at(root))
         follower.poll()
         return {**known, **asdict(run_status(follower))}
     except Exception as error:  # noqa: BLE001  the others are listed all the same
