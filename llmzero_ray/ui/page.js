@@ -238,6 +238,7 @@ function panel() {
     h("h3", {}, "Result"),
     node.validations.length > 1 && chart({ h: 130, x: "global step", lines: [{ kind: "best", points: node.validations.map(one => [one.global_step, one.score, one.error]) }] }),
     h("p", { class: "validations num dim" }, "validation " + (node.validations.map(one => `${fix(one.score)}@${one.global_step}`).join(", ") || "–")),
+    node.levels.length > 0 && h("p", { class: "dim" }, node.levels.map(([name, first, last]) => `${name} ${first} → ${last}`).join(" · ")),
     node.ended_by && h("p", { class: "agent" }, node.ended_by === "n_steps" ? `It trained all its ${node.n_steps} steps.` : `${node.steps_done} of ${node.n_steps} steps. Ended by ${node.ended_by}`),
     node.verdicts.length > 0 && [h("h3", {}, `Verdicts of the stopper: ${node.verdicts.length}`), h("ul", { class: "verdicts" }, node.verdicts.map(one =>
       h("li", { class: "agent" }, `step ${one.step}: `, h("b", {}, one.stop ? "STOP" : "CONTINUE"), `, ${one.reason}`, one.saves && h("span", { class: "dim" }, ` (a stop saves ${one.saves})`))))],
@@ -440,8 +441,8 @@ function more() {
     section("Events", h("ul", { id: "feed" }, [...D.feed].reverse().map(([at, line]) => h("li", { class: "agent" }, h("span", { class: "dim num" }, clock(at) + "  "), line)))),
     section("Failures", table("failures") || h("p", {}, "No run failed.")),
     section("Losses and interruptions", D.losses.length ? h("ul", {}, D.losses.map(line => h("li", { class: "agent" }, line))) : h("p", {}, "No process and no hardware was lost.")),
-    section("Cost", D.on_cpu && h("p", { class: "dim" }, "GPU hours are those of logical GPUs: this ran on CPUs."), table("account"), table("phases"), table("calls")),
-    section("Decisions of the search", table("decisions")),
+    section("Cost", D.on_cpu && h("p", { class: "dim" }, "GPU hours are those of logical GPUs: this ran on CPUs."), table("account"), h("p", {}, D.notes.account), table("phases"), table("calls")),
+    section("Decisions of the search", h("p", {}, D.notes.decisions), table("decisions")),
     section("Verdicts of the stopper", table("verdicts")),
     section("What the metrics mean", table("metrics")),
     section("Configuration", pairs(flat(D.config))),

@@ -18,30 +18,31 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.results import node_facts
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.budget import limits
-from llmzero_ray.coordinator.decision_text import decision_row
+from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
 from llmzero_ray.coordinator.follow import RunStatus
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.journal import active_seconds
-from llmzero_ray.records import PhaseFailure, PhaseResult
+from llmzero_ray.records import PhaseResult
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import NodeView
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves, Score, score_without_items
+from llmzero_ray.records.metrics import series as curve
 from llmzero_ray.records.significance import score_interval
 from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary
 from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.comparison import comparisons, policies
-from llmzero_ray.report.costs import Stay, cold_reason, costs, stays_of
+from llmzero_ray.report.costs import Costs, Stay, cold_reason, costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import Table
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.stopping.signals import annotate
-from llmzero_ray.utils.text import plural, short_duration
+from llmzero_ray.utils.text import number, plural, short_duration
 
 FORMAT = 1
-_POINTS = 300
-"""Points of a series at most; all series of a page together have about 30 times as many for each metric."""
+_POINTS, _ALL_POINTS, _FEWEST = 300, 2250, 40
+"""Points of one series at most, of one metric over all nodes, and of one series at least."""
 _FEED = 300
 """Newest events in the feed."""
 _BUDGETS = {
@@ -127,11 +128,34 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
             for name, made in tables.items()
             if isinstance(made, Table)
         },
+        "notes": {
+            "decisions": _decided(decisions),
+            "account": _started(account),
+        },
         "losses": list(event_tables.losses(facts)),
         "on_cpu": account.on_cpu,
         "versions": dict(facts.versions),
         "config": facts.config.to_json(),
     }
+
+
+def _decided(decisions: Sequence[DecisionRow]) -> str:
+    """How many decisions there are, and whether the rules of this version decide as well."""
+    differing = sum(bool(row.differences) for row in decisions)
+    same = f"{differing} of them come out differently" if differing else "all of them come out the same"
+    return (
+        f"{plural(len(decisions), 'decision')}: {event_tables.counted_actions(decisions)}. Replayed through "
+        f"the rules of this version, {same}. Numbers are upper confidence bounds: a node's new child against "
+        "its best open child."
+    )
+
+
+def _started(account: Costs) -> str:
+    """How phases started."""
+    setups = cost_tables.setups(account)
+    return f"{account.warm} of {plural(account.phases, 'phase')} started warm, {account.cold} cold" + (
+        f" (median set-up {setups})." if setups else "."
+    )
 
 
 def _state_sentence(facts: SearchFacts) -> str:
@@ -206,7 +230,7 @@ def _node(
             }
             for verdict in run.verdicts
         ],
-        "failed": isinstance(outcome, PhaseFailure),
+        "levels": _levels(facts, run.node),
         "wall_s": None if outcome is None else outcome.wall_s,
         "setup_s": None if result is None else result.setup_s,
         "train_s": None if result is None else result.train_wall_s,
@@ -214,6 +238,18 @@ def _node(
         "began": own[0].begin if own else None,
         "rollouts": None if outcome is None else facts.rollouts(run, outcome.steps_done),
     }
+
+
+def _levels(facts: SearchFacts, node: int) -> list[tuple[str, str, str]]:
+    """(metric, first level, last level) of a node; of the best strategy's up to where it leaves the phase."""
+    cut = next((phase.cut for phase in facts.path if phase.node == node), None)
+    found = []
+    for name in phase_tables.SHOWN:
+        one = curve(facts.curves(node), name)
+        one = one if cut is None else one.until(cut)
+        if len(one):
+            found.append((metric_label(name), number(one.first), number(one.last)))
+    return found
 
 
 def _reference(facts: SearchFacts) -> dict[str, Any] | None:
@@ -243,12 +279,17 @@ def series(curves: Curves, n_nodes: int) -> dict[str, Any]:
             if one is not None and math.isfinite(one)
         ]
         if points:
-            kept = thinned(points, max(40, min(_POINTS, 30 * _POINTS // 2 // max(n_nodes, 1))))
+            kept = thinned(points, points_for(n_nodes))
             found[name] = (
                 [curves.base_step + step for step, _ in kept],
                 [float(f"{one:.4g}") for _, one in kept],
             )
     return found
+
+
+def points_for(n_nodes: int) -> int:
+    """Points of a series on a page of so many nodes."""
+    return max(_FEWEST, min(_POINTS, _ALL_POINTS // max(n_nodes, 1)))
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
@@ -380,7 +421,7 @@ def _needs(
 
 
 def _idle_slots(facts: SearchFacts, stays: Sequence[Stay], now: float) -> Iterator[dict[str, Any]]:
-    for slot in facts.core.slots.values():
+    for slot in facts.core.slots:
         last = max((stay.end for stay in stays if stay.slot == slot.index), default=None)
         waiting = any(run.active and run.slot == slot.index for run in facts.runs.values())
         if slot.ready and slot.idle and not waiting and last is not None and now - last > _IDLE_S:

@@ -10,8 +10,9 @@ from starlette.testclient import TestClient
 from llmzero_ray.records import Diagnosis
 from llmzero_ray.ui.server import Searches, make_app
 from tests.report.builder import SearchBuilder, proposal
-from tests.report.conftest import scripted
+from tests.report.conftest import finished, scripted
 
+__all__ = ["finished"]  # a fixture of the reports'
 TOKEN = "a token of the tests that is long"
 HOSTILE = '"><img src=x onerror="document.title=1"></script><script>alert(1)</script>\u202ereversed\x1b[31m'
 

@@ -21,7 +21,7 @@ from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.presence import SearchLock, done_with, waiting_requests
 from llmzero_ray.ui.page import report_html
 from llmzero_ray.ui.server import Searches, make_app
-from llmzero_ray.ui.view import thinned, view
+from llmzero_ray.ui.view import points_for, thinned, view
 from tests.report.builder import Phase, SearchBuilder
 from tests.report.conftest import METRICS, scripted
 from tests.ui.conftest import TOKEN
@@ -179,7 +179,7 @@ def many(data: dict[str, Any], n: int, n_steps: int) -> dict[str, Any]:
         }
         for i in range(n)
     ]
-    points = thinned([(step, step % 7 / 7) for step in range(n_steps)], 40 if n > 100 else 150)
+    points = thinned([(step, round(step % 7 / 7, 4)) for step in range(n_steps)], points_for(n))
     series = {name: [[step for step, _ in points], [one for _, one in points]] for name in data["labels"]}
     return {**data, "nodes": nodes, "series": {str(i): series for i in range(n)}, "strategy": []}
 
@@ -302,7 +302,7 @@ def test_requests_by_mouse_become_the_events_of_the_commands_and_answers_are_sho
         tab.page.goto("about:blank")
     ended.set()
     coordinator.join()
-    assert {"HintGiven", "NodeVetoed"} <= {type(one).__name__ for one in search.journal.history.events}
+    assert {"HintGiven", "NodeVetoed"} <= {type(one).__name__ for one in SearchFacts(search.storage).events}
 
 
 def test_a_read_only_page_has_no_button_that_asks(tab: Tab, search: SearchBuilder) -> None:
