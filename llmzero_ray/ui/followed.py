@@ -17,6 +17,8 @@ from llmzero_ray.utils.text import one_line
 
 _TICK_S = 5.0
 """Seconds after which a search at work is shown anew, as its budgets and its time left go on."""
+_REST = 20.0
+"""Times as long as making a view took, new metrics alone make no other."""
 
 
 class Followed:
@@ -27,7 +29,9 @@ class Followed:
         self.follower = Follower(self.storage)
         self._steering, self._lock = steering, threading.Lock()
         self._facts: SearchFacts | None = None
+        self._events: object = None
         self._seen: object = None
+        self._again = 0.0
         self._view: dict[str, Any] = {}
 
     def view(self) -> dict[str, Any]:
@@ -53,8 +57,8 @@ class Followed:
         ]
         at_work = status.stage not in ("finished", "interrupted", "never begun")
         tick = int(now / _TICK_S) if at_work else 0
-        seen = (len(self.follower.events), status.stage, sizes, tick)
-        if seen == self._seen:
+        events, seen = (len(self.follower.events), status.stage), (sizes, tick)
+        if events == self._events and (seen == self._seen or now < self._again):
             return
         if core.started is None:
             sentence = not_started(core, self.storage.paths.root)
@@ -62,7 +66,8 @@ class Followed:
         else:
             self._facts = SearchFacts(self.follower, before=self._facts)
             self._view = view(self._facts, Live(now=now, status=status, steering=self._steering))
-        self._seen = seen
+        self._events, self._seen = events, seen
+        self._again = now + _REST * (time.time() - now)
 
     def _keep(self, found: dict[str, Any]) -> None:
         if found != self._view:

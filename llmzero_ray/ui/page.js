@@ -2,7 +2,7 @@
 "use strict";
 let D = JSON.parse(document.getElementById("view").textContent);
 const BASE = document.body.dataset.base; // set on a served page alone
-const S = { node: null, other: null, x: "gpu_hours", zoom: 1, sort: ["node", 1] };
+const S = { node: null, other: null, x: "gpu_hours", zoom: null, sort: ["node", 1] };
 const $ = id => document.getElementById(id);
 
 // --- building ------------------------------------------------------------------------------------------------
@@ -145,6 +145,7 @@ function tree() {
   lay();
   const all = Object.values(places), known = byNode();
   const width = Math.max(...all.map(one => one.x)) + W + 6, height = Math.max(...all.map(one => one.y)) + H + 6;
+  S.zoom ??= Math.max(.75, Math.min(1, $("tree").clientWidth / width));
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width: width * S.zoom, height: height * S.zoom, role: "group", "aria-label": "Tree of weights: each node starts from a checkpoint of the one to its left" });
   const edge = (from, to, kind) => s("path", { class: "edge " + kind, d: `M${from.x + W},${from.y + H / 2} C${from.x + W + GAP_X / 2},${from.y + H / 2} ${to.x - GAP_X / 2},${to.y + H / 2} ${to.x},${to.y + H / 2}` });
   const path = new Set(D.strategy.map(phase => phase.node));
@@ -487,6 +488,7 @@ function index() {
 function draw() {
   if (D.searches) return index();
   document.title = `${D.name} · llmzero`;
+  for (const one of document.querySelectorAll("main > section")) one.hidden = !D.nodes || one.id === "index";
   if (!D.nodes) { part("head", D, () => [D.name, h("span", { class: "chip" }, D.stage)]); part("verdict", D.sentence, () => h("p", {}, D.sentence)); return undefined; }
   for (const node of D.nodes) node.series_last = Object.values(D.series[node.node] || {}).reduce((most, [steps]) => Math.max(most, steps.at(-1) - node.base_step), 0) || null;
   const known = byNode();
@@ -509,7 +511,7 @@ function draw() {
   part("csv", D.name, () => [button("CSV", csv), button("view.json", () => save(`${D.name}.view.json`, JSON.stringify(D)))]);
   part("nodes", [shown, S.node, S.sort], nodes);
   part("more", [D.feed.length, D.tables, D.losses, D.config], more);
-  for (const one of document.querySelectorAll("main > section")) if (one.id) one.hidden = !one.firstChild;
+  for (const one of document.querySelectorAll("main > section[id]")) one.hidden = !one.firstChild;
   return undefined;
 }
 
@@ -527,6 +529,7 @@ addEventListener("click", event => {
 });
 addEventListener("beforeprint", () => $("tree").querySelector("svg")?.removeAttribute("height"));
 fromHash();
+if (places[S.node]) $("tree").scrollLeft = (places[S.node].x + W) * S.zoom - $("tree").clientWidth + 20;
 
 if (BASE != null) {
   let heard = Date.now();
