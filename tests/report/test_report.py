@@ -525,4 +525,5 @@ def test_test_scores_that_were_not_taken_are_not_said_to_have_been(tmp_path: Pat
 def test_a_node_off_the_best_path_has_its_plan(finished: Written) -> None:
     node = data_of(finished.search)["nodes"][4]
     assert node["rationale"]
-    assert [change["name"] for change in node["changes"]] == ["n"]
+    assert not node["in_strategy"]
+    assert "n" in [change["name"] for change in node["changes"]]
