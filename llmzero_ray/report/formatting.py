@@ -85,6 +85,12 @@ class Table(str):
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def followed_by(self, text: str) -> Table:
+        """The same table with a text below it."""
+        made = Table(self + text)
+        made.header, made.rows = self.header, self.rows
+        return made
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> Table:
     """A table; columns in `right` are aligned to the right."""

@@ -329,7 +329,7 @@ def part_table(known: tuple[Policy, ...]) -> str:
     rows = [(name, *(fmt.scored(column.get(name)) for column in columns)) for name in names]
     missing = scores[0].missing
     absent = f"\n\nWithout an item: {', '.join(missing)}." if missing else ""
-    return fmt.table(("test accuracy by part", *(policy.name for policy in shown)), rows) + absent
+    return fmt.table(("test accuracy by part", *(policy.name for policy in shown)), rows).followed_by(absent)
 
 
 def _solved(difference: Difference | None) -> str:

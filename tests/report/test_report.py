@@ -98,9 +98,10 @@ def test_a_task_of_the_paper_has_its_average_over_parts_everywhere(tmp_path: Pat
     assert "| ssmr_beat | 0.0000 ± 0.0000 (n = 30) | 0.6667 ± 0.0875 (n = 30) |" in result
     assert "Without an item: ssmr_interval." in result
     assert (
-        "| best strategy − base model | test, over its parts | +0.3889 ± 0.0364 = 10.7 standard errors | – "
-        "| – | +0.3176 to +0.4602 | – | clearly better |" in result
-    )
+        "best strategy − base model | test, over its parts | +0.3889 ± 0.0364 = 10.7 standard errors | – "
+        "| – | +0.3176 to +0.4602 | – | clearly better"
+    ) in rows(search, "differences")
+    assert "ssmr_beat | 0.0000 ± 0.0000 (n = 30) | 0.6667 ± 0.0875 (n = 30)" in rows(search, "parts")
     assert best in card_text(SearchFacts(search.storage))
     assert (
         "test  best strategy   0.8000 ± 0.0402 (100 items), over the task's parts 0.5556 ± 0.0292"
@@ -136,7 +137,7 @@ def test_a_confirmed_winner_stands_with_both_scores_and_every_node_with_its_test
     ) in result
     assert "**0.7000 ± 0.0461 (n = 100), 95 % interval 0.6042 to 0.7811**: the validation figure" in result
     assert "best of 2 confirmed strategies" in result
-    assert "| 0 | 20 | 0.6000 ± 0.0492 (n = 100) | 0.5000 ± 0.0503 (n = 100) |" in result
+    assert "0 | 20 | 0.6000 ± 0.0492 (n = 100) | 0.5000 ± 0.0503 (n = 100)" in rows(search, "node_tests")
     assert "best strategy (node 2, " in result
     line = "confirm node 2          0.7000 ± 0.0461 (100 items) (95 % 0.6042 to 0.7811), validation 0.7200"
     assert line in final_lines(search.core)
