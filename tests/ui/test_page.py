@@ -287,11 +287,13 @@ def test_requests_by_mouse_become_the_events_of_the_commands_and_answers_are_sho
     coordinator.start()
     with served(search, steering=True) as address:
         tab.page.goto(address)
-        for kind, fields, expected in (
-            ("hint", {"text": "go colder"}, "hint for the proposer: go colder"),
-            ("clone", {"settings": "lr=nonsense"}, "lr"),
-            ("veto", {"reason": "too long"}, "node=0 vetoed with all below it: too long"),
+        for node, kind, fields, expected in (
+            (0, "hint", {"text": "go colder"}, "hint for the proposer: go colder"),
+            (0, "clone", {"settings": "lr=nonsense"}, "lr"),
+            (0, "veto", {"reason": "too long"}, "node 0 is the root; stop the search instead of vetoing it."),
+            (1, "veto", {"reason": "too long"}, "node=1 vetoed with all below it: too long"),
         ):
+            tab.node(node).click()
             tab.page.locator(f'button[data-key="{kind}"]').click()
             for name, value in fields.items():
                 tab.page.locator(f'dialog [name="{name}"]').fill(value)
