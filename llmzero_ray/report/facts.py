@@ -90,23 +90,24 @@ class SearchFacts:
         before: SearchFacts | None = None,
     ) -> None:
         self._base_model_id = base_model_id
+        self.events: tuple[Event, ...]
+        self.ended: frozenset[int]
+        """Nodes whose phases had ended, the reference among them."""
         if isinstance(search, Follower):
             self.storage, self.events, self.core = search.storage, search.events, search.core
         else:
             self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
-            self.events: tuple[Event, ...] = read_all(self.storage.journal_to_read())
+            self.events = read_all(self.storage.journal_to_read())
             self.core = started_core(self.events, self.storage.paths.root)
         self.paths: SearchPaths = self.storage.paths
-        ended = set() if before is None else before.ended
         self._curves: dict[int, Curves] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
         if before is not None:
-            self._curves = {node: one for node, one in before._curves.items() if node in ended}
-            self._items = {node: one for node, one in before._items.items() if node in ended}
+            self._curves = {node: one for node, one in before._curves.items() if node in before.ended}
+            self._items = {node: one for node, one in before._items.items() if node in before.ended}
             self._test_items = before._test_items
-        self.ended = {node for node, run in self.core.runs.items() if run.outcome is not None}
-        """Nodes whose phases had ended, the reference among them."""
+        self.ended = frozenset(node for node, run in self.core.runs.items() if run.outcome is not None)
 
     # --- configuration --------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ _HERE = Path(__file__).parent
 def report_html(facts: SearchFacts) -> str:
     """report.html: the page of a search in one file that loads nothing."""
     style, script = asset("page.css"), asset("page.js")
-    return _template().render(
+    made: str = _template().render(
         inline=True,
         title=facts.config.name,
         data=data_text(view(facts)),
@@ -30,11 +30,13 @@ def report_html(facts: SearchFacts) -> str:
         style_hash=_digest(style),
         script_hash=_digest(script),
     )
+    return made
 
 
 def served_page(data: Mapping[str, Any], title: str, base: str | None = None) -> str:
     """The page whose style and script the server has; `base` is the path of a search that is followed."""
-    return _template().render(inline=False, title=title, data=data_text(data), base=base)
+    made: str = _template().render(inline=False, title=title, data=data_text(data), base=base)
+    return made
 
 
 def data_text(data: Any) -> str:
@@ -66,6 +68,6 @@ def _template() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), undefined=jinja2.Undefined, autoescape=False, trim_blocks=True
+        loader=jinja2.FileSystemLoader(_HERE), autoescape=False, trim_blocks=True
     )
     return environment.get_template("page.html.j2")

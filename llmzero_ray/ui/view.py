@@ -352,7 +352,7 @@ def _budgets(facts: SearchFacts, now: float) -> list[dict[str, Any]]:
     worked = active_seconds(facts.events, now if facts.core.finished is None else None)
     used = [("runs", float(len(facts.nodes)), float(facts.config.budget.runs))]
     used += limits(facts.core, facts.config, worked_s=worked, now=now)
-    found = [
+    found: list[dict[str, Any]] = [
         {"name": _BUDGETS[name], "used": amount, "limit": limit, "share": amount / limit if limit else 1.0}
         for name, amount, limit in used
     ]
