@@ -103,11 +103,12 @@ class SearchFacts:
         self._curves: dict[int, Curves] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
-        if before is not None:
-            self._curves = {node: one for node, one in before._curves.items() if node in before.ended}
-            self._items = {node: one for node, one in before._items.items() if node in before.ended}
-            self._test_items = before._test_items
         self.ended = frozenset(node for node, run in self.core.runs.items() if run.outcome is not None)
+        if before is not None:
+            kept = before.ended & self.ended
+            self._curves = {node: one for node, one in before._curves.items() if node in kept}
+            self._items = {node: one for node, one in before._items.items() if node in kept}
+            self._test_items = before._test_items
 
     # --- configuration --------------------------------------------------------------------------------------
 
