@@ -383,7 +383,7 @@ function slots() {
   rows.forEach((slot, i) => svg.append(s("text", { class: "dim", x: 0, y: i * row + 16 }, `slot ${slot}`)));
   const unit = all > 172800 ? [86400, "d"] : all > 7200 ? [3600, "h"] : [60, "min"];
   for (const at of ticks(0, all / unit[0], 8)) svg.append(s("text", { class: "dim num", x: px(D.begun + at * unit[0]), y: rows.length * row + 14, "text-anchor": "middle" }, `${short(at)} ${unit[1]}`));
-  return [h("h2", {}, "Slots over time ", h("span", { class: "tools" }, "colour: score against the base model · ✗ lost, and repeated")), svg];
+  return [h("h2", {}, "Slots over time ", h("span", { class: "tools" }, "colour: score against the base model · ✗ lost, and repeated")), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "slots over time" }, svg)];
 }
 
 // --- tables --------------------------------------------------------------------------------------------------

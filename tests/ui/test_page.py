@@ -157,6 +157,8 @@ def test_a_phone_scrolls_in_one_direction(tab: Tab, file: Path, scheme: str) -> 
     tab.page.set_viewport_size({"width": 390, "height": 800})
     tab.page.goto(file.as_uri())
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+    widths = tab.page.eval_on_selector_all("svg.fluid", "all => all.map(one => one.clientWidth)")
+    assert min(widths) > 250
 
 
 def test_texts_of_agents_stay_text(tab: Tab, file: Path) -> None:
