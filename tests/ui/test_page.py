@@ -299,9 +299,9 @@ def test_requests_by_mouse_become_the_events_of_the_commands_and_answers_are_sho
             tab.page.locator(f'button[data-key="{kind}"]').click()
             for name, value in fields.items():
                 tab.page.locator(f'dialog [name="{name}"]').fill(value)
-            tab.page.locator("dialog >> text=send").click()
+            tab.page.locator('dialog button:text-is("send")').click()
             tab.page.locator(f'#answer:has-text("{expected}")').wait_for()
-            tab.page.locator("dialog >> text=close").click()
+            tab.page.locator('dialog button:text-is("close")').click()
         tab.page.locator("#feed >> text=you: hint for the proposer").wait_for(state="attached")
         tab.page.goto("about:blank")
     ended.set()
