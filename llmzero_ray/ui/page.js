@@ -502,7 +502,7 @@ function draw() {
   part("tree", [shown, S.node, S.other, S.zoom], tree);
   part("panel", [known[S.node], known[S.other], D.live?.steering, D.nodes.length], panel);
   part("curves", [shown, S.node, D.nodes.map(node => node.validations.length), D.reference], curves);
-  part("axes", S.x, () => [["gpu_hours", "GPU h"], ["steps", "steps"]].map(([x, name]) => button(name, () => { S.x = x; draw(); }, { "aria-pressed": S.x === x, "data-key": x })));
+  part("axes", S.x, () => [["gpu_hours", "GPU h"], ["steps", "steps"]].map(([x, name]) => button(name, () => { S.x = x; draw(); }, { "aria-pressed": String(S.x === x), "data-key": x })));
   part("progress", [D.progress, S.x, D.reference], progress);
   part("phases", [D.strategy, D.strategy.map(phase => known[phase.node].changes)], phases);
   part("multiples", [shown, S.node], multiples);
