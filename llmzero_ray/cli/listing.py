@@ -45,7 +45,7 @@ def list_searches(
     root = Path(local_path(place or storage)).absolute()
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
-    rows = [_summary(path) for path in searches_in(root)]
+    rows = [summary(path, Follower(SearchStorage.at(path))) for path in searches_in(root)]
     if as_json:
         print_line(console, json.dumps(rows, indent=2))
         return 0
@@ -85,13 +85,12 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     return {title: str(cell or _NONE) for title, cell in cells.items()}
 
 
-def _summary(root: Path) -> dict[str, Any]:
+def summary(root: Path, follower: Follower) -> dict[str, Any]:
     """Summary of one search. An unreadable one has the reason instead of its stage."""
     someone = owner(root)
     known: dict[str, Any] = {"name": root.name, "at_work": None if someone is None else str(someone)}
     known |= {"begun": None, "task": None, "model": None}
     try:
-        follower = Follower(SearchStorage.at(root))
         follower.poll()
         if follower.core.started is not None:
             config = follower.core.config

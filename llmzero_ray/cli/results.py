@@ -177,10 +177,10 @@ def _named(name: str, storage: str, search: str) -> tuple[SearchFacts, int | Non
 
 
 def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
-    """Write report.md, plots/, strategy.yaml and best/ again, for the current state."""
+    """Write report.md, report.html, strategy.yaml and best/ again, for the current state."""
     console, place = TerminalConsole(), find(search, storage)
     if console.is_terminal:
-        print_line(console, f"writing report, plots and strategy of {place.name} ...")
+        print_line(console, f"writing report and strategy of {place.name} ...")
     outcome = write_outcome(place)
     for path in outcome.files:
         print_line(console, str(path))

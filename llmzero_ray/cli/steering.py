@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,7 @@ from llmzero_ray.coordinator import extension_problem
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.launch import actors
-from llmzero_ray.launch.start import LOOK_S, end_check
+from llmzero_ray.launch.start import LOOK_S, Say, end_check
 from llmzero_ray.records.events import RequestRefused
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find
@@ -39,7 +40,7 @@ def pause(search: options.Search, *, reason: options.Reason = "", storage: optio
     root = place.paths.root
     if owner(root) is None:
         raise ConfigError(f"nobody is at work on {root}: there is nothing to pause.")
-    code = _send(place, "pause", reason)
+    code = send(place, "pause", reason)
     ended = end_check(follower)
     while not ended():
         time.sleep(LOOK_S)
@@ -54,7 +55,7 @@ def hint(
     storage: options.Storage = "runs",
 ) -> int:
     """Give the proposer a hint, which is part of every later request."""
-    return _send(find(search, storage), "hint", text=text)
+    return send(find(search, storage), "hint", text=text)
 
 
 def veto(
@@ -66,7 +67,7 @@ def veto(
 ) -> int:
     """Close a node and its subtree."""
     place, number = options.find_node(search, node, storage)
-    return _send(place, "veto", reason, node=number)
+    return send(place, "veto", reason, node=number)
 
 
 def clone(
@@ -85,7 +86,7 @@ def clone(
     """Continue a node with your own changes."""
     changes = read_settings(settings)
     place, number = options.find_node(search, node, storage)
-    return _send(place, "clone", changes=changes, node=number, step=at_step, n_steps=steps)
+    return send(place, "clone", changes=changes, node=number, step=at_step, n_steps=steps)
 
 
 def configure(
@@ -100,16 +101,19 @@ def configure(
     """Change settings that may change during a search."""
     if not settings:
         raise ConfigError("nothing is to be changed; write for example budget.runs=24")
-    return _send(find(search, storage), "set", changes=read_settings(settings))
+    return send(find(search, storage), "set", changes=read_settings(settings))
 
 
-def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: Any) -> int:
-    """Send a request, wait for its response, and return the exit code.
+def send(
+    place: SearchStorage, kind: RequestKind, reason: str = "", *, say: Say | None = None, **fields: Any
+) -> int:
+    """Send a request, wait for its response, `say` it (default: print it), and return the exit code.
 
     Raises:
         ConfigError: the request was rejected, by the coordinator or before sending it.
     """
-    console, follower = TerminalConsole(), Follower.of(place)
+    say = say or partial(print_line, TerminalConsole())
+    follower = Follower.of(place)
     root, core = place.paths.root, follower.core
     if kind == "set" and follower.finished is not None:
         changes = fields["changes"]
@@ -124,17 +128,17 @@ def _send(place: SearchStorage, kind: RequestKind, reason: str = "", **fields: A
     request_id = request(root, kind, reason, **fields)
     backend = core.config.agents.backend
     if kind == "hint" and backend not in MODEL_BACKENDS:
-        print_line(console, f"agents.backend is {backend!r}: only a language model reads hints")
+        say(f"agents.backend is {backend!r}: only a language model reads hints")
     if owner(root) is None:
-        print_line(console, "nobody is at work on it; kept for when it is resumed")
+        say("nobody is at work on it; kept for when it is resumed")
         return 0
     answer = _answer(follower, request_id)
     if answer is None:
-        print_line(console, f"not answered within {_ANSWER_S:.0f} s; it stays in {root / 'requests'}")
+        say(f"not answered within {_ANSWER_S:.0f} s; it stays in {root / 'requests'}")
         return 1
     if isinstance(answer, RequestRefused):
         raise ConfigError(answer.message)
-    print_line(console, event_line(core, answer) or "done")
+    say(event_line(core, answer) or "done")
     return 0
 
 

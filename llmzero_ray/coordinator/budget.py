@@ -28,9 +28,7 @@ def reached_limits(
     state: SearchState, config: SearchConfig, *, worked_s: float, now: float
 ) -> Iterator[tuple[BudgetKind, float, float]]:
     """(kind, used, limit) of each limit in `config` that the search has reached."""
-    for kind, amount, limit in budget_limits(state, config, worked_s=worked_s, now=now):
-        if amount >= limit:
-            yield kind, amount, limit
+    return (one for one in budget_limits(state, config, worked_s=worked_s, now=now) if one[1] >= one[2])
 
 
 def budget_limits(

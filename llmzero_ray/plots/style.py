@@ -76,39 +76,6 @@ def png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Positions near the wanted ones with at least `gap` between neighbours, in the order given."""
-    if not wanted:
-        return []
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    groups: list[list[float]] = []  # [centre, members]
-    for i in order:
-        groups.append([wanted[i], 1])
-        while len(groups) > 1 and _top(groups[-2], gap) + gap > _bottom(groups[-1], gap) + 1e-12:
-            centre, n = groups.pop()
-            below = groups[-1]
-            below[0] = (below[0] * below[1] + centre * n) / (below[1] + n)
-            below[1] += n
-    placed = [_bottom(group, gap) + gap * k for group in groups for k in range(int(group[1]))]
-    result = [0.0] * len(wanted)
-    for position, i in zip(placed, order, strict=True):
-        result[i] = position
-    return result
-
-
-def _bottom(group: list[float], gap: float) -> float:
-    return group[0] - gap * (group[1] - 1) / 2
-
-
-def _top(group: list[float], gap: float) -> float:
-    return group[0] + gap * (group[1] - 1) / 2
-
-
-def finite(values: Sequence[float | None]) -> list[float]:
-    """Values for a line: gaps where there is no finite number."""
-    return [v if v is not None and math.isfinite(v) else math.nan for v in values]
-
-
 def rolling_mean(values: Sequence[float], reach: int) -> list[float]:
     """Mean over up to `reach` neighbours on each side. Gaps are skipped, and stay gaps if all values are
     gaps."""

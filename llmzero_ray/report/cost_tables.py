@@ -20,7 +20,6 @@ def account_table(account: Costs) -> str:
 
 
 def _rows(account: Costs) -> list[tuple[str, str]]:
-    unit = "GPU hours (logical GPUs: this ran on CPUs)" if account.on_cpu else "GPU hours"
     total = account.gpu_hours + account.reference_gpu_hours
     rows = [
         ("wall clock, with a coordinator at work", text.duration(account.wall_s)),
@@ -38,11 +37,11 @@ def _rows(account: Costs) -> list[tuple[str, str]]:
     if account.after_s > 0:
         rows.append(("after it: default recipe, test scores, this report", text.duration(account.after_s)))
     rows += [
-        (f"{unit}, phases of the search", fmt.hours(account.gpu_hours)),
-        (f"{unit}, default recipe for comparison", fmt.hours(account.reference_gpu_hours)),
-        (f"{unit}, together", fmt.hours(total)),
-        (f"{unit} reserved, idle ones included", fmt.hours(account.reserved_gpu_hours)),
-        (f"{unit} reserved and idle", fmt.hours(max(0.0, account.reserved_gpu_hours - total))),
+        ("GPU hours, phases of the search", fmt.hours(account.gpu_hours)),
+        ("GPU hours, default recipe for comparison", fmt.hours(account.reference_gpu_hours)),
+        ("GPU hours, together", fmt.hours(total)),
+        ("GPU hours reserved, idle ones included", fmt.hours(account.reserved_gpu_hours)),
+        ("GPU hours reserved and idle", fmt.hours(max(0.0, account.reserved_gpu_hours - total))),
         ("CPU hours reserved with them", fmt.hours(account.cpu_hours)),
     ]
     if account.lost_s > 0:

@@ -23,6 +23,7 @@ class Stay:
     """Stay of a phase in its slot, from the moment its runner received it, in Unix seconds."""
 
     node: int
+    slot: int
     begin: float
     end: float
     lost: bool = False
@@ -34,13 +35,13 @@ class _Clock:
     """Reads stays from events."""
 
     stays: list[Stay] = field(default_factory=list)
-    _open: dict[int, float] = field(default_factory=dict)
+    _open: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def add_event(self, event: Event) -> None:
         match event:
             case ev.PhaseStarted():
                 # A coordinator that took over records the start of a still running phase again.
-                self._open.setdefault(event.node, event.time)
+                self._open.setdefault(event.node, (event.time, event.slot))
             case ev.PhaseFinished() | ev.PhaseFailed():
                 self.close(event.node, event.time, lost=False)
             case ev.RunnerLost() if event.node is not None:
@@ -52,9 +53,9 @@ class _Clock:
                 pass
 
     def close(self, node: int, end: float, *, lost: bool) -> None:
-        begin = self._open.pop(node, None)
-        if begin is not None:
-            self.stays.append(Stay(node=node, begin=begin, end=end, lost=lost))
+        if node in self._open:
+            begin, slot = self._open.pop(node)
+            self.stays.append(Stay(node=node, slot=slot, begin=begin, end=end, lost=lost))
 
     def close_all(self, end: float) -> None:
         for node in list(self._open):

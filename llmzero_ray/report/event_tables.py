@@ -89,7 +89,8 @@ def losses(facts: SearchFacts) -> Iterator[str]:
     """Losses of hardware and interruptions, a sentence each."""
     for event in facts.events:
         if isinstance(event, ev.RunnerLost):
-            what = "while idle" if event.node is None else f"while node {event.node} trained"
+            name = "the default recipe" if event.node == ev.REFERENCE else f"node {event.node}"
+            what = "while idle" if event.node is None else f"while {name} trained"
             yield f"Slot {event.slot} lost its runner {what}: {_whole_sentences(event.reason)}."
         elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
             yield f"The search was interrupted: {collapse_whitespace(event.reason).removesuffix('.')}."

@@ -14,6 +14,7 @@ from typing import Any
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import started_core
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.verl_keys import ROLLOUT_N, TRAIN_BATCH
@@ -71,24 +72,43 @@ class Changed:
 
 
 class SearchFacts:
-    """One search, read from its directory.
+    """One search, read from its directory, or as of the last poll of its follower.
 
     `base_model_id` is the base model's id on the Hugging Face Hub, if the configuration does not have it.
+    `before` are earlier facts of the same search: what they read of phases that had ended is not read again.
 
     Raises:
         ConfigError: the directory holds no search.
         JournalError: its journal is damaged.
     """
 
-    def __init__(self, search: SearchStorage | str | Path, *, base_model_id: str | None = None) -> None:
+    def __init__(
+        self,
+        search: SearchStorage | Follower | str | Path,
+        *,
+        base_model_id: str | None = None,
+        before: SearchFacts | None = None,
+    ) -> None:
         self._base_model_id = base_model_id
-        self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
+        self.events: tuple[Event, ...]
+        self.ended: frozenset[int]
+        """Nodes whose phases had ended, the reference among them."""
+        if isinstance(search, Follower):
+            self.storage, self.events, self.core = search.storage, search.events, search.core
+        else:
+            self.storage = search if isinstance(search, SearchStorage) else SearchStorage.at(search)
+            self.events = read_all(self.storage.journal_to_read())
+            self.core = started_core(self.events, self.storage.paths.root)
         self.paths: SearchPaths = self.storage.paths
-        self.events: tuple[Event, ...] = read_all(self.storage.journal_to_read())
-        self.core = started_core(self.events, self.paths.root)
         self._curves: dict[int, Curves] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
+        self.ended = frozenset(node for node, run in self.core.runs.items() if run.outcome is not None)
+        if before is not None:
+            kept = before.ended & self.ended
+            self._curves = {node: one for node, one in before._curves.items() if node in kept}
+            self._items = {node: one for node, one in before._items.items() if node in kept}
+            self._test_items = before._test_items
 
     # --- configuration --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Write the outcome of a search: strategy.yaml, best/, report.md and plots/.
+"""Write the outcome of a search: strategy.yaml, best/, report.md and report.html.
 
 It depends only on the journal and the search's directory. It is idempotent: equal journals give equal files.
 """
@@ -13,11 +13,12 @@ from llmzero_ray.report.best import CARD, adapter_checksums, check_inside, check
 from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import kept_front_matter, missing
-from llmzero_ray.report.pictures import draw_pictures
 from llmzero_ray.report.render import card_text, report_text
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.files import replace_file
+from llmzero_ray.utils.plugins import extension
+from llmzero_ray.utils.text import one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +52,22 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     paths = facts.paths
     adapter = _best_adapter(facts)
     files = _write_strategy(facts, adapter)
-    shown, undrawn = draw_pictures(facts)
-    problems = tuple(text for text in (adapter.problem, adapter.checksums and missing(), undrawn) if text)
-    replace_file(paths.report, report_text(facts, shown, problems, has_adapter=bool(adapter.checksums)))
-    files += [paths.report, *(paths.root / picture.file for picture in shown)]
+    page = paths.report.with_suffix(".html")
+    problems = [text for text in (adapter.problem, adapter.checksums and missing()) if text]
+    try:
+        content = extension("llmzero_ray.pages", "report")(facts)
+    except Exception as error:  # noqa: BLE001 - what the search found is written without its page
+        problems.append(f"{page.name}: not written ({one_line(f'{type(error).__name__}: {error}', 200)})")
+    else:
+        replace_file(page, content)
+        files.append(page)
+    replace_file(paths.report, report_text(facts, problems, has_adapter=bool(adapter.checksums)))
+    files.append(paths.report)
     return Outcome(
         root=paths.root,
         best=facts.path[-1].node if facts.path else None,
         files=tuple(files),
-        problems=problems,
+        problems=tuple(problems),
     )
 
 

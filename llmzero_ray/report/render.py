@@ -9,18 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.coordinator import check_decisions
-from llmzero_ray.coordinator.decision_text import decision_row
 from llmzero_ray.hyperparameters import canonical
-from llmzero_ray.records import events as ev
-from llmzero_ray.records.significance import NOISE
-from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary, tree_text
+from llmzero_ray.report import event_tables, phase_tables, summary, tree_text
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.comparison import comparisons, policies
-from llmzero_ray.report.costs import costs
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import front_matter, missing
-from llmzero_ray.report.pictures import CURVES, RECIPE, SCORES, TREE, Picture
 from llmzero_ray.utils import text
 from llmzero_ray.utils.text import clean, collapse_whitespace
 
@@ -28,53 +22,26 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts."""
 
 
-def report_text(
-    facts: SearchFacts, drawn: Collection[Picture], problems: Collection[str], *, has_adapter: bool
-) -> str:
-    """Text of report.md. `drawn` are the existing pictures, `problems` the files that could not be written.
-    `has_adapter` says whether the best strategy's adapter is in best/."""
+def report_text(facts: SearchFacts, problems: Collection[str], *, has_adapter: bool) -> str:
+    """Text of report.md. `problems` are the files that could not be written. `has_adapter` says whether the
+    best strategy's adapter is in best/."""
     known, compared = policies(facts), comparisons(facts)
-    best = next((policy for policy in known if policy.what == "best"), None)
     runs = facts.runs.values()
     failed = sum(run.status == "failed" for run in runs)
-    judged = [run for run in runs if run.verdicts]
-    checks = check_decisions(facts.events, facts.paths.root)
-    decisions = [decision_row(check, facts.nodes) for check in checks]
     values: dict[str, Any] = {
         "facts": facts,
         "config": facts.config,
         "budget": facts.config.budget,
         "core": facts.core,
-        "drawn": drawn,
         "problems": list(problems),
         "has_adapter": has_adapter,
         "end_reason": summary.end_in_words(facts),
         "policies": known,
-        "compared": compared,
-        "best": best,
-        "split": "test" if best is not None and best.test is not None else "validation",
+        "result": summary.result_lines(facts, known, compared),
+        "how_sure": summary.how_sure(facts, known, compared),
         "all_failed": bool(facts.finished_phases) and failed == facts.finished_phases,
         "problems_of_tests": [f"{policy.name}: {policy.problem}" for policy in known if policy.problem],
-        "confirmed": summary.confirmed_in_words(facts),
-        "n_confirmed": sum(job.score is not None for job in facts.core.final.confirmed),
-        "n_validations": sum(len(facts.curves(node).val_scores) for node in facts.runs),
-        "n_steps_trained": sum(run.outcome.steps_done for run in runs if run.outcome),
-        "has_reference": any(c.new.what == "best" and c.old.what == "reference" for c in compared),
-        "others": [run for run in runs if run.node not in facts.path_nodes],
-        "judged": judged,
-        "n_verdicts": sum(len(run.verdicts) for run in judged),
         "stopped": [run for run in runs if run.status == "early_stopped"],
-        "decisions": decisions,
-        "n_differing": sum(bool(row.differences) for row in decisions),
-        "n_refused": sum(isinstance(event, ev.ProposalRefused) for event in facts.events),
-        "n_unanswered": sum(isinstance(event, ev.ProposalFailed) for event in facts.events),
-        "account": costs(facts),
-        "calls": [event for event in facts.events if isinstance(event, ev.AgentCalled)],
-        "metric_notes": phase_tables.shown_notes(facts),
-        "SCORES": SCORES,
-        "CURVES": CURVES,
-        "TREE": TREE,
-        "RECIPE": RECIPE,
     }
     return _render("report.md.j2", values)
 
@@ -120,7 +87,7 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
     return inert(re.sub(r"\n{3,}", "\n\n", rendered).strip() + "\n", fence)
 
 
-_OWN_LINKS = (*(picture.file for picture in (SCORES, CURVES, TREE, RECIPE)), "strategy.yaml", "best/")
+_OWN_LINKS = ("report.html", "strategy.yaml", "best/")
 _OWN_LINK = "|".join(map(re.escape, _OWN_LINKS))
 _LIVE = (
     (re.compile(r"<(?=[A-Za-z/!?])"), "&lt;"),
@@ -169,7 +136,6 @@ def _environment() -> Any:
     environment.filters |= {
         "bullets": fmt.bullets,
         "change": fmt.change,
-        "duration": text.duration,
         "gain": fmt.gain,
         "one_line": collapse_whitespace,
         "plural": text.plural,
@@ -177,9 +143,7 @@ def _environment() -> Any:
         "scored": fmt.scored,
     }
     environment.globals |= {
-        "costs": cost_tables,
         "events": event_tables,
-        "noise": NOISE,
         "phases": phase_tables,
         "summary": summary,
         "table": fmt.table,

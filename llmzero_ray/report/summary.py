@@ -5,10 +5,11 @@ from __future__ import annotations
 from llmzero_ray.coordinator.final_evaluation import WHOLE
 from llmzero_ray.prepared.aggregate import task_score
 from llmzero_ray.records import TokenCost
-from llmzero_ray.records.significance import CLEAR, Difference, score_interval
+from llmzero_ray.records.significance import CLEAR, NOISE, Difference, score_interval
 from llmzero_ray.report import formatting as fmt
-from llmzero_ray.report.comparison import Comparison, Policy, cost_of, searched
+from llmzero_ray.report.comparison import Comparison, Policy, Split, cost_of, searched
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.utils.text import collapse_whitespace
 
 
 def end_in_words(facts: SearchFacts) -> str:
@@ -26,6 +27,89 @@ def end_in_words(facts: SearchFacts) -> str:
         "dollars": f"{budget.dollars} dollars were spent on agents",
         "user": "a person ended it",
     }.get(reason, reason)
+
+
+def result_lines(
+    facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]
+) -> list[str]:
+    """The result in sentences, `**` around what matters: the best strategy's score, its gains, and doubts.
+    Empty without a strategy and without doubts."""
+    lines, best = [], next((policy for policy in known if policy.what == "best"), None)
+    if best is not None:
+        split: Split = "validation" if best.test is None else "test"
+        whose = (
+            "on the test split, which neither agents nor search ever saw"
+            if split == "test"
+            else "on the validation split, by which it was chosen"
+        )
+        line = f"The best strategy scores **{fmt.scored(best.score(split))}** {whose}."
+        if split == "test" and best.macro is not None:
+            line += f" As the paper's tables have it, over the task's parts: **{fmt.scored(best.macro)}**."
+        lines.append(line)
+        lines += _confirmation_lines(facts)
+        lines += [_against(c) for c in compared if c.split == split and c.new.what == "best"]
+    for run in facts.runs.values():
+        if run.doubts:
+            part = ", part of the best strategy" if run.node in facts.path_nodes else ""
+            why = collapse_whitespace(" ".join(run.doubts))
+            lines.append(
+                f"**In doubt: node {run.node}{part}.** {why} Check the reward before you use a score."
+            )
+    return lines
+
+
+def _confirmation_lines(facts: SearchFacts) -> list[str]:
+    fresh = confirmed_in_words(facts)
+    if not fresh:
+        return []
+    n = sum(job.score is not None for job in facts.core.final.confirmed)
+    chosen = "Nothing was chosen by it."
+    if n > 1:
+        chosen = f"It is the best of {n} confirmed strategies, so that it may still be a little too high."
+    return [
+        f"On fresh validation items, taken once after the search, it scores **{fresh}**: the validation "
+        f"figure to quote. {chosen}"
+    ]
+
+
+def _against(c: Comparison) -> str:
+    old, d = c.old, c.sharpest
+    named = {"base": "the base model", "reference": "the default recipe in one phase"}
+    name = "the " + old.name
+    if old.what == "base" or old.name == "default recipe, one phase":
+        name = named[old.what]
+    at = f" (best at step {old.steps})" if old.what != "base" and old.steps else ""
+    text = f"Against {name}{at}: {fmt.gain(d)}{', compared item by item' if d.paired else ''}, **{reading(d)}"
+    if d.is_noise:
+        what = "it" if old.what == "base" else "plain training with the default recipe"
+        text += f" (below {NOISE:g} standard errors): this search does not show a gain over {what}"
+    return f"{text}**."
+
+
+def how_sure(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]) -> list[str]:
+    """What the scores leave open, a sentence or two each; empty without a strategy."""
+    if not facts.path:
+        return []
+    lines = [
+        "± is one standard error over the items of the split. It does not cover that another seed of the "
+        "same recipe would end elsewhere: every recipe was trained once here."
+    ]
+    n_validations = sum(len(facts.curves(node).val_scores) for node in facts.runs)
+    if n_validations > 1:
+        tested = " The test scores were taken once, after the choice." if any(p.test for p in known) else ""
+        lines.append(
+            f"The best validation score is the highest of {n_validations} validations, so it is too high on "
+            f"average, the more the closer they lie together.{tested}"
+        )
+    if any(c.new.what == "best" and c.old.what == "reference" for c in compared):
+        trained = sum(run.outcome.steps_done for run in facts.runs.values() if run.outcome)
+        lines.append(
+            f"The default recipe was fixed before the search and {reference_of(facts, known)} To find the "
+            f"best strategy, the search trained {trained} steps in all."
+        )
+    elif missing := missing_reference(facts):
+        lines.append(missing)
+    return lines
 
 
 def reading(difference: Difference) -> str:
@@ -245,7 +329,7 @@ def part_table(known: tuple[Policy, ...]) -> str:
     rows = [(name, *(fmt.scored(column.get(name)) for column in columns)) for name in names]
     missing = scores[0].missing
     absent = f"\n\nWithout an item: {', '.join(missing)}." if missing else ""
-    return fmt.table(("test accuracy by part", *(policy.name for policy in shown)), rows) + absent
+    return fmt.table(("test accuracy by part", *(policy.name for policy in shown)), rows).followed_by(absent)
 
 
 def _solved(difference: Difference | None) -> str:

@@ -100,8 +100,8 @@ def test_strategy_adapter_report_and_test_scores_are_written(searched: tuple[Pat
     assert core.best is not None
     assert load_strategy(root / "strategy.yaml").phases[-1].node == core.best.node
     assert {p.name for p in (root / "best").iterdir()} >= {"adapter_model.safetensors", "adapter_config.json"}
-    assert "plots/validation.png" in (root / "report.md").read_text()
-    assert (root / "plots" / "validation.png").stat().st_size > 10_000
+    assert "](report.html)" in (root / "report.md").read_text()
+    assert (root / "report.html").stat().st_size > 10_000
     assert REFERENCE not in core.runs
     assert "test  base model" in output.replace("  ", "  ")
 

@@ -15,7 +15,9 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records import events as ev
+from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.ui.view import view
 from tests.actors.test_model_search import sensible
 from tests.agents.drafting.folders import questions, write_rows
 from tests.agents.drafting.scripts import model
@@ -87,8 +89,8 @@ def test_a_folder_and_a_sentence_become_a_search_that_is_replayed_without_a_netw
         request for request in messages_server.messages if request.body["tools"][0]["name"] == "propose_phase"
     ]
     assert "Questions about numbers, each with one right answer." in proposals[0].system + proposals[0].text
-    report = first.storage.paths.report.read_text()
-    assert "| task descriptor | 1 | 0 |" in report and "| proposer | 1 | 0 |" in report
+    calls_table = view(SearchFacts(first.storage))["tables"]["calls"]["rows"]
+    assert {row[:3] for row in calls_table} >= {("task descriptor", "1", "0"), ("proposer", "1", "0")}
     assert [check.differences for check in check_decisions(first.events, first.storage.paths.root)] == [
         ()
     ] * 3

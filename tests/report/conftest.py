@@ -68,8 +68,8 @@ def written(search: SearchBuilder) -> Written:
 
 
 def report_of(search: SearchBuilder) -> str:
-    """The report's text alone: pictures take most of the time."""
-    return report_text(SearchFacts(search.storage), (), (), has_adapter=True)
+    """The text of report.md alone."""
+    return report_text(SearchFacts(search.storage), (), has_adapter=True)
 
 
 @pytest.fixture(scope="session")

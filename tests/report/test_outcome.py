@@ -18,28 +18,21 @@ from huggingface_hub import ModelCard
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
+from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.ui.view import view
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
 from tests.report.conftest import Written, scripted, written
 
 Hide: TypeAlias = Callable[[str], None]
-PICTURES = ("best_path", "hyperparameters", "tree", "validation")
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Everything an outcome consists of; of a picture its header, which holds its size.
-
-    The pixels of labels differ now and then by what was drawn before in the same process.
-    """
-    places = [
-        root / "strategy.yaml",
-        root / "report.md",
-        *(root / "best").rglob("*"),
-        *(root / "plots").rglob("*"),
-    ]
-    found = {str(path.relative_to(root)): path.read_bytes() for path in places if path.is_file()}
-    return {name: content[:33] if name.endswith(".png") else content for name, content in found.items()}
+    """Everything an outcome consists of."""
+    files = ("strategy.yaml", "report.md", "report.html")
+    places = [*(root / name for name in files), *(root / "best").rglob("*")]
+    return {str(path.relative_to(root)): path.read_bytes() for path in places if path.is_file()}
 
 
 def yaml_head(root: Path) -> dict[str, Any]:
@@ -62,9 +55,8 @@ def one_node(directory: Path, phase: Phase) -> SearchBuilder:
 # --- what is written ----------------------------------------------------------------------------------------
 
 
-def test_a_finished_search_leaves_strategy_adapter_report_and_pictures(finished: Written) -> None:
-    assert {"strategy.yaml", "best", "report.md", "plots"} <= names(finished.root)
-    assert {path.stem for path in (finished.root / "plots").iterdir()} == set(PICTURES)
+def test_a_finished_search_leaves_strategy_adapter_report_and_page(finished: Written) -> None:
+    assert {"strategy.yaml", "best", "report.md", "report.html"} <= names(finished.root)
     assert finished.outcome.best == 2
     assert finished.outcome.problem == ""
     assert all(path.exists() for path in finished.outcome.files)
@@ -98,7 +90,6 @@ def test_the_card_tells_how_to_load_and_serve_the_adapter(finished: Written) -> 
     assert "names no licence" in card
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_the_card_names_the_licence_of_the_data_where_the_task_does(tmp_path: Path) -> None:
     task = {"name": "toy", "n_train": 512, "licence": "CC-BY-4.0"}
     search = SearchBuilder(tmp_path, task=task).ready().play(phases=1)
@@ -106,7 +97,6 @@ def test_the_card_names_the_licence_of_the_data_where_the_task_does(tmp_path: Pa
     assert "The task's data: CC-BY-4.0." in (search.root / "best" / "README.md").read_text()
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_the_head_of_the_card_is_what_the_hub_reads(finished: Written, tmp_path: Path) -> None:
     card = ModelCard.load(finished.root / "best" / "README.md")
     assert card.data.library_name == "peft"
@@ -126,7 +116,6 @@ def test_the_head_of_the_card_is_what_the_hub_reads(finished: Written, tmp_path:
     assert str(tmp_path) not in named.content
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_names_of_others_stay_values_in_the_head_of_the_card(tmp_path: Path) -> None:
     task = {"name": "toy\n---\n<script>x</script>\nlicense: mit", "n_train": 512}
     search = SearchBuilder(tmp_path, task=task)
@@ -156,13 +145,6 @@ def unusable(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return hide
 
 
-@pytest.fixture
-def unpainted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pictures, which take most of the time."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-
-@pytest.mark.usefixtures("unpainted")
 def test_without_huggingface_hub_a_first_card_has_no_head_and_the_report_says_so(
     tmp_path: Path, unusable: Hide
 ) -> None:
@@ -174,7 +156,6 @@ def test_without_huggingface_hub_a_first_card_has_no_head_and_the_report_says_so
     assert (search.root / "best" / "README.md").read_text().startswith("# LoRA adapter")
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_without_huggingface_hub_the_card_keeps_its_head(
     finished: Written, tmp_path: Path, unusable: Hide
 ) -> None:
@@ -187,7 +168,6 @@ def test_without_huggingface_hub_the_card_keeps_its_head(
     assert (root / "best" / "README.md").read_text().split("---\n")[2] == body
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_scores_of_one_adapter_do_not_stand_at_the_head_of_anothers_card(
     tmp_path: Path, unusable: Hide
 ) -> None:
@@ -209,7 +189,6 @@ def test_writing_it_again_gives_the_same_bytes(finished: Written) -> None:
     assert contents(finished.root) == before
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_what_the_journal_says_after_the_outcome_was_written_does_not_change_it(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2).ready().play()
     first = written(search).report
@@ -226,7 +205,6 @@ def test_a_search_that_was_moved_gives_the_same_outcome(finished: Written, tmp_p
     assert contents(moved) == before
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_a_better_node_replaces_the_adapter_of_the_one_before(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     write_outcome(search.root)
@@ -239,7 +217,6 @@ def test_a_better_node_replaces_the_adapter_of_the_one_before(tmp_path: Path) ->
     assert not [name for name in names(search.root) if name.startswith(".best")]
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     assert write_outcome(search.storage).root == search.root
@@ -248,7 +225,6 @@ def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> N
 # --- searches that are not whole ----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_an_unfinished_search_gives_the_best_so_far(tmp_path: Path) -> None:
     found = written(scripted(tmp_path).ready().play(phases=2))
     assert found.outcome.best == 1
@@ -264,7 +240,6 @@ def test_a_search_without_any_score_has_a_report_and_no_strategy(tmp_path: Path)
     assert found.outcome.best is None
     assert "There is no strategy: no run has a validation score yet." in found.report
     assert {"strategy.yaml", "best"} & names(found.root) == set()
-    assert {path.stem for path in (found.root / "plots").iterdir()} == {"tree"}
 
 
 def test_a_search_of_failures_only_says_so_and_why(tmp_path: Path) -> None:
@@ -283,10 +258,9 @@ def test_a_search_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
     search = SearchBuilder(tmp_path)
     found = written(search)
     assert "No run has begun yet." in found.report
-    assert found.outcome.files == (search.root / "report.md",)
+    assert found.outcome.files == (search.root / "report.html", search.root / "report.md")
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_one_node_is_a_strategy_of_one_phase(tmp_path: Path) -> None:
     found = written(one_node(tmp_path, Phase(val={10: 50, 20: 45})))
     strategy = load_strategy(found.root / "strategy.yaml")
@@ -294,7 +268,6 @@ def test_one_node_is_a_strategy_of_one_phase(tmp_path: Path) -> None:
     assert "1 phase, 10 training steps along the path" in found.report
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     search.play(phases=0)  # node 1 is proposed and waits for its runner
@@ -302,19 +275,18 @@ def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -
     search.start(command)
     search.write_points(command.spec, search.phases[1], until=13)
     found = written(search)
-    assert "### Node 1 (evolve, from 0@20): running, no score" in found.report
-    assert "It has no outcome yet (13 steps on the disk)." in found.report
+    assert "1 evolve  no score  running, from 0@20" in found.report
+    node = view(SearchFacts(search.storage))["series"]["1"]["critic/score/mean"]
+    assert node[0][-1] == 20 + 13
     assert found.outcome.best == 0  # a score counts once its phase has ended
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_a_failed_node_can_hold_the_best_score(tmp_path: Path) -> None:
     found = written(one_node(tmp_path, Phase(val={10: 50}, steps=12, fails="nan", cause="loss is nan")))
     assert found.outcome.best == 0
-    assert (
-        "It trained 12 of 20 steps (failed: nan: loss is nan) and is kept up to its best step."
-        in found.report
-    )
+    (node, *_) = view(SearchFacts(found.root))["nodes"]
+    assert (node["status"], node["steps_done"], node["ended_by"]) == ("failed", 12, "nan: loss is nan")
+    assert (node["in_strategy"], node["global_step"]) == (True, 10)
 
 
 def test_a_check_before_training_that_is_no_number_is_left_out(tmp_path: Path) -> None:
@@ -341,7 +313,6 @@ def test_a_lost_adapter_is_named_and_everything_else_written(tmp_path: Path) -> 
     assert load_strategy(found.root / "strategy.yaml").adapter == {}
 
 
-@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize("damage", [Path.unlink, lambda weights: weights.write_text("half of it")])
 def test_a_copy_in_best_outlives_the_checkpoint_it_was_made_of(
     finished: Written, tmp_path: Path, damage: Callable[[Path], object]
@@ -351,10 +322,9 @@ def test_a_copy_in_best_outlives_the_checkpoint_it_was_made_of(
     damage(SearchPaths(root=root).adapter(2, 20) / "adapter_model.safetensors")
     write_outcome(root)
     after = contents(root)
-    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == {"report.md"}
+    assert after == before
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_an_earlier_adapter_in_best_stays_where_the_newer_one_is_lost_and_is_called_that(
     tmp_path: Path,
 ) -> None:
@@ -369,7 +339,6 @@ def test_an_earlier_adapter_in_best_stays_where_the_newer_one_is_lost_and_is_cal
     assert load_strategy(found.root / "strategy.yaml").adapter == {}
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_an_adapter_that_is_not_what_was_saved_is_refused(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     weights = search.storage.paths.adapter(0, 20) / "adapter_model.safetensors"
@@ -387,54 +356,26 @@ def test_an_adapter_without_a_manifest_is_taken_as_it_is(tmp_path: Path) -> None
     assert written(search).outcome.problems == ()
 
 
-def test_without_matplotlib_a_first_report_goes_without_pictures_and_says_so(
-    tmp_path: Path, unusable: Hide
-) -> None:
-    unusable("matplotlib")
-    found = written(scripted(tmp_path).ready().play(phases=1))
-    assert "plots/: not drawn, as matplotlib " in found.report
-    assert "`pip install 'llmzero-ray[report]'`" in found.report
-    assert "](plots/" not in found.report
-
-
-def test_without_matplotlib_the_pictures_stay_on_the_disk_and_in_the_report(
-    finished: Written, tmp_path: Path, unusable: Hide
-) -> None:
-    root = shutil.copytree(finished.root, tmp_path / "demo")
-    before = contents(root)
-    unusable("matplotlib")
-    outcome = write_outcome(root)
-    assert "plots/: those of an earlier report are shown, as matplotlib " in outcome.problem
-    after = contents(root)
-    assert len([line for line in after["report.md"].splitlines() if b"](plots/" in line]) == len(PICTURES)
-    assert set(finished.report.splitlines()) - set(after["report.md"].decode().splitlines()) == set()
-    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == {"report.md"}
-
-
-def test_a_picture_that_cannot_be_drawn_keeps_nothing_else_from_being_written(
+def test_a_page_that_cannot_be_made_keeps_nothing_else_from_being_written(
     finished: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = shutil.copytree(finished.root, tmp_path / "demo")
-    before = (root / "plots" / "tree.png").read_bytes()
 
     def fail(_: object) -> bytes:
         raise ValueError("no font")
 
-    monkeypatch.setattr("llmzero_ray.report.plot_tree.draw_tree", fail)
-    assert write_outcome(root).problems == (
-        "plots/tree.png: that of an earlier report is shown (ValueError: no font)",
-    )
-    assert "](plots/tree.png)" in (root / "report.md").read_text()
-    assert (root / "plots" / "tree.png").read_bytes() == before
+    monkeypatch.setattr("llmzero_ray.ui.page.view", fail)
+    before = contents(root)
+    assert write_outcome(root).problems == ("report.html: not written (ValueError: no font)",)
+    assert "report.html: not written" in (root / "report.md").read_text()
+    after = contents(root)
+    assert {name for name in {*before, *after} if before.get(name) != after.get(name)} == {"report.md"}
 
 
-@pytest.mark.parametrize("place", ["report.md", "strategy.yaml", "plots"])
+@pytest.mark.parametrize("place", ["report.md", "strategy.yaml", "report.html"])
 def test_a_place_that_cannot_be_written_is_a_storage_error_that_names_it(tmp_path: Path, place: str) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
-    if place == "plots":
-        (search.root / place).write_text("a file where a folder belongs")
-    else:
-        (search.root / place).mkdir()
+    (search.root / place).mkdir()
     with pytest.raises(StorageError, match=place):
         write_outcome(search.root)
 
@@ -454,7 +395,6 @@ def test_a_damaged_journal_is_never_reported_from(tmp_path: Path) -> None:
         write_outcome(search.root)
 
 
-@pytest.mark.usefixtures("unpainted")
 def test_proposals_with_unsaved_resume_steps_are_shown_as_they_were_changed(tmp_path: Path) -> None:
     search = scripted(tmp_path)
     search.answers[1] = proposal(resume=(0, 17), lr=5e-4)

@@ -20,7 +20,6 @@ from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.errors import TaskError
 from llmzero_ray.hyperparameters import format_value
 from llmzero_ray.plots import style
-from llmzero_ray.report.pictures import TREE
 from llmzero_ray.report.render import inert
 from llmzero_ray.utils.logs import log_to
 
@@ -97,13 +96,13 @@ def test_a_log_line_cannot_pretend_to_be_another_entry(tmp_path: Path) -> None:
         ("_https://evil_ and _www.evil_", "_https&#58;//evil_ and _www&#46;evil_"),
         ("```\n<b>\n```", "&#96;&#96;&#96;\n&lt;b>\n&#96;&#96;&#96;"),
         ("~~~\n```\n~~~\n<b>", "&#126;&#126;&#126;\n&#96;&#96;&#96;\n&#126;&#126;&#126;\n&lt;b>"),
-        (f"![tree]({TREE.file}x)", f"![tree&#93;({TREE.file}x)"),
+        ("[page](report.htmlx)", "[page&#93;(report.htmlx)"),
         (HOSTILE, "a31mb\nc"),
         ("p < 0.001, betas (0.9, 0.999), [1, 2], a|b", "p < 0.001, betas (0.9, 0.999), [1, 2], a|b"),
     ],
 )
 def test_a_report_holds_no_foreign_tags_links_or_pictures(foreign: str, shown: str) -> None:
-    own = f"![{TREE.title}]({TREE.file})\n\n```KEYtext\n[a](b) <c>\n```KEY\n"
+    own = "[report.html](report.html)\n\n```KEYtext\n[a](b) <c>\n```KEY\n"
     assert inert(f"{own}{foreign}\n", "KEY") == f"{own.replace('KEY', '')}{shown}\n"
 
 

@@ -1,0 +1,143 @@
+"""The command `ui`: the pages of searches in a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmzero_ray.cli.output import TerminalConsole, print_lines
+from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.locate import find, searches_in
+from llmzero_ray.utils.plugins import import_problem
+from llmzero_ray.utils.private_files import private_file
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def ui(
+    place: Annotated[
+        str, typer.Argument(metavar="[STORAGE|SEARCH]", help="directory of searches, or one search")
+    ] = "runs",
+    *,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one")] = 8280,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen on")] = "127.0.0.1",
+    token_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="holds the token, mode 0600 (default: a new one)", show_default=False
+        ),
+    ] = "",
+    allow_steering: Annotated[
+        bool, typer.Option("--allow-steering", help="the page may send hint, veto, clone, pause and stop")
+    ] = False,
+    storage: Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")] = "runs",
+) -> int:
+    """Show searches in a browser, while they run and after, until Ctrl-C.
+
+    Open the printed address: its token is good for this server alone. From another machine, forward the port,
+    for example with `ssh -L` or `kubectl port-forward`.
+    """
+    for package in ("starlette", "uvicorn", "sse_starlette"):
+        if problem := import_problem(package):
+            raise ConfigError(f"llmzero ui: {package} {problem}; `pip install 'llmzero-ray[ui]'`")
+    import uvicorn
+
+    from llmzero_ray.ui.server import Searches, make_app
+
+    if host not in _LOOPBACK and not token_file:
+        raise ConfigError(
+            f"--host {host} is no loopback address: others can reach it. Give --token-file FILE, which holds "
+            "the token and which nobody else can read, or forward a loopback port."
+        )
+    root, only = _shown(place, storage)
+    listening = _listen(host, port)
+    at = listening.getsockname()[1]
+    with contextlib.closing(listening), _token(token_file) as (token, kept):
+        app = make_app(
+            Searches(root, only, steering=allow_steering), token=token, hosts=_LOOPBACK | {host.lower()}
+        )
+        name = f"[{host}]" if ":" in host else host
+        opened = f"http://{name}:{at}/" + (f"s/{only}/" if only else "")
+        lines = [f"{only or root} until Ctrl-C; the token is in {kept}", f"{opened}?token={token}"]
+        print_lines(TerminalConsole(), lines)
+        server = uvicorn.Server(
+            uvicorn.Config(app, access_log=False, log_level="warning", timeout_graceful_shutdown=1)
+        )
+        server.run(sockets=[listening])
+    return 0
+
+
+def _shown(place: str, storage: str) -> tuple[Path, str | None]:
+    """(storage, name of the only search in it to show).
+
+    Raises:
+        ConfigError: there is neither a search nor a storage of that name, or it is empty.
+    """
+    path = Path(place).absolute()
+    is_search = any((path / name).is_file() for name in ("search.yaml", "starting"))
+    if (path.is_dir() and not is_search) or place == "runs":
+        if not searches_in(path):
+            raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
+        return path, None
+    found = find(place, storage)
+    Follower.of(SearchStorage.at(found.paths.root), started=False)
+    return found.paths.root.parent, found.paths.root.name
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        ConfigError: the address is in use, or is none of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}, port {port}: {error.strerror}. Choose another with --port."
+        ) from error
+    made.listen()
+    return made
+
+
+@contextlib.contextmanager
+def _token(file: str) -> Iterator[tuple[str, Path]]:
+    """(the token, the file of mode 0600 that holds it); a file that is not there is made.
+
+    Raises:
+        ConfigError: the file can be read by others, or holds less than 16 characters.
+        StorageError: it cannot be made.
+    """
+    if not file:
+        token = secrets.token_urlsafe(32)
+        made = private_file("ui", token + "\n")
+        try:
+            yield token, made.path
+        finally:
+            made.remove()
+        return
+    path = Path(file).absolute()
+    try:
+        if not path.exists():
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(secrets.token_urlsafe(32) + "\n", encoding="utf-8")
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigError(f"{path} can be read by others; `chmod 600 {path}`, and write a new token.")
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    if len(token) < 16:
+        raise ConfigError(f"{path} holds no token of at least 16 characters; remove it to have one made.")
+    yield token, path

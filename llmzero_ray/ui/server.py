@@ -1,0 +1,242 @@
+"""The server of `llmzero ui`: pages, views and their changes, and requests of a person.
+
+Every route needs the token's cookie and a known Host; SECURITY.md says what that promises. Reading goes
+through files alone. A request is sent as the commands send it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llmzero_ray.cli.listing import summary
+from llmzero_ray.cli.steering import send
+from llmzero_ray.config.changes import read_settings
+from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.storage.locate import searches_in
+from llmzero_ray.storage.presence import owner
+from llmzero_ray.ui.followed import Followed
+from llmzero_ray.ui.page import asset, data_text, served_page
+
+_LOOK_S = 1.0
+_MAX_BODY = 64 * 1024
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """Lets requests pass that name a known host and hold the token, and gives responses their headers."""
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: frozenset[str]) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
+        self._session = secrets.token_urlsafe(32)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        answer = self._refusal(Request(scope)) or self._app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The response of a request that goes no further."""
+        host = request.headers.get("host", "")
+        if _hostname(host) not in self._hosts:
+            return PlainTextResponse("unknown Host; use the address that `llmzero ui` printed\n", 421)
+        cookie = f"llmzero-{urlsplit(f'//{host}').port or 80}"  # browsers do not tell ports apart
+        given = request.query_params.get("token")
+        if given is not None and request.method == "GET":
+            if not _same(given, self._token):
+                return PlainTextResponse("wrong token\n", 401)
+            rest = [pair for pair in parse_qsl(request.url.query) if pair[0] != "token"]
+            to = RedirectResponse(request.url.path + (f"?{urlencode(rest)}" if rest else ""), 303)
+            to.set_cookie(cookie, self._session, httponly=True, samesite="strict")
+            return to
+        if not _same(request.cookies.get(cookie, ""), self._session):
+            return PlainTextResponse("open the address with the token that `llmzero ui` printed\n", 401)
+        if request.method not in ("GET", "HEAD"):
+            origin = urlsplit(request.headers.get("origin", ""))
+            if request.headers.get("x-llmzero") != "1" or origin.netloc != host:
+                return PlainTextResponse("only the page itself may send requests\n", 403)
+        return None
+
+
+def _hostname(host: str) -> str:
+    try:
+        parts = urlsplit(f"//{host}")
+        return (parts.hostname or "").lower() if parts.port != 0 else ""
+    except ValueError:  # no address at all
+        return ""
+
+
+def _same(one: str, other: str) -> bool:
+    return secrets.compare_digest(one.encode(), other.encode())
+
+
+class Searches:
+    """The searches of a storage, or one alone; each is followed from its first look on."""
+
+    def __init__(self, storage: Path, only: str | None, *, steering: bool) -> None:
+        self.storage, self.only, self.steering = storage, only, steering
+        self._known: dict[str, Followed] = {}
+
+    def names(self) -> list[str]:
+        """Their names."""
+        return [self.only] if self.only else [path.name for path in searches_in(self.storage)]
+
+    def followed(self, name: str) -> Followed:
+        """One of them.
+
+        Raises:
+            HTTPException: there is none of that name.
+        """
+        if name not in self._known:
+            if name not in self.names():
+                raise HTTPException(404, "no such search")
+            self._known[name] = Followed(self.storage / name, steering=self.steering)
+        return self._known[name]
+
+    def index(self) -> dict[str, Any]:
+        """Data of the page that lists them."""
+        rows = [summary(self.storage / name, self.followed(name).follower) for name in self.names()]
+        return {"storage": str(self.storage), "searches": rows}
+
+
+def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIApp:
+    """The ASGI application. `hosts` are the names under which it may be addressed."""
+
+    async def index(_: Request) -> Response:
+        if searches.only:
+            return RedirectResponse(f"/s/{searches.only}/", 303)
+        found = await asyncio.to_thread(searches.index)
+        return HTMLResponse(served_page(found, "llmzero", base=""))
+
+    async def page(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = await asyncio.to_thread(searches.followed(name).view)
+        return HTMLResponse(served_page(found, name, base=f"/s/{name}"))
+
+    async def view(request: Request) -> Response:
+        found = await asyncio.to_thread(searches.followed(request.path_params["name"]).view)
+        return Response(data_text(found), media_type="application/json")
+
+    async def events(request: Request) -> Response:
+        name = request.path_params.get("name")
+        look = searches.index if name is None else searches.followed(name).view
+        return EventSourceResponse(_changes(look), ping=15)
+
+    async def steer(request: Request) -> Response:
+        if not searches.steering:
+            raise HTTPException(403, "read-only; start `llmzero ui` with --allow-steering to send requests")
+        followed = searches.followed(request.path_params["name"])
+        body = await request.body()
+        try:
+            asked = json.loads(body) if len(body) <= _MAX_BODY else None
+            if not isinstance(asked, dict):
+                raise ConfigError("a request is a JSON object of at most 64 KiB")
+            return PlainTextResponse(await asyncio.to_thread(_steer, followed, asked))
+        except (LlmzeroError, ValueError) as error:
+            return PlainTextResponse(str(error), 409)
+
+    def part(name: str, media_type: str) -> Route:
+        return Route(f"/{name}", lambda _: Response(asset(name), media_type=media_type))
+
+    routes = [
+        Route("/", index),
+        Route("/events", events),
+        part("page.css", "text/css"),
+        part("page.js", "text/javascript"),
+        Route("/s/{name}/", page),
+        Route("/s/{name}/view.json", view),
+        Route("/s/{name}/events", events),
+        Route("/s/{name}/requests", steer, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes), token=token, hosts=hosts)
+
+
+async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[str, str]]:
+    """The view whenever it has changed; of nodes and series those that this reader does not have."""
+    seen: object = None
+    sent: dict[tuple[str, str], int] = {}
+    while True:
+        found = await asyncio.to_thread(look)
+        if found is not seen and found != seen:
+            seen = found
+            yield {"event": "view", "data": await asyncio.to_thread(_news, found, sent)}
+        await asyncio.sleep(_LOOK_S)
+
+
+def _news(found: Mapping[str, Any], sent: dict[tuple[str, str], int]) -> str:
+    if "nodes" not in found:
+        return data_text(found)
+
+    def news(kind: str, values: Sequence[tuple[object, Any]]) -> dict[str, Any]:
+        digests = {(kind, str(name)): hash(json.dumps(value)) for name, value in values}
+        new = {name for name, digest in digests.items() if sent.get(name) != digest}
+        sent.update(digests)
+        return {str(name): value for name, value in values if (kind, str(name)) in new}
+
+    nodes = list(news("node", [(node["node"], node) for node in found["nodes"]]).values())
+    series = news("series", list(found["series"].items()))
+    return data_text({**found, "nodes": nodes, "series": series})
+
+
+def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
+    """Send a person's request; the coordinator's answer.
+
+    Raises:
+        ConfigError: it was refused.
+    """
+    kind, reason = asked.get("kind"), str(asked.get("reason") or "")
+    place = followed.storage
+    fields: dict[str, Any] = {}
+    if kind == "hint":
+        fields = {"text": str(asked.get("text") or "")}
+    elif kind == "veto":
+        fields = {"node": asked.get("node")}
+    elif kind == "clone":
+        step, n_steps = (_number(asked, name) for name in ("step", "n_steps"))
+        changes = read_settings(str(asked.get("settings") or "").split())
+        fields = {"node": asked.get("node"), "changes": changes, "step": step, "n_steps": n_steps}
+    elif kind not in ("pause", "stop"):
+        raise ConfigError(f"a request cannot be {kind!r}; must be hint, veto, clone, pause or stop")
+    elif owner(place.paths.root) is None:
+        raise ConfigError(f"nobody is at work on {place.paths.root}: there is nothing to {kind}.")
+    said: list[str] = []
+    send(place, kind, reason, say=said.append, **fields)
+    return "\n".join(said)
+
+
+def _number(asked: Mapping[str, Any], name: str) -> int | None:
+    given = str(asked.get(name) or "").strip()
+    if not given:
+        return None
+    if not given.isdecimal():
+        raise ConfigError(f"{name} is {given!r}; must be a whole number")
+    return int(given)

@@ -1,0 +1,108 @@
+"""What the page's data says while a search runs, and of one that has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import llmzero_ray
+from llmzero_ray.records import events as ev
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.presence import SearchLock
+from llmzero_ray.ui.followed import Followed
+from llmzero_ray.ui.page import data_text
+from llmzero_ray.ui.view import thinned, view
+from tests.report.builder import Phase, SearchBuilder
+from tests.report.conftest import METRICS, Written, scripted
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[tuple[SearchBuilder, SearchLock]]:
+    """A search that somebody is at work on, after its first phase."""
+    made = scripted(tmp_path)
+    made.now = time.time() - 500
+    made.ready().play(phases=1)
+    lock = SearchLock(made.root)
+    lock.acquire(private_head=True)
+    yield made, lock
+    lock.release()
+
+
+def test_the_same_journal_gives_the_same_view(search: SearchBuilder) -> None:
+    assert data_text(view(SearchFacts(search.storage))) == data_text(view(SearchFacts(search.storage)))
+
+
+def test_failures_and_losses_are_told_apart(finished: Written, tmp_path: Path) -> None:
+    failed = view(SearchFacts(finished.search.storage))
+    assert [row[0] for row in failed["tables"]["failures"]["rows"]] == ["3"]
+    assert failed["losses"] == []
+    lost = SearchBuilder(tmp_path).ready()
+    command = next(one for one in lost.waiting.values() if hasattr(one, "spec"))
+    lost.start(command)
+    lost.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="its machine went away"))
+    data = view(SearchFacts(lost.storage))
+    assert "failures" not in data["tables"]
+    assert data["losses"] == ["Slot 0 lost its runner while node 0 trained: its machine went away."]
+    assert data["slots"][0]["lost"]
+
+
+def test_best_so_far_never_falls_and_grows_with_what_was_spent(search: SearchBuilder) -> None:
+    progress = view(SearchFacts(search.storage))["progress"]
+    scores, hours = ([one[name] for one in progress] for name in ("score", "gpu_hours"))
+    assert scores == sorted(scores)
+    assert hours == sorted(hours)
+    assert progress[-1]["steps"] == 20 + 20 + 20 + 7 + 20 + 12
+
+
+def test_a_view_follows_the_journal_the_metrics_and_the_coordinator(
+    growing: tuple[SearchBuilder, SearchLock],
+) -> None:
+    search, lock = growing
+    followed = Followed(search.root, steering=False)
+    first = followed.view()
+    assert (first["stage"], [node["node"] for node in first["nodes"]]) == ("searching", [0, 1])
+    assert first["needs"] == []
+    assert first["left_s"] > 0
+    (ends,) = [one["name"] for one in first["budgets"] if one["ends"]]
+    assert ends == "runs"
+    search.play(phases=1)
+    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
+    search.start(command)
+    search.write_points(command.spec, Phase(val={0: 70}, metrics=METRICS), until=6)
+    second = followed.view()
+    assert second["nodes"][1]["score"] == 0.7
+    assert second["series"]["2"]["critic/score/mean"][0][-1] == command.spec.base_step + 6
+    lock.release()
+    silent = followed.view()
+    assert silent["stage"] == "interrupted"
+    assert "silent" in silent["needs"][0]["text"]
+    assert "llmzero resume" in silent["needs"][0]["text"]
+    assert followed.view() is silent
+
+
+def test_what_a_running_phase_shows_needs_a_person(growing: tuple[SearchBuilder, SearchLock]) -> None:
+    search, _ = growing
+    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
+    search.start(command)
+    bad = {**METRICS, "actor/kl_loss": [float("nan")] * 20}
+    search.write_points(command.spec, Phase(val={0: 60}, metrics=bad), until=6)
+    (need,) = Followed(search.root, steering=False).view()["needs"]
+    assert need["node"] == 1
+    assert "actor/kl_loss in 6 of 6 steps" in need["text"]
+
+
+def test_thinning_keeps_the_extremes_in_their_order() -> None:
+    points = [(step, float(step == 333) - float(step == 77)) for step in range(1000)]
+    kept = thinned(points, 40)
+    assert len(kept) <= 40
+    assert kept == sorted(kept)
+    assert {(333, 1.0), (77, -1.0)} <= set(kept)
+
+
+def test_a_notebook_shows_the_page_in_a_frame(search: SearchBuilder) -> None:
+    shown = llmzero_ray.open(search.root)._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert "<script" not in shown
