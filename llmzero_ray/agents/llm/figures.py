@@ -205,7 +205,7 @@ def _beside(axes: Any, others: Sequence[tuple[_Part, str]]) -> None:
     """Draw the validations of phases that are not on the path, and name their colours."""
     low, high = axes.get_ylim()
     ends = [part.validation()[1][-1] for part, _ in others]
-    places = style.spread(ends, 0.07 * (max([high, *ends]) - min([low, *ends])))
+    places = _apart(ends, 0.07 * (max([high, *ends]) - min([low, *ends])))
     for (part, colour), place in zip(others, places, strict=True):
         steps, values = part.validation()
         axes.plot(steps, values, color=colour, linewidth=1.0, marker="o", markersize=2, zorder=2)
@@ -215,6 +215,17 @@ def _beside(axes: Any, others: Sequence[tuple[_Part, str]]) -> None:
     names = ((style.ORANGE, "siblings orange"), (style.GREEN, "best green"))
     if named := [name for colour, name in names if colour in drawn]:
         axes.set_title(f"validation; {', '.join(named)}", fontweight="normal")
+
+
+def _apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Positions near the wanted ones, in their order, with at least `gap` between neighbours."""
+    placed: dict[int, float] = {}
+    lowest = -math.inf
+    for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
+        placed[i] = max(wanted[i], lowest)
+        lowest = placed[i] + gap
+    above = (sum(placed.values()) - sum(wanted)) / max(1, len(wanted))
+    return [placed[i] - above for i in range(len(wanted))]
 
 
 def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
