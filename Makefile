@@ -50,7 +50,7 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare jobs/examples/smollm2/task.yaml
 
-# Two processes beside each other, because one that starts Ray leaves half of two cores idle. Each ends with a
+# Two processes at a time, because one that starts Ray leaves half of two cores idle. Each ends with a
 # closing line; that of the tests on Ray comes last.
 test: $(INSTALLED)
 	@log=$$(mktemp) failed=0; trap 'rm -f "$$log"' EXIT; \

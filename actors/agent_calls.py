@@ -41,7 +41,7 @@ class AgentCalls:
     def __init__(self, core: CoordinatorCore, post: Post, storage: SearchStorage, agents: Agents) -> None:
         self._core, self._post, self._storage, self._agents = core, post, storage, agents
         self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
-        self._outlines = dict[int, Curves]()
+        self._validations = dict[int, Curves]()
         """Node -> validations of its phase, once the phase has ended."""
 
     async def call(self, command: cmd.Propose | cmd.Analyze) -> None:
@@ -84,17 +84,17 @@ class AgentCalls:
         core = self._core
         curves, missing = dict[int, Curves](), list[int]()
         asks_model = core.config.agents.backend != "expert"
-        outlined = (*REWARDS, KL) if asks_model else ()
+        series = (*REWARDS, KL) if asks_model else ()
 
         def curves_of(node: int) -> Curves:
             if node not in curves:
                 missing.append(node)
             return curves.get(node, Curves())
 
-        def outline_of(node: int) -> Curves:
+        def validations_of(node: int) -> Curves:
             if needs_model(core.search):
                 return curves_of(node)  # its agent may read any metric of any run
-            return self._outlines[node] if node in self._outlines else curves_of(node).outline(outlined)
+            return self._validations[node] if node in self._validations else curves_of(node).selected(series)
 
         answers: tuple[Answer, ...] = ()
         if isinstance(command, cmd.Propose) and asks_model:
@@ -102,10 +102,10 @@ class AgentCalls:
             answers = await asyncio.to_thread(load_answers, self._storage, command.on, task.get("val"))
 
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
-        while (request := build_request(core, command, curves_of, outline_of, answers)) and missing:
+        while (request := build_request(core, command, curves_of, validations_of, answers)) and missing:
             ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)
-            self._outlines |= {node: curves[node].outline(outlined) for node in ended}
+            self._validations |= {node: curves[node].selected(series) for node in ended}
             missing.clear()
         if isinstance(request, ProposalRequest) and asks_model:
             request = await asyncio.to_thread(with_differences, self._storage, request)

@@ -50,7 +50,7 @@ def start_on(
     caller has checked the directory. `checks` are the calls of the agents' model made during the checks.
 
     Raises:
-        ConfigError: the root's recipe cannot be trained.
+        ConfigError: the default recipe cannot be trained.
         StorageError: a key cannot be kept for the actors, or fresh validation items cannot be written.
         TaskError: winners must be confirmed, but the task has no spare rows.
     """

@@ -197,7 +197,7 @@ class Placement:
         while self._asked and (free := await self._threads.run(free_cpus)) < needed:
             if time.monotonic() > deadline:
                 there = await self._threads.run(cluster_machines)
-                what = f"the slots fit, but only {free:g} CPUs are free beside them and VeRL needs {needed}"
+                what = f"the slots fit, but only {free:g} CPUs are free next to them and VeRL needs {needed}"
                 raise CapacityError(f"{what}; {required_and_available(there, config)}")
             await asyncio.sleep(_CPU_LOOK_S)
 

@@ -44,7 +44,7 @@ from .metric_buffer import MetricBuffer, PhaseKey
 
 logger = logging.getLogger(__name__)
 _OF_ENGINE = ("task", "model", "engine", "eval")
-"""Blocks of the configuration that an engine is built from, besides its slot."""
+"""Blocks of the configuration that an engine is built from, in addition to its slot."""
 
 
 class PhaseRunner:

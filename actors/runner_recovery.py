@@ -91,7 +91,7 @@ class RunnerRecovery:
         avoided = None
         if card_fault(str(error)) is not None:
             avoided = await self._pool.avoidable_machine_of(slot)
-            reason += f"; node {avoided} is used no more" if avoided else "; no other machine has room for it"
+            reason += f"; node {avoided} is used no more" if avoided else "; no other machine is free for it"
         await self.lost(slot, node, attempt, reason, avoided=avoided)
 
     async def lost(

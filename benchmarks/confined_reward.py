@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=50, help="batches that are scored")
     parser.add_argument("--steps", type=int, default=6, help="training steps of the warm phase")
     parser.add_argument("--no-steps", action="store_true", help="train nothing")
-    parser.add_argument("--task", help="directory of the prepared task; made anew without it")
+    parser.add_argument("--task", help="directory of the prepared task; made again without it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as root, local_slot("confined") as slot:
         given = {**read_yaml(SHIPPED), "name": "confined", "storage": root}

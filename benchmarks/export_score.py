@@ -3,7 +3,7 @@
     python -m benchmarks.export_score runs/demo --phases 2 --seeds 3 --out build/export_score
 
 Trains the first `--phases` phases of a search's strategy once per seed, by the exported scripts (`python -m
-verl.trainer.main_ppo`, Ray started by VeRL) and by `llmzero_ray.replay`, and prints both means of the
+verl.trainer.main_ppo`, Ray started by VeRL) and by `llmzero_ray.retrain`, and prints both means of the
 validation at the last cut with their standard errors over the seeds and the difference; the same of the mean
 over all validations after a phase's start, which swings less than a single one.
 Seeds differ in the order of the rows, in the fresh adapter and in the rollouts. Each exported run is also
@@ -55,7 +55,7 @@ def main() -> int:
     task = load_task(str(strategy.task["directory"]))
     problems: list[str] = []
     scores: list[float] = []
-    means: dict[str, list[float]] = {"plain VeRL": [], "llmzero replay": []}
+    means: dict[str, list[float]] = {"plain VeRL": [], "llmzero retrain": []}
     for number in range(given.seeds):
         folder = (given.out / f"verl-{number + 1}").absolute()
         if not folder.exists():
@@ -74,19 +74,19 @@ def main() -> int:
         assert before is not None
         scores.append(before)
         means["plain VeRL"].append(statistics.fmean(every))
-        replayed = llmzero_ray.replay(  # the searches of earlier seeds have ended and are read
-            strategy, storage=given.out, name="replay", seeds=number + 1, final={"test": False}
+        again = llmzero_ray.retrain(  # the searches of earlier seeds have ended and are read
+            strategy, storage=given.out, name="again", seeds=number + 1, final={"test": False}
         )
-        means["llmzero replay"].append(mean_validation(given.out / f"replay-{number + 1}", strategy))
-        cuts = {phase.number: phase.scores[-1] for phase in replayed.phases}
-        print(f"llmzero replay, seed {number + 1}, cuts of the phases: {cuts}", flush=True)
-    here = [score for score in replayed.phases[-1].scores if score is not None]
-    compare("at the last cut", {"plain VeRL": scores, "llmzero replay": here})
+        means["llmzero retrain"].append(mean_validation(given.out / f"again-{number + 1}", strategy))
+        cuts = {phase.number: phase.scores[-1] for phase in again.phases}
+        print(f"llmzero retrain, seed {number + 1}, cuts of the phases: {cuts}", flush=True)
+    here = [score for score in again.phases[-1].scores if score is not None]
+    compare("at the last cut", {"plain VeRL": scores, "llmzero retrain": here})
     compare("mean of the validations", means)
     print(f"the search: {strategy.phases[-1].validation_at_cut:.4f}, one run")
-    for problem in (*problems, *replayed.deviations):
+    for problem in (*problems, *again.deviations):
         print(problem)
-    return 1 if problems or replayed.deviations else 0
+    return 1 if problems or again.deviations else 0
 
 
 def compare(what: str, found: Mapping[str, Sequence[float]]) -> None:
@@ -100,7 +100,7 @@ def compare(what: str, found: Mapping[str, Sequence[float]]) -> None:
 
 
 def mean_validation(root: Path, strategy: Strategy) -> float:
-    """Mean validation score of a replayed strategy, over the steps up to each phase's cut."""
+    """Mean validation score of a strategy that is trained again, over the steps up to each phase's cut."""
     search = llmzero_ray.open(root)
     found = [
         row["val_score"]

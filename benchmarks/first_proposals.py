@@ -42,7 +42,7 @@ from typing import Any
 from benchmarks.slot import local_slot
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
-from llmzero_ray.agents.expert.levers import changes_of, live_levers, moved_value
+from llmzero_ray.agents.expert.perturbation import changes_of, live_dimensions, moved_value
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.engines.base import Engine
@@ -83,7 +83,9 @@ def main() -> None:
     """Measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, help="file of the results, one JSON line each")
-    parser.add_argument("--work", type=Path, help="directory of tasks and checkpoints; default: beside --out")
+    parser.add_argument(
+        "--work", type=Path, help="directory of tasks and checkpoints; default: next to --out"
+    )
     parser.add_argument("--tasks", nargs="+", default=["chain_sum", "register"], help="task families")
     parser.add_argument("--checkpoints", nargs="+", type=int, default=[1, 2, 3, 5], help="phases behind each")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
@@ -410,19 +412,19 @@ def old_changes(bench: Bench, asked: ProposalRequest) -> Hyperparameters:
 
 
 def perturbed(bench: Bench, seed: str) -> Hyperparameters:
-    """The recipe with one to three levers moved by half to two first steps, up or down."""
+    """The recipe with one to three hyper-parameters moved by half to two step sizes, up or down."""
     rng = random.Random(seed)
     base = ProposalBase(
         hyperparameters=bench.root, default=bench.root, limits=limits(bench.config, bench.task.n_train)
     )
     while True:
-        levers = rng.sample(live_levers(bench.root), rng.randint(1, 3))
+        dimensions = rng.sample(live_dimensions(bench.root), rng.randint(1, 3))
         wanted = {
-            lever.key: (
-                moved_value(base, lever, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * lever.step),
+            dimension.key: (
+                moved_value(base, dimension, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * dimension.step),
                 "by chance",
             )
-            for lever in levers
+            for dimension in dimensions
         }
         made = changes_of(base, wanted)
         if made is not None:

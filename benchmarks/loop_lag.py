@@ -5,7 +5,7 @@
 A loop that should tick every 2 ms asks the proposer about a large request as the coordinator does (in a
 thread), against a server on this machine that answers after a second; prints the longest gap beyond the tick
 without and with calls, as one JSON line. Pictures are drawn elsewhere, as in a search. Run nothing else
-beside it.
+next to it.
 """
 
 from __future__ import annotations

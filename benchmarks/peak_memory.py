@@ -3,7 +3,7 @@
     python -m benchmarks.peak_memory make demo
 
 Prints one JSON line when the command has ended, and exits as it did. Everything on the machine is counted,
-shared memory included: run nothing else beside it.
+shared memory included: run nothing else at the same time.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ A search of the scripted engine on two slots is struck by kill -9 again and agai
     machine       the same for the raylet under a slot that trains
     steps         repeated per loss, against the steps between two full checkpoints
 
-Prints median and worst of each beside the target, then one JSON line. Times are those of the events, which
-are written before anything acts on them. Run nothing else beside it.
+Prints median and worst of each next to the target, then one JSON line. Times are those of the events, which
+are written before anything acts on them. Run nothing else at the same time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.reward_rate [--rows N]
 
-Prints a table of rates (rows per second of processor time, beside the target) and one of the slowest hostile
+Prints a table of rates (rows per second of processor time, next to the target) and one of the slowest hostile
 row of each reward (seconds of processor time). Math is measured by the clock, as another process does its
 work. Rewards whose library is not installed are named and left out. Chemistry rows repeat eight molecules
 with tails of up to four carbons.

@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--steps", type=int, default=6, help="training steps of a phase")
     parser.add_argument("--warm", type=int, default=1, help="warm phases of each side")
-    parser.add_argument("--task", help="directory of the prepared task; made anew without it")
+    parser.add_argument("--task", help="directory of the prepared task; made again without it")
     parser.add_argument("--config", type=Path, default=SHIPPED, help="configuration that is measured")
     parser.add_argument(
         "--before", nargs="+", default=["engine.rollout_calls=per_request"], metavar="KEY=VALUE"

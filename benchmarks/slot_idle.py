@@ -4,7 +4,7 @@
 
 One slot trains phases of the scripted engine of about 15 s each, twice: with the expert, and with a proposer
 that takes `--delay` seconds. Idle is the time from the end of a phase to the start of the next one, both as
-the journal has them. Prints median and worst of each, then one JSON line. Run nothing else beside it.
+the journal has them. Prints median and worst of each, then one JSON line. Run nothing else at the same time.
 """
 
 from __future__ import annotations

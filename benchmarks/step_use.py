@@ -43,7 +43,7 @@ class StepUse:
     in_strategy: int
     """Steps of the best strategy."""
     scratch: int
-    """Phases, beside the root, that started from the base model."""
+    """Phases, except the root, that started from the base model."""
     scratch_steps: int
     scratch_won: int
     """Those that the strategy passes through."""

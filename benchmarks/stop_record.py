@@ -39,7 +39,7 @@ from llmzero_ray.records import MetricPoint, PhaseResult, ResumeFrom, metrics
 from llmzero_ray.stopping.rules import WATCHED
 from llmzero_ray.tasks.families.expressions import partial_results, worked_answer
 from llmzero_ray.tasks.families.register import Register
-from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
+from llmzero_ray.tasks.prepare import FamilySpec, write_task
 from llmzero_ray.utils.text import number
 
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
@@ -128,8 +128,8 @@ def main() -> None:
     options = parser.parse_args()
     plan, work = SEARCHES[options.name], Path(options.work).absolute() / options.name
     sizes = {"train": 4096, "val": N_VAL, "test": plan.n_test}
-    recipe = FamilyRecipe(family=plan.family, sizes=sizes, seed=plan.task_seed, make_model=True)
-    create_once(work / "task", lambda part: write_task(part, recipe, no_progress), no_progress)
+    spec = FamilySpec(family=plan.family, sizes=sizes, seed=plan.task_seed, make_model=True)
+    create_once(work / "task", lambda part: write_task(part, spec, no_progress), no_progress)
     task = load_task(work / "task")
     given = {**read_yaml(SHIPPED), "name": options.name, "storage": str(work)}
     config = parse_config({**given, "task": {"dir": str(work / "task")}})

@@ -11,7 +11,7 @@ per round: points published and ingested per second, polls per second, points pe
 latency, and the cores that stopper, runners, stand-in and Ray itself kept busy, beside those that other work
 or the host took: figures count only where these two are about 0.
 
-64 runners take half a minute to start and about 5 GiB. Run nothing else beside it.
+64 runners take half a minute to start and about 5 GiB. Run nothing else at the same time.
 """
 
 from __future__ import annotations

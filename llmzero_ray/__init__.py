@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from llmzero_ray.version import __version__
 
 if TYPE_CHECKING:
-    from llmzero_ray.api import RunningSearch, Search, open, prepare, replay, run  # noqa: A004
+    from llmzero_ray.api import RunningSearch, Search, open, prepare, retrain, run  # noqa: A004
     from llmzero_ray.coordinator.follow import RunStatus
 
-__all__ = ["RunStatus", "RunningSearch", "Search", "__version__", "open", "prepare", "replay", "run"]
+__all__ = ["RunStatus", "RunningSearch", "Search", "__version__", "open", "prepare", "retrain", "run"]
 
 
 def __getattr__(name: str) -> Any:

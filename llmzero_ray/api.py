@@ -42,11 +42,11 @@ from llmzero_ray.report.tables import (
 from llmzero_ray.storage.locate import find
 from llmzero_ray.storage.presence import request
 from llmzero_ray.strategy.retrain import (
-    ReplayComparison,
+    RetrainComparison,
     compare,
     find_strategy,
-    plan_replay,
-    replay_task,
+    plan_retraining,
+    task_of_strategy,
     write_comparison,
 )
 from llmzero_ray.utils.plugins import extension
@@ -220,7 +220,7 @@ def _resolved(
     return resolve_config(data, source=source), list(settings)
 
 
-def replay(
+def retrain(
     strategy: str | os.PathLike[str] | Strategy,
     /,
     *,
@@ -232,7 +232,7 @@ def replay(
     storage: str | os.PathLike[str] = "runs",
     progress: Say = _log,
     **settings: Any,
-) -> ReplayComparison:
+) -> RetrainComparison:
     """Train a found strategy again, phase by phase, once for each of `seeds` seeds; returns at the end.
 
     `strategy` is a strategy.yaml, a search's directory or name, or a `Strategy`. With another `task` (the
@@ -248,10 +248,10 @@ def replay(
     """
     place = os.fspath(storage)
     known = strategy if isinstance(strategy, Strategy) else find_strategy(os.fspath(strategy), place)
-    plan = plan_replay(
+    plan = plan_retraining(
         known,
-        replay_task(known, None if task is None else os.fspath(task)),
-        name=name or f"{known.search.name}-replay",
+        task_of_strategy(known, None if task is None else os.fspath(task)),
+        name=name or f"{known.search.name}-retrained",
         storage=place,
         model=model,
         seeds=seeds,

@@ -69,7 +69,7 @@ install_locked() { # install_locked LOCK [OPTION]...: exactly these files, with 
 echo "install: $(grep -c '==' "$here/local.lock") packages of local.lock"
 sed -n '/^setuptools==/,/[^\\]$/p' "$here/local.lock" >"$scratch/build.lock"
 install_locked "$scratch/build.lock"
-# DeepSpeed apart: beside torch 2.13 its set-up asks for compilers and fails; where torch cannot be seen it
+# DeepSpeed apart: next to torch 2.13 its set-up asks for compilers and fails; where torch cannot be seen it
 # installs as plain Python.
 sed '/^deepspeed==/,/[^\\]$/d' "$here/local.lock" >"$scratch/most.lock"
 sed -n '/^deepspeed==/,/[^\\]$/p' "$here/local.lock" >"$scratch/apart.lock"

@@ -121,5 +121,5 @@ class IndependentRuns:
     def resume_chain(self, node_id: int) -> tuple[int, ...]:
         return (self.node(node_id).id,)
 
-    def recipe(self, node_id: int) -> tuple[Cut, ...]:
+    def cuts(self, node_id: int) -> tuple[Cut, ...]:
         return (Cut(node_id, self.node(node_id).best_step),)

@@ -92,7 +92,7 @@ def test_no_default_of_ray_decides_what_is_installed(cluster: Config) -> None:
     assert all(kind["node_config"]["ImageId"] for kind in cluster["available_node_types"].values())
 
 
-def test_nodes_and_recipes_mean_the_same_shared_directory(either: Config) -> None:
+def test_nodes_and_presets_mean_the_same_shared_directory(either: Config) -> None:
     mounted = dict(
         each.split(":") for each in re.findall(r"-v (\S+)", " ".join(either["docker"]["run_options"]))
     )
@@ -101,9 +101,9 @@ def test_nodes_and_recipes_mean_the_same_shared_directory(either: Config) -> Non
     assert [line.split()[-1] for line in mounts] == [shared]
     folder = ROOT / "jobs" / "configs"
     own_machine = ("local", "one_gpu", "smollm2")
-    recipes = [path for path in folder.rglob("*.yaml") if not path.name.startswith(own_machine)]
+    presets = [path for path in folder.rglob("*.yaml") if not path.name.startswith(own_machine)]
     keys = r"^(?:storage|\s+dir|\s+path|task|model|output): (/\S+)"
-    used = [path for recipe in recipes for path in re.findall(keys, recipe.read_text(), re.M)]
+    used = [path for preset in presets for path in re.findall(keys, preset.read_text(), re.M)]
     assert len(used) >= 3 * 6
     assert all(path.startswith(f"{shared}/") for path in used), used
 

@@ -21,8 +21,8 @@ import yaml
 
 import llmzero_ray
 from benchmarks.suite import scores as suite_scores
+from benchmarks.suite.headroom import headrooms
 from benchmarks.suite.plan import LAST_METHODS, LAST_SEEDS
-from benchmarks.suite.room import rooms
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import _command
@@ -59,8 +59,11 @@ def test_the_figures_of_the_readme_are_those_of_the_demo_and_of_the_measurements
     for figure in ("0.8223", "0.8193", "5.9 min", "7.6 min"):
         assert figure in README and figure in measured
     assert "python -m benchmarks.compare runs/demo runs/demo-2 runs/demo-3" in measured
-    room = json.loads((ROOT / "benchmarks" / "suite" / "room.json").read_text())
-    assert f"{room['sum_alpha']['best']:.3f}" in README and f"{room['sum_alpha']['best']:.3f}" in measured
+    headroom = json.loads((ROOT / "benchmarks" / "suite" / "headroom.json").read_text())
+    assert (
+        f"{headroom['sum_alpha']['best']:.3f}" in README
+        and f"{headroom['sum_alpha']['best']:.3f}" in measured
+    )
 
 
 def test_the_scores_of_the_suite_on_the_pages_are_those_that_are_kept() -> None:
@@ -68,7 +71,7 @@ def test_the_scores_of_the_suite_on_the_pages_are_those_that_are_kept() -> None:
     rows = suite_scores.current(suite_scores.read())
     last = [row for row in rows if row["method"] in LAST_METHODS and row["seed"] in LAST_SEEDS]
     kept = re.findall(r"^\| (\w+) \| (.* \(10\)) \|$", suite_scores.table(last), re.MULTILINE)
-    assert {task for task, _ in kept} == set(rooms())
+    assert {task for task, _ in kept} == set(headrooms())
     suite = (ROOT / "docs" / "suite.md").read_text()
     for task, cells in kept:
         shown = cells.replace(" (10)", "")

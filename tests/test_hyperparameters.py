@@ -336,7 +336,7 @@ def test_auto_micro_batches_resolve_to_the_largest_divisor_below_the_limit() -> 
             "batch_size=96, mini_batch_size=64.*multiple of the mini batch",
         ),
         ({"mini_batch_size": 256}, "multiple of the mini batch"),
-        ({"resp": 9000}, "together 10024 tokens.*room for 9216"),
+        ({"resp": 9000}, "together 10024 tokens.*context length is 9216"),
         ({"batch": 8192}, "5000 training items"),
     ],
 )

@@ -126,13 +126,13 @@ def test_table_3_trains_the_papers_schedules_on_the_tasks_that_they_were_not_fou
     found = compared(ROOT / "jobs/configs/compare/table3.yaml")
     assert {run.task for run in found} == {"papersearchqa", "wildsci", "chemcot"}
     transfer = found[ComparedRun("wildsci", "ssmr_transfer", 1)].search
-    assert (transfer.method, transfer.schedule) == ("replay", read_schedule("ssmr"))
+    assert (transfer.method, transfer.schedule) == ("schedule", read_schedule("ssmr"))
     methods = {run.method: config.search.method for run, config in found.items()}
     assert methods == {
         "llmzero": "llmzero",
         "practitioner": "default",
         "random": "random",
-        "ssmr_transfer": "replay",
+        "ssmr_transfer": "schedule",
         "guidebook": "guidebook",
     }
 

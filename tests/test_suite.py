@@ -1,4 +1,5 @@
-"""The suite: problems with right answers, a hash that freezes a task, and a room measurement that goes on."""
+"""The suite: problems with right answers, a hash that freezes a task, and a headroom measurement that goes
+on."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.suite import room, scores, tasks
+from benchmarks.suite import headroom, scores, tasks
 from benchmarks.suite.families.long_sums import LongSums
 from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.noisy_reward import compute_score
@@ -37,7 +38,7 @@ from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.methods.values import scheduled
 from llmzero_ray.prepared.confirmation import check_spare_rows, write_confirmation
 from llmzero_ray.prepared.task import load_task
-from llmzero_ray.tasks.prepare import FamilyRecipe
+from llmzero_ray.tasks.prepare import FamilySpec
 from llmzero_ray.tasks.rewards import marked_answer
 from tests.blackbox import inputs
 from tests.marks import needs_sandbox
@@ -98,7 +99,7 @@ def test_every_task_is_a_search_with_the_same_default_and_a_hash_of_its_own() ->
 
 
 def test_a_changed_family_gets_its_own_directory_and_leaves_the_other_tasks_alone() -> None:
-    """Neither its old rows and model are used again, nor are the rooms of others measured again."""
+    """Neither its old rows and model are used again, nor is the headroom of others measured again."""
     late = task_named("register_late")
     fewer = dataclasses.replace(late, family=dataclasses.replace(LATE, most=LATE.most - 1))
     here = Path("data")
@@ -118,7 +119,7 @@ def test_a_made_task_has_items_to_confirm_on_its_kept_model_and_a_noisy_one_its_
 ) -> None:
     task = dataclasses.replace(task_named("register_capped"), is_noisy=True)
     sizes = {"train": 64, "val": 32, "test": 32}
-    tasks.write(tmp_path, task, FamilyRecipe(family=task.family, sizes=sizes, seed=1, make_model=True))
+    tasks.write(tmp_path, task, FamilySpec(family=task.family, sizes=sizes, seed=1, make_model=True))
     made = load_task(tmp_path)
     assert made.n_train == 64
     check_spare_rows(made)
@@ -174,7 +175,7 @@ def whole() -> list[dict[str, Any]]:
     """A complete measurement of arms a, b and c, of which b is the best."""
     known: list[dict[str, Any]] = []
     scores = {"default": 0.5, "a": 0.55, "b": 0.6, "c": 0.4}
-    while (wanted := room.next_run(known, scores)) is not None:
+    while (wanted := headroom.next_run(known, scores)) is not None:
         arm, seed = wanted["arm"], wanted["seed"]
         bonus = 0.01 * (seed - 102) + (0.1 if wanted["times"] == 3 else 0.0)
         known.append(measured(arm, seed, wanted["times"], scores[arm] + bonus))
@@ -192,9 +193,9 @@ def test_a_measurement_trains_the_default_then_every_arm_then_the_best_two_and_t
     ]
 
 
-def test_room_is_the_best_static_minus_the_default_over_the_seeds() -> None:
-    found = room.summary(whole())
-    assert (found["best_arm"], found["room"]) == ("b", pytest.approx(0.1))
+def test_headroom_is_the_best_static_minus_the_default_over_the_seeds() -> None:
+    found = headroom.summary(whole())
+    assert (found["best_arm"], found["headroom"]) == ("b", pytest.approx(0.1))
     assert found["noise"] == pytest.approx(0.01)
     assert found["ceiling"] == pytest.approx(0.69)
     assert found["default_at_3"] == pytest.approx(0.59)
@@ -203,34 +204,36 @@ def test_room_is_the_best_static_minus_the_default_over_the_seeds() -> None:
 def test_a_torn_last_line_is_measured_again_and_another_definition_is_refused(tmp_path: Path) -> None:
     path, run = tmp_path / "sum.runs.jsonl", measured("default", 101)
     path.write_text(json.dumps(run) + '\n{"arm": "def')
-    assert room._read(path, digest(TASKS[0])) == [run]
+    assert headroom._read(path, digest(TASKS[0])) == [run]
     assert path.read_text() == json.dumps(run) + "\n"
     with pytest.raises(ConfigError, match="another definition"):
-        room._read(path, "another")
+        headroom._read(path, "another")
 
 
 def test_the_table_is_of_this_definition_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "room.json"
-    room._keep(path, TASKS[0], whole())
-    assert room.rooms(path) == {"sum": pytest.approx(0.1)}
-    assert "| sum | saturates fast; negative control | 0.500 | 0.010 | 0.600 (b) | +0.100" in room.table(
+    path = tmp_path / "headroom.json"
+    headroom._keep(path, TASKS[0], whole())
+    assert headroom.headrooms(path) == {"sum": pytest.approx(0.1)}
+    assert "| sum | saturates fast; negative control | 0.500 | 0.010 | 0.600 (b) | +0.100" in headroom.table(
         json.loads(path.read_text())
     )
     other = dataclasses.replace(TASKS[0], set={"model.lora_alpha": 4})
     monkeypatch.setattr(tasks, "TASKS", (other, *TASKS[1:]))
-    assert room.rooms(path) == {}
+    assert headroom.headrooms(path) == {}
 
 
-def test_a_plan_refuses_tasks_without_room_and_the_seeds_of_room() -> None:
-    rooms = {"sum": 0.0, "sum_long": 0.1}
-    found = plan("dev", ["default", "expert"], ["sum", "sum_long"], [1, 2], rooms, Path("data"))
-    assert [task["room"] for task in found["tasks"]] == [0.0, 0.1]
-    eight = plan("dev", ["default", "best_of_8"], ["sum"], [1], rooms, Path("data"))
+def test_a_plan_refuses_tasks_without_headroom_and_the_seeds_of_headroom() -> None:
+    headroom = {"sum": 0.0, "sum_long": 0.1}
+    found = plan("dev", ["default", "expert"], ["sum", "sum_long"], [1, 2], headroom, Path("data"))
+    assert [task["headroom"] for task in found["tasks"]] == [0.0, 0.1]
+    eight = plan("dev", ["default", "best_of_8"], ["sum"], [1], headroom, Path("data"))
     assert [method["times"] for method in eight["methods"]] == [1, 8]
-    with pytest.raises(ConfigError, match=r"codes: no measured room\. .* benchmarks\.suite\.room codes"):
-        plan("dev", ["default"], ["sum", "codes"], [1], rooms, Path("data"))
+    with pytest.raises(
+        ConfigError, match=r"codes: no measured headroom\. .* benchmarks\.suite\.headroom codes"
+    ):
+        plan("dev", ["default"], ["sum", "codes"], [1], headroom, Path("data"))
     with pytest.raises(ConfigError, match=r"seeds \[101\]"):
-        plan("dev", ["default"], ["sum"], [1, 101], rooms, Path("data"))
+        plan("dev", ["default"], ["sum"], [1, 101], headroom, Path("data"))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +262,7 @@ def test_the_last_seeds_are_planned_on_request_alone_and_bad_input_is_one_messag
 def test_the_plan_of_the_last_table_has_its_methods_and_seeds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a task that room was measured of."""
+    """Of a task that headroom was measured of."""
     monkeypatch.setattr(
         "sys.argv", ["plan", "last", "--last", "--tasks", "sum_long", "--data", str(tmp_path)]
     )
@@ -384,19 +387,19 @@ def test_the_demo_prints_the_committed_score_of_random_search() -> None:
     assert "benchmarks.suite.scores --of random sum_alpha" in (ROOT / "Makefile").read_text()
 
 
-def test_the_table_of_rooms_is_printed_without_measuring(
+def test_the_table_of_headroom_is_printed_without_measuring(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def measure(*_: Any) -> None:
         raise AssertionError("nothing is to be trained")
 
-    monkeypatch.setattr(room, "measure", measure)
-    known = json.loads(room.ROOM.read_text(encoding="utf-8"))
+    monkeypatch.setattr(headroom, "measure", measure)
+    known = json.loads(headroom.TABLE.read_text(encoding="utf-8"))
     named, line = next(iter(known.items()))
-    file = tmp_path / "room.json"
+    file = tmp_path / "headroom.json"
     file.write_text(json.dumps({named: line, "sum_slow": {**line, "digest": "of another definition"}}))
-    monkeypatch.setattr("sys.argv", ["room", "--table", "--out", str(file)])
-    room.main()
+    monkeypatch.setattr("sys.argv", ["headroom", "--table", "--out", str(file)])
+    headroom.main()
     printed = capsys.readouterr().out
-    assert f"| {named} |" in printed and f"{line['room']:+.3f}" in printed
+    assert f"| {named} |" in printed and f"{line['headroom']:+.3f}" in printed
     assert "sum_slow" not in printed

@@ -1,9 +1,9 @@
 """Make the tiny model of a suite's task, once: python -m benchmarks.suite.freeze TASK ...
 
 A processor adds floating-point numbers in an order of its own. The same warm start therefore ends in another
-model on another processor: base models of one pair differed by .11 between two of them, and the room with it.
-So each model is kept in models/FAMILY, and is part of the hash that freezes a task. `made.json` beside the
-weights says what training found. A model that is there is not made again: remove it after a change of its
+model on another processor: base models of one pair differed by .11 between two of them, and the headroom with
+it. So each model is kept in models/FAMILY, and is part of the hash that freezes a task. `made.json` next to
+the weights says what training found. A model that is there is not made again: remove it after a change of its
 family.
 """
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.suite.tasks import MADE, TASKS, SuiteTask, model_of, recipe, task_named
+from benchmarks.suite.tasks import MADE, TASKS, SuiteTask, model_of, spec_of, task_named
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.prepared.directory import no_progress
 from llmzero_ray.prepared.manifest import read_manifest
@@ -46,7 +46,7 @@ def freeze(task: SuiteTask) -> Path:
         return target
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder)
-        write_task(made, recipe(task), no_progress)
+        write_task(made, spec_of(task), no_progress)
         known = read_manifest(made)
         assert known.model is not None
         found = {

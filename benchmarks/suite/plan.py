@@ -3,9 +3,9 @@
     python -m benchmarks.suite.plan NAME --methods default expert pbt --seeds 1 2 3 > compare.yaml
     python -m benchmarks.suite.plan last --last > compare.yaml     the last table: its methods on its seeds
 
-Rooms come from room.json; a task without one, or whose definition has changed since, is refused, and so are
-the seeds that room was measured with. `best_of_8` is random search with eight whole runs at eight times the
-compute, a line of its own. The tasks are made where they are missing.
+The headroom comes from headroom.json; a task without one, or whose definition has changed since, is refused,
+and so are the seeds that headroom was measured with. `best_of_8` is random search with eight whole runs at
+eight times the compute, a line of its own. The tasks are made where they are missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.suite.room import SEEDS, rooms
+from benchmarks.suite.headroom import SEEDS, headrooms
 from benchmarks.suite.tasks import BASE, TASKS, prepare, settings, task_named
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
@@ -36,12 +36,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "expert": {"search.method": "llmzero"},
     "claude": {"search.method": "llmzero", "agents.backend": "claude"},
     "skills": {"search.method": "skills", "agents.backend": "claude"},
-    "best_of_8": {"search.method": "random", "search.recipes": 8},
+    "best_of_8": {"search.method": "random", "search.n_trials": 8},
     "one_stage": {"search.method": "llmzero", "search.multi_stage": False},
     "no_stop": {"search.method": "llmzero", "stopper.enabled": False},
     "no_scratch": {"search.method": "llmzero", "search.rho_min": 0},
     **{
-        f"as_{name}": {"search.method": "replay", "search.schedule": name}
+        f"as_{name}": {"search.method": "schedule", "search.schedule": name}
         for name in ("chemcot", "papersearchqa", "ssmr", "wildsci")
     },
 }
@@ -82,7 +82,7 @@ def main() -> None:
     if (given.last and (given.methods or given.seeds)) or not (methods and seeds):
         parser.error("give either --methods and --seeds, or --last")
     try:
-        found = plan(given.name, methods, given.tasks, seeds, rooms(), given.data)
+        found = plan(given.name, methods, given.tasks, seeds, headrooms(), given.data)
         for name in given.tasks:
             prepare(task_named(name), given.data)
     except LlmzeroError as error:
@@ -105,24 +105,25 @@ def plan(
     """The plan without its base.
 
     Raises:
-        ConfigError: a task is unknown or has no measured room, or a seed is one that room was measured with.
+        ConfigError: a task is unknown or has no measured headroom, or a seed is one that headroom was
+        measured with.
     """
     chosen = [task_named(one) for one in tasks]
     missing = [task.name for task in chosen if task.name not in measured]
     if missing:
         raise ConfigError(
-            f"{', '.join(missing)}: no measured room. Measure it first: python -m benchmarks.suite.room "
+            f"{', '.join(missing)}: no measured headroom. Measure it: python -m benchmarks.suite.headroom "
             f"{' '.join(missing)}"
         )
     used = sorted(set(seeds) & set(SEEDS))
     if used:
-        raise ConfigError(f"seeds {used}: room was measured with them; take others.")
+        raise ConfigError(f"seeds {used}: headroom was measured with them; take others.")
     return {
         "name": name,
         "tasks": [
             {
                 "name": task.name,
-                "room": round(measured[task.name], 4),
+                "headroom": round(measured[task.name], 4),
                 "set": {**settings(task, data), **CHECKED},
             }
             for task in chosen

@@ -1,7 +1,7 @@
 """The tasks of the suite: what each is for, how it is made, its search.yaml, and a hash that freezes it all.
 
-They are chosen by kind, and kept by measured room (room.py), never by which method does well on them. The
-pair `sum` is the negative control: its default recipe is expected to be the best static one.
+They are chosen by kind, and kept by measured headroom (headroom.py), never by which method does well on them.
+The pair `sum` is the negative control: its default recipe is expected to be the best static one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from llmzero_ray.prepared.splits import CONFIRM, fresh_problems
 from llmzero_ray.prepared.task import PreparedTask, load_task
 from llmzero_ray.prepared.verl_rows import to_rows, write_split
 from llmzero_ray.tasks.families.chain_sum import ChainSum
-from llmzero_ray.tasks.prepare import FamilyRecipe, write_task
+from llmzero_ray.tasks.prepare import FamilySpec, write_task
 
 HERE = Path(__file__).parent
 BASE = HERE / "suite.yaml"
 MODELS = HERE / "models"
 MADE = "made.json"
-"""Beside a model's weights, written after them: what its warm start found."""
+"""Next to a model's weights, written after them: what its warm start found."""
 WEIGHTS = "model.safetensors"
 HIDDEN = 128
 """Hidden size of the model that suite.yaml's learning rate is for."""
@@ -156,11 +156,11 @@ def prepare(task: SuiteTask, data: Path) -> PreparedTask:
         TaskError: it cannot be made, another one is there, or the suite has no model for it.
     """
     target = _directory(task, data)
-    create_once(target, lambda directory: write(directory, task, recipe(task)), no_progress)
+    create_once(target, lambda directory: write(directory, task, spec_of(task)), no_progress)
     return load_task(target)
 
 
-def write(directory: Path, task: SuiteTask, wanted: FamilyRecipe) -> None:
+def write(directory: Path, task: SuiteTask, wanted: FamilySpec) -> None:
     """Rows, fresh items to confirm winners on, the kept model, and to a noisy task its reward, as a file of
     its own."""
     write_task(directory, dataclasses.replace(wanted, make_model=False), no_progress)
@@ -187,11 +187,11 @@ def write(directory: Path, task: SuiteTask, wanted: FamilyRecipe) -> None:
     write_manifest(known.model_copy(update=update), directory)
 
 
-def recipe(task: SuiteTask) -> FamilyRecipe:
-    """Recipe of a task's rows and model."""
+def spec_of(task: SuiteTask) -> FamilySpec:
+    """Values that determine a task's rows and model."""
     wanted = parse_config(read_yaml(BASE), source="suite").task
     sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
-    return FamilyRecipe(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
+    return FamilySpec(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
 
 
 def model_of(task: SuiteTask) -> Path:
@@ -213,8 +213,8 @@ def digest(task: SuiteTask) -> str:
 
 
 def _content(task: SuiteTask) -> dict[str, Any]:
-    """What decides the task's rows, reward and model: the recipe, the family's parameters and its code, and
-    the model itself.
+    """What decides the task's rows, reward and model: its own values, the family's parameters and its code,
+    and the model itself.
 
     Raises:
         TaskError: the suite keeps no model of this family.
@@ -226,7 +226,7 @@ def _content(task: SuiteTask) -> dict[str, Any]:
             f"python -m benchmarks.suite.freeze {task.name}"
         )
     found: dict[str, Any] = {
-        "recipe": recipe(task).as_dict(),  # names a shipped family's version
+        "recipe": spec_of(task).as_dict(),  # names a shipped family's version
         "model": hashlib.sha256((kept / WEIGHTS).read_bytes()).hexdigest(),
     }
     if dataclasses.is_dataclass(task.family):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 STOPS: Final = "stops"
 """Fact of a replay: node -> [training steps, reason] of the phases that a verdict ended."""
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
-MODEL_BACKENDS = ("claude", "replay")
+MODEL_BACKENDS = ("claude", "recorded")
 """Backends whose agents are a language model, or its recorded responses."""
 BACKENDS = BUILT_IN["llmzero_ray.agents"]
 PROPOSERS = BUILT_IN["llmzero_ray.proposers"]
@@ -76,7 +76,7 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
     one object that implements all three protocols; that of a proposer returns a `Proposer`.
 
     Raises:
-        ConfigError: the backend cannot be imported, or there is nothing to replay.
+        ConfigError: the backend cannot be imported, or no answer was recorded.
     """
     agents = _backend_agents(config, n_val, services)
     method = load_method(config.search.method)
@@ -106,7 +106,7 @@ def lacks_model(config: SearchConfig) -> bool:
         from llmzero_ray.agents.llm.api_key import is_missing
 
         return is_missing(llm_settings(config.agents))
-    return needs_model(shipped_method(config.search.method)) and config.agents.backend != "replay"
+    return needs_model(shipped_method(config.search.method)) and config.agents.backend != "recorded"
 
 
 def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | None) -> Agents:
@@ -145,11 +145,11 @@ def load_plugins(agents: AgentsConfig, model: ModelConfig | None = None) -> None
 def _strategy_proposer(agents: AgentsConfig, model: ModelConfig | None) -> Proposer:
     from llmzero_ray.agents.strategy import StrategyProposer
 
-    if agents.replay_from is None:
+    if agents.recorded_from is None:
         raise ConfigError(
-            "agents.proposer is 'strategy', which needs agents.replay_from: the strategy.yaml to repeat."
+            "agents.proposer is 'strategy', which needs agents.recorded_from: the strategy.yaml to repeat."
         )
-    return StrategyProposer.of(agents.replay_from, model)
+    return StrategyProposer.of(agents.recorded_from, model)
 
 
 def _own_backend(agents: AgentsConfig) -> Callable[..., Any]:
@@ -174,24 +174,24 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     from llmzero_ray.agents.llm.prompts import Prompts
 
     prompts = Prompts.load(agents.prompts)
-    replayed = agents.backend == "replay"
-    price = FREE if replayed else price_of(agents.model, agents.price, agents.prompts, agents.provider)
+    recorded = agents.backend == "recorded"
+    price = FREE if recorded else price_of(agents.model, agents.price, agents.prompts, agents.provider)
     own: dict[str, dict[str, float]] = {
         agent: price_of(one.model, one.price, agents.prompts, agents.provider).to_json()
         for agent, one in agents.per_agent.items()
-        if one.model is not None and not replayed
+        if one.model is not None and not recorded
     }
-    if agents.fallback_model is not None and not replayed:
+    if agents.fallback_model is not None and not recorded:
         from llmzero_ray.agents.llm.budget import FALLBACK
 
         own[FALLBACK] = fallback_price(agents).to_json()
     facts = {"prompts": dict(prompts.texts), "digest": prompts.digest, "price": price.to_json()}
     frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
     facts |= frozen()
-    if replayed:
-        from llmzero_ray.agents.llm.replay import recorded_stops
+    if recorded:
+        from llmzero_ray.agents.llm.recorded import recorded_stops
 
-        stops = recorded_stops(str(agents.replay_from))
+        stops = recorded_stops(str(agents.recorded_from))
         facts |= {} if stops is None else {STOPS: stops}
     return {**facts, "prices": own} if own else facts
 
@@ -218,10 +218,10 @@ def check_agents(
         from llmzero_ray.agents.llm.prompts import Prompts
 
         Prompts.load(config.agents.prompts).check()
-    if config.agents.backend == "replay":
-        from llmzero_ray.agents.llm.replay import RecordedResponses
+    if config.agents.backend == "recorded":
+        from llmzero_ray.agents.llm.recorded import RecordedResponses
 
-        RecordedResponses(str(config.agents.replay_from))
+        RecordedResponses(str(config.agents.recorded_from))
     elif config.agents.backend == "claude":
         own: tuple[ModelRole, ...] = (SKILL_AGENT,) if needs_model(method) else ()
         _check_models(config, (*AGENT_NAMES, *own), spent, book)
@@ -354,7 +354,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         priors=agents.priors,
         strict_tools=agents.strict_tools,
         on_cap=agents.on_cap,
-        on_outage="rules" if agents.backend == "replay" else agents.on_outage,
+        on_outage="rules" if agents.backend == "recorded" else agents.on_outage,
         space=space_with(agents.allow),
         backend=agents.backend,
     )
@@ -367,10 +367,10 @@ def _settings_of(agents: AgentsConfig) -> Callable[[AgentName], LlmSettings]:
 
 def model_client(agents: AgentsConfig, agent: ModelRole) -> Any:
     """The client of one agent's language model, or of its recorded responses, for `AgentClient`."""
-    if agents.backend == "replay":
-        from llmzero_ray.agents.llm.replay import RecordedResponses
+    if agents.backend == "recorded":
+        from llmzero_ray.agents.llm.recorded import RecordedResponses
 
-        return RecordedResponses(str(agents.replay_from)).client
+        return RecordedResponses(str(agents.recorded_from)).client
     from llmzero_ray.agents.llm.client import FallbackClient, MessagesClient
 
     client = MessagesClient(llm_settings(agents, agent))

@@ -1,4 +1,4 @@
-"""Proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.replay_from`.
+"""Proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.recorded_from`.
 
 Each phase gets the configuration, start and length that the strategy's phase has. Nothing is judged: whether
 the phases were trained so is checked afterwards (strategy/retrain.py), as a proposal that breaks a rule of

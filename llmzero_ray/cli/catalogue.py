@@ -3,7 +3,7 @@
 An extension adds its own through the group `llmzero_ray.commands` of entry points: each names a table like
 `BUILT_IN` in a module that imports nothing else. The examples are the last lines of each command's help and
 of the command reference; a test parses them. Not here: parsing (main.py), what the commands do (the modules
-beside this one).
+next to this one).
 """
 
 from __future__ import annotations
@@ -128,11 +128,11 @@ BUILT_IN = {
         "write the strategy of a search as scripts of plain VeRL",
         "llmzero export demo --verl demo-scripts",
     ),
-    "replay": _command(
-        "replay",
+    "retrain": _command(
+        "retrain",
         "keep",
         "train a found strategy again: other seeds, another task or model",
-        "llmzero replay runs/demo/strategy.yaml --seeds 3",
+        "llmzero retrain runs/demo/strategy.yaml --seeds 3",
         slow=True,
     ),
     "merge": _command(
@@ -164,7 +164,7 @@ BUILT_IN = {
     ),
 }
 """The core's."""
-_ALIASES = {"budget": "set"}
+_ALIASES = {"replay": "retrain", "budget": "set"}
 """Names of an earlier version, which go with 0.3."""
 
 

@@ -189,7 +189,7 @@ def _describe_coordinator(core: CoordinatorCore, event: ev.CoordinatorStarted) -
 
 def _describe_drafted(_: CoordinatorCore, event: ev.TaskDrafted) -> str:
     left = plural(len(event.problems), "thing")
-    what = f"{left} left to decide or to mend" if event.problems else "it works"
+    what = f"{left} left to decide or to fix" if event.problems else "it works"
     return f"the task is drafted: {what}"
 
 

@@ -193,8 +193,8 @@ def _print_directory(directory: Path) -> int:
     console = TerminalConsole(width=None if sys.stdout.isatty() else 140)
     console.print(render_decisions(rows))
     changed = sum(bool(row.differences) for row in rows)
-    verdict = f"{changed} differ from the journal." if changed else "all the same as in the journal."
-    console.print(f"{len(rows)} decisions replayed, {verdict}")
+    agreement = f"{changed} differ from the journal." if changed else "all the same as in the journal."
+    console.print(f"{len(rows)} decisions replayed, {agreement}")
     return 1 if changed else 0
 
 

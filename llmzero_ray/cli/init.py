@@ -51,14 +51,14 @@ def init(
 ) -> int:
     """Write a commented configuration, and say what to do next.
 
-    Settings KEY=VALUE are put into it; the comments of a recipe then give way to those of its blocks.
+    Settings KEY=VALUE are put into it; the comments of a preset then give way to those of its blocks.
 
     With --from, bash runs the script in a sandbox in which no program but text tools is there: what it would
     give to `python -m verl.trainer.main_ppo` is put where a search has it, and what could not be taken is
     listed with the reason, here and at the end of the file.
 
     Raises:
-        ConfigError: no such recipe, no trainer in the script, or the file exists.
+        ConfigError: no such preset, no trainer in the script, or the file exists.
     """
     console = TerminalConsole()
     say = partial(print_line, console)
@@ -66,12 +66,12 @@ def init(
         print(schema_text(), end="")  # noqa: T201
         return 0
     path = Path(out)
-    recipe = None if script is not None and model is None else _recipe(model or _DEFAULT)
+    preset = None if script is not None and model is None else _preset(model or _DEFAULT)
     if out != "-" and path.exists() and not force:
         raise ConfigError(f"{path} exists. Give --force to replace it, or another name with --out.")
     translation = None
-    base = _OWN if recipe is None else read_yaml(recipe)
-    came = Path(script).name if script is not None else f"the recipe {recipe.stem if recipe else _DEFAULT}"
+    base = _OWN if preset is None else read_yaml(preset)
+    came = Path(script).name if script is not None else f"the preset {preset.stem if preset else _DEFAULT}"
     if script is not None:
         translation = config_of(read_script(Path(script)), base)
         change_settings(translation.data, read_settings(settings))
@@ -81,8 +81,8 @@ def init(
         change_settings(base, read_settings(settings))
         text = _translated_text(Translation(data=base), came)
     else:
-        assert recipe is not None
-        text = _shipped_text(recipe, out)
+        assert preset is not None
+        text = _shipped_text(preset, out)
     if out == "-":
         print(text, end="")  # noqa: T201
         return 0
@@ -107,7 +107,7 @@ def schema_text() -> str:
     return json.dumps(schema, indent=1, sort_keys=True) + "\n"
 
 
-def _recipe(name: str) -> Path:
+def _preset(name: str) -> Path:
     known = presets.names()
     plain = name.rpartition("/")[2].lower().replace("-", "_")  # Qwen/Qwen3-4B
     for candidate in (name, plain, f"qwen3_{plain}"):
@@ -116,7 +116,7 @@ def _recipe(name: str) -> Path:
     near = nearest(plain, known)
     hint = f"; did you mean {near!r}?" if near else "."
     raise ConfigError(
-        f"no such recipe: {name!r}{hint} Recipes: {', '.join(known)}; 4b is qwen3_4b. Take the nearest and "
+        f"no such preset: {name!r}{hint} Presets: {', '.join(known)}; 4b is qwen3_4b. Take the nearest and "
         f"set the model: `llmzero init --model 4b model.path={name}`."
     )
 
@@ -126,11 +126,11 @@ def _head(source: str) -> Iterable[str]:
     yield f"# From {source}, by llmzero {version.__version__}."
 
 
-def _shipped_text(recipe: Path, out: str) -> str:
-    text = recipe.read_text(encoding="utf-8")
+def _shipped_text(preset: Path, out: str) -> str:
+    text = preset.read_text(encoding="utf-8")
     if out != "-":
-        text = text.replace(f"jobs/configs/{recipe.name}", out)
-    return "\n".join([*_head(f"the recipe {recipe.stem}"), text])
+        text = text.replace(f"jobs/configs/{preset.name}", out)
+    return "\n".join([*_head(f"the preset {preset.stem}"), text])
 
 
 def _translated_text(made: Translation, source: str) -> str:

@@ -151,10 +151,10 @@ def outcome_lines(follower: Follower) -> list[str]:
     if finished.best is None or finished.best_score is None:
         lines.append("no phase has a validation score, so there is no strategy")
     else:
-        recipe = " -> ".join(_cut_text(core, cut) for cut in core.search.recipe(finished.best))
+        strategy = " -> ".join(_cut_text(core, cut) for cut in core.search.cuts(finished.best))
         scores = f"validation {finished.best_score:.4f}{_confirmed(core)}"
-        lines.append(f"best: node {finished.best}, {scores}; recipe: {recipe}")
-        doubted = [core.runs[cut.node] for cut in core.search.recipe(finished.best)]
+        lines.append(f"best: node {finished.best}, {scores}; strategy: {strategy}")
+        doubted = [core.runs[cut.node] for cut in core.search.cuts(finished.best)]
         lines += [f"IN DOUBT: node {run.node}: {run.doubts[0]}" for run in doubted if run.doubts]
     lines += final_lines(core)
     if core.problem:

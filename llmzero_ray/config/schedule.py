@@ -59,7 +59,7 @@ class SchedulePhase(StrictModel):
 
 
 class Schedule(StrictModel):
-    """A fixed multi-stage recipe."""
+    """A fixed sequence of phases."""
 
     source: str = ""
     """Origin of the schedule."""

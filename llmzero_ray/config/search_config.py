@@ -75,7 +75,12 @@ REMOVED = {
     "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
 }
 """Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "agents.backend: replay": "agents.backend: recorded",
+    "agents.replay_from": "agents.recorded_from",
+    "search.method: replay": "search.method: schedule",
+    "search.recipes": "search.n_trials",
+}
 """Setting, or `setting: value`, of version 0.1 -> its name now. Version 0.2 takes both."""
 
 
@@ -166,7 +171,7 @@ class BudgetConfig(StrictModel):
     compute: float | None = setting(None, "seconds at `token_cost`", gt=0)
     """Tokens sampled and trained on in all phases together, failed and stopped ones and validations included,
     each at its `token_cost`: the same for every search method, whatever its recipes cost per step. Methods
-    that plan their runs count `runs` usual phases of equal compute in it. Null: no limit."""
+    that plan their runs count `runs` standard phases of equal compute in it. Null: no limit."""
     token_cost: TokenCostConfig = TokenCostConfig()
     target: float | None = setting(None, "validation score")
     """The search ends when a node reaches this validation score; null: never."""
@@ -303,11 +308,11 @@ class AgentsConfig(StrictModel):
     """Who proposes, analyses errors and judges running phases."""
 
     backend: str = setting("expert", pattern=PLUGIN)
-    """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `replay`: the
-    recorded answers of `replay_from`. Or your own: `package.module:factory` of (config, n_val), or the name
-    of an entry point in the group llmzero_ray.agents."""
+    """`expert`: documented rules, offline. `claude`: a language model behind the Messages API. `recorded`:
+    the answers that the search `recorded_from` recorded. Or your own: `package.module:factory` of (config,
+    n_val), or the name of an entry point in the group llmzero_ray.agents."""
     proposer: str = setting("backend", pattern=PLUGIN)
-    """`backend`: the agent of `backend`. `strategy`: the phases of a found strategy, as `llmzero replay`
+    """`backend`: the agent of `backend`. `strategy`: the phases of a found strategy, as `llmzero retrain`
     repeats it. Or your own: `package.module:factory` of (config, n_val) that gives a `Proposer`
     (llmzero_ray/records/agents.py), or the name of an entry point in the group llmzero_ray.proposers."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
@@ -340,7 +345,7 @@ class AgentsConfig(StrictModel):
     """Source of the experience in the prompts: `paper` for our notes with the conclusions of the LLMZero
     paper, `appendix_f` for the notes that the paper gives its own agents."""
     allow: dict[str, AllowedKey] = Field(default_factory=dict)
-    """Keys that proposals may set besides the known hyper-parameters, each with its bounds, such as
+    """Keys that proposals may set in addition to the known hyper-parameters, each with its bounds, such as
     `data.truncation: {kind: choice, choices: [error, left]}`; also of an engine or algorithm of your own."""
     strict_tools: bool = True
     """Ask the server to enforce the schema of an answer while it generates."""
@@ -366,8 +371,8 @@ class AgentsConfig(StrictModel):
     """Share of the compute or the hours that are left. A proposal that would take more, and more than a phase
     of `phase.n_steps` with unchanged settings, goes back once with its price. Handed in again, it is
     accepted. 1: nothing goes back for its price."""
-    replay_from: LocalPath | None = None
-    """Directory of the search whose recorded answers `replay` gives; for the proposer `strategy` the
+    recorded_from: LocalPath | None = None
+    """Directory of the search whose answers `recorded` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
 
     def deadline_of(self, agent: str | None) -> float:
@@ -387,10 +392,10 @@ class AgentsConfig(StrictModel):
                 "agents.key_file is the key of a server of your own, which agents.base_url must name; the "
                 "key of the public one is given by ANTHROPIC_API_KEY or ANTHROPIC_API_KEY_FILE."
             )
-        if self.backend == "replay" and self.replay_from is None:
+        if self.backend == "recorded" and self.recorded_from is None:
             raise ValueError(
-                "agents.backend is 'replay', which needs agents.replay_from: the directory of a search that "
-                "was run with `claude`."
+                "agents.backend is 'recorded', which needs agents.recorded_from: the directory of a search "
+                "that was run with `claude`."
             )
         return self
 
@@ -422,10 +427,10 @@ class EngineConfig(StrictModel):
     """Longest prompt. Rows with a longer one are left out on GPUs, of validation and test too; on the CPU
     such a row fails its phase."""
     max_response_length: int = setting(1024, "tokens", ge=1)
-    """Longest response that any phase of the search may ask for: the server starts with room for it."""
+    """Longest response that any phase of the search may ask for: the server reserves that context."""
     max_num_seqs: Annotated[int, Field(ge=1)] | Literal["auto"] = setting("auto", "sequences")
     """Sequences that the server generates at once. `auto`: 128 on the CPU; on GPUs one server's part of a
-    step or of a validation by the root's recipe, at most 256. It is chosen once, when the search begins."""
+    step or of a validation by the default recipe, at most 256. It is chosen once, when the search begins."""
     kv_cache_bytes: int = setting(64 * 2**20, "bytes", ge=2**20)
     """The server's cache on the CPU; on GPUs `gpu_memory_utilization` counts."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=0.95)] | Literal["auto"] = setting(
@@ -539,7 +544,7 @@ class FinalConfig(StrictModel):
     every node's best step as well, for tables; no agent sees the scores. If false, nothing is scored. May be
     changed once the search has ended: missing scores are then measured."""
     default_recipe: bool | Literal["compute", "whole"] = "compute"
-    """Also train the root's recipe in one phase, and score it, to show the search's gain. `compute`: for the
+    """Also train the default recipe in one phase, and score it, to show the search's gain. `compute`: for the
     compute of the best strategy's phases: tokens sampled and trained on, each at the seconds measured in
     those phases, or at `budget.token_cost` if the budget counts compute. `whole`: for the compute of all
     phases of the search; its best step within the strategy's compute, and its best of all, are scored. True:
@@ -566,7 +571,7 @@ class ConfirmConfig(StrictModel):
 
 
 class TrackingConfig(StrictModel):
-    """Experiment trackers that show the search besides its report, through VeRL's `Tracking`."""
+    """Experiment trackers that show the search in addition to its report, through VeRL's `Tracking`."""
 
     backends: tuple[Annotated[str, Field(pattern=PLUGIN)], ...] = ()
     """Trackers: wandb, mlflow, tensorboard, swanlab, trackio, clearml or file (VeRL's own), or one of your
@@ -607,11 +612,11 @@ class SearchSettings(MethodRules):
     """Search method, and the parameters of its rules."""
 
     method: str = setting("llmzero", pattern=PLUGIN)
-    """`llmzero`: the tree search of the paper. For comparison, without agents and with `budget.runs` usual
-    phases of training: `default` the root's recipe in one phase; `unchanged` the same, phase after phase;
-    `random`, `grid`, `tpe`, `cmaes` static recipes (`recipes`); `asha` successive halving; `pbt` population
-    based training; `perturb` random changes from the best adapter; `replay` a `schedule`, `guidebook` that of
-    the paper's Table 13. `skills`: a language model that plans the search itself by skills, one run after
+    """`llmzero`: the tree search of the paper. For comparison, without agents and with `budget.runs` standard
+    phases of training: `default` the default recipe in one phase; `unchanged` the same, phase after phase;
+    `random`, `grid`, `tpe`, `cmaes` static recipes (`n_trials`); `asha` successive halving; `pbt` population
+    based training; `perturb` random changes from the best adapter; `schedule` fixed phases, `guidebook` those
+    of the paper's Table 13. `skills`: a language model that plans the search itself by skills, one run after
     another from any checkpoint. Or your own: `package.module:factory` of (rules, budget) that gives a
     `llmzero_ray.search.SearchMethod`, or the name of an entry point in the group llmzero_ray.methods."""
 
@@ -664,8 +669,8 @@ class SearchConfig(StrictModel):
         if self.eval.max_response_length > self.engine.max_response_length:
             raise ValueError(
                 f"eval.max_response_length is {self.eval.max_response_length} (tokens); must be <= "
-                f"engine.max_response_length, which is {self.engine.max_response_length}: the server has no "
-                "room for more."
+                f"engine.max_response_length, which is {self.engine.max_response_length}: the server cannot "
+                "generate more."
             )
         n_gpus = self.slots.n_gpus
         if n_gpus % self.engine.tensor_model_parallel_size:
@@ -680,9 +685,9 @@ class SearchConfig(StrictModel):
                 f"search.method is default, one phase of budget.runs x phase.n_steps = {whole} steps; "
                 f"phase.max_steps is {self.phase.max_steps} and must be at least that."
             )
-        if self.search.method == "replay" and self.search.schedule is None:
+        if self.search.method == "schedule" and self.search.schedule is None:
             raise ValueError(
-                "search.method is replay, which needs search.schedule: chemcot, papersearchqa, ssmr, "
+                "search.method is schedule, which needs search.schedule: chemcot, papersearchqa, ssmr, "
                 "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
             )
         if self.search.schedule is not None:
@@ -704,7 +709,7 @@ class SearchConfig(StrictModel):
             )
         raise ValueError(
             f"journal is {value!r}; must be the address of an object store ({', '.join(OBJECT_STORES)}), "
-            "such as s3://bucket/prefix, or null for a directory beside the search."
+            "such as s3://bucket/prefix, or null for a directory next to the search."
         )
 
     @property
@@ -765,8 +770,10 @@ def resolve_config(
                 update={
                     "key_file": None if config.agents.key_file is None else _absolute(config.agents.key_file),
                     "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
-                    "replay_from": (
-                        None if config.agents.replay_from is None else _absolute(config.agents.replay_from)
+                    "recorded_from": (
+                        None
+                        if config.agents.recorded_from is None
+                        else _absolute(config.agents.recorded_from)
                     ),
                 }
             ),

@@ -71,7 +71,7 @@ class SearchRules(StrictModel):
 class MethodRules(SearchRules):
     """Further parameters of the other search methods."""
 
-    recipes: int = setting(8, "recipes", ge=1)
+    n_trials: int = setting(8, "trials", ge=1)
     """Runs over which `random`, `grid`, `tpe` and `cmaes` split the budget evenly."""
     population: int = setting(4, "members", ge=2)
     """Members of `pbt`, trained in turn."""
@@ -80,14 +80,14 @@ class MethodRules(SearchRules):
     copied."""
     resample: float = setting(0.25, "probability", ge=0, le=1)
     """`pbt`: probability that a copied hyper-parameter is drawn again instead of multiplied by 0.8 or 1.2."""
-    eta: int = setting(2, "recipes", ge=2)
-    """`asha`: one of this many recipes continues, for this many times its steps."""
+    eta: int = setting(2, "trials", ge=2)
+    """`asha`: one of this many trials continues, for this many times its steps."""
     ranges: Ranges | None = None
     """Hyper-parameter -> its range, for `random`, `tpe`, `cmaes`, `asha` and `pbt`: `relative` (the default),
     `paper`, or a file."""
     grid: Grid | None = None
     """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (the default), `paper`,
-    `paper_ssmr` (16 `recipes`), or a file."""
+    `paper_ssmr` (16 `n_trials`), or a file."""
     schedule: NamedSchedule | None = None
-    """For `replay`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as the
+    """For `schedule`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as the
     strategy.yaml of a search."""

@@ -158,7 +158,7 @@ class Setting(StrictModel):
 
 
 class Strategy(StrictModel):
-    """A recipe: phases one after the other, each starting from a checkpoint of the one before."""
+    """A strategy: phases one after the other, each starting from a checkpoint of the one before."""
 
     format: Literal[1]
     search: Origin
@@ -214,10 +214,10 @@ class Strategy(StrictModel):
 
 
 _HEADER = """\
-# A multi-stage training recipe. Phases train one after the other; each starts from the adapter that the
+# A multi-stage training strategy. Phases train one after the other; each starts from the adapter that the
 # one before had at its cut_step, with a fresh data order, and a fresh optimizer unless carry_optimizer is
-# true in setting.engine. Steps count inside a phase from 0, base_step and total_steps along the whole recipe.
-# Hyper-parameters are VeRL's own keys.
+# true in setting.engine. Steps count inside a phase from 0, base_step and total_steps along the whole
+# strategy. Hyper-parameters are VeRL's own keys.
 """
 
 

@@ -71,7 +71,7 @@ def _while_searching(state: SearchState) -> Iterator[Command]:
             yield from _for_run(state, run)
     best = state.search.best
     if best is not None:
-        cuts = state.search.recipe(best.id)
+        cuts = state.search.cuts(best.id)
         path = tuple((cut.node, cut.step, state.runs[cut.node].base_step) for cut in cuts)
         yield cmd.PushIncumbent(id=f"incumbent-{state.n_ended}", node=best.id, path=path)
     decided = _next_decision(state)

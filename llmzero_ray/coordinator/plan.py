@@ -48,7 +48,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
-    """Inputs of a phase's plan besides the proposal."""
+    """Inputs of a phase's plan except the proposal."""
 
     config: SearchConfig
     n_train: int

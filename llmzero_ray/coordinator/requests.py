@@ -36,10 +36,10 @@ def build_request(
     state: SearchState,
     command: cmd.Propose | cmd.Analyze,
     curves: LoadCurves,
-    outlines: LoadCurves | None = None,
+    validations: LoadCurves | None = None,
     answers: tuple[Answer, ...] = (),
 ) -> ProposalRequest | ErrorRequest:
-    """Request to the proposer or to the error analyzer. `outlines` loads only the validations of a node
+    """Request to the proposer or to the error analyzer. `validations` loads only the validations of a node
     (default: those of `curves`). `answers` are the shown answers of the finished phase."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
@@ -52,7 +52,7 @@ def build_request(
             rejected=command.rejected,
             node=command.node,
             tries=command.tries,
-            budget=budget_of(state, command.node, outlines or curves),
+            budget=budget_of(state, command.node, validations or curves),
             refused=state.runs[command.node].refused,
             memory=_memory_view(state, command.on),
         )
@@ -74,11 +74,11 @@ def build_request(
         ),
         node=command.node,
         tries=command.tries,
-        budget=budget_of(state, command.node, outlines or curves),
+        budget=budget_of(state, command.node, validations or curves),
         refused=state.runs[command.node].refused,
         plan=dict(state.runs[command.node].plan),
         tree=tuple(
-            node_view(state, node, outlines or (lambda number: curves(number).outline()))
+            node_view(state, node, validations or (lambda number: curves(number).selected()))
             for node in sorted(state.search.nodes)
             if node not in (command.node, command.on)
         ),

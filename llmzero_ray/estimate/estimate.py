@@ -1,7 +1,7 @@
 """What a search takes: seconds and time limits, GPU and machine memory, sizes on the disk.
 
 Made from the configuration, the task where it is there, and the card. Not here: the arithmetic of each answer
-(the modules beside this one), numbers for `auto` (server_sizes.py), what a search learns of its memory
+(the modules next to this one), numbers for `auto` (server_sizes.py), what a search learns of its memory
 (learned.py), measured seconds and tables (cli/).
 """
 

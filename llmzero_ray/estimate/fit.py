@@ -1,7 +1,7 @@
 """Whether a phase fits on its GPUs: its tightest stage, what each remedy saves, and which ones make it fit.
 
 The likely sizes decide; a phase is `tight` where only the high ones exceed a limit. A remedy is the set-up
-with one setting changed (remedies.py), estimated anew. `relief` adds up changes: step by step the one that
+with one setting changed (remedies.py), estimated again. `relief` adds up changes: step by step the one that
 helps most, until every stage has headroom at its high estimate. What changes the task itself (a shorter
 response) comes only for a phase that does not fit and for which nothing else helps. Not here: the stages
 (stages.py), what a search has learnt of them (learned.py), tables (cli/).

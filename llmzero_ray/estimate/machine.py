@@ -1,8 +1,8 @@
 """Estimate of a machine's host memory while a slot's model is loaded, and while it trains.
 
-Sources: VeRL 0.9.1 and vLLM 0.24 to 0.27, by reading; what a process takes beside its tensors is a range of
-sizes seen. Ray's object store and files that are being read are left out: the kernel takes their memory back.
-Not here: GPUs (stages.py), what a machine has (cli/doctor/machine_findings.py).
+Sources: VeRL 0.9.1 and vLLM 0.24 to 0.27, by reading; what a process takes in addition to its tensors is a
+range of sizes seen. Ray's object store and files that are being read are left out: the kernel takes their
+memory back. Not here: GPUs (stages.py), what a machine has (cli/doctor/machine_findings.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOADING, TRAINING = "loading", "training"
 
 # CUDA context, NCCL's pinned buffers and imports of one process that trains.
 _TRAINER = Range(2.0, 3.0, 5.0) * GIB
-# A vLLM server with its engine core, and a worker beside it for each further GPU.
+# A vLLM server with its engine core, and a worker next to it for each further GPU.
 _SERVER, _SERVER_WORKER = Range(3.0, 4.5, 7.0) * GIB, Range(2.0, 3.0, 4.0) * GIB
 # An agent-loop or reward worker imports VeRL.
 _HELPER = Range(0.6, 0.9, 1.3) * GIB

@@ -166,7 +166,7 @@ def case_of(
     """
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)
-    # In the worst case the engine is started anew for every phase.
+    # In the worst case the engine is started again for every phase.
     every = course == "high" or validates_every_start(config, on_gpus=on_gpus)
     wall_s, slot_s = _seconds(config, sizes, measured, course, every_start=every)
     hours = wall_s / 3600
@@ -254,7 +254,7 @@ def _seconds(
 def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -> float:
     if measured.proposal_s is not None:
         return measured.proposal_s
-    if config.agents.backend in ("expert", "replay"):
+    if config.agents.backend in ("expert", "recorded"):
         return 0.0
     return _PROPOSAL_S.get(course, config.agents.deadline_of("proposer"))
 

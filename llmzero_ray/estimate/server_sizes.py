@@ -1,6 +1,6 @@
 """Sizes of vLLM's servers that `auto` stands for: sequences at once, and the share of each GPU.
 
-Chosen once, before a search begins, from the root's recipe and the estimate of memory; the search's recorded
+Chosen once, before a search begins, from the default recipe and the estimate of memory; the search's recorded
 configuration holds the numbers. Not here: the estimate itself (estimate.py), its table (cli/gpu_memory.py).
 """
 

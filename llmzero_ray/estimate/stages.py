@@ -307,7 +307,8 @@ def logits(shape: ModelShape, setup: Setup) -> Range:
 
 
 def entropy_of_log_probs(shape: ModelShape, setup: Setup, tokens: Range) -> Range:
-    """Bytes (not per token) beside the logits while the entropy of old log-probs is taken, in float32.
+    """Bytes (not per token) in addition to the logits while the entropy of old log-probs is taken, in
+    float32.
 
     VeRL always takes it there (`_compute_old_log_prob`). Compiled, softmax and sums run in one sweep over the
     vocabulary; should torch fall back, float copies appear. In chunks the copies are as long as a chunk.
@@ -322,7 +323,8 @@ def entropy_of_log_probs(shape: ModelShape, setup: Setup, tokens: Range) -> Rang
 
 
 def entropy_of_update(shape: ModelShape, setup: Setup) -> Range:
-    """Beside the logits of one token when the loss has an entropy bonus: what its backward pass needs."""
+    """In addition to the logits of one token when the loss has an entropy bonus: what its backward pass
+    needs."""
     if setup.entropy_coeff == 0 or setup.fused_kernels:
         return Range.exactly(0)
     return (Range(4, 8, 24) if setup.torch_compile else Range(20, 24, 26)) * shape.vocab

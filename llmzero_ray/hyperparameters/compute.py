@@ -134,7 +134,7 @@ class ComputeClock:
     def take(self, step: int, metrics: Mapping[str, float | None]) -> Next:
         """Count a step that was reported; whether another one follows, and whether that is the last.
 
-        The next step is taken to cost as much as this one, and the last one a validation besides. A step is
+        The next step is taken to cost as much as this one, and the last one a validation as well. A step is
         taken if at least half of it fits, so that on average a phase costs its limit.
         """
         cost = self._limit.cost

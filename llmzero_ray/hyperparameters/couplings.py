@@ -172,9 +172,11 @@ def check_batches(full: Hyperparameters, n_gpus: int, _: Limits) -> Conflict | N
 def check_lengths(full: Hyperparameters, _: int, limits: Limits) -> Conflict | None:
     """Prompt and response fit into the server, and the response under the search's cap."""
     prompt, response = int(_number(full[MAX_PROMPT])), int(_number(full[MAX_RESPONSE]))
-    room = [v for v in (limits.max_model_len, full.get(MAX_MODEL_LEN)) if isinstance(v, int)]
-    if room and prompt + response > min(room):
-        why = f"together {prompt + response} tokens, but the rollout server has room for {min(room)}"
+    lengths = [v for v in (limits.max_model_len, full.get(MAX_MODEL_LEN)) if isinstance(v, int)]
+    if lengths and prompt + response > min(lengths):
+        why = (
+            f"together {prompt + response} tokens, but the rollout server's context length is {min(lengths)}"
+        )
         return (MAX_PROMPT, MAX_RESPONSE), why
     if limits.max_response_length is not None and response > limits.max_response_length:
         return (MAX_RESPONSE,), f"the search allows at most {limits.max_response_length} tokens"

@@ -36,7 +36,7 @@ class Limits:
     """Limits that slot and task set; None if there is no limit."""
 
     max_model_len: int | None = None
-    """Prompt + response that the rollout server has room for, tokens."""
+    """Context length of the rollout server (prompt + response), in tokens."""
     max_response_length: int | None = None
     """Longest response of any phase of the search, tokens."""
     n_train: int | None = None

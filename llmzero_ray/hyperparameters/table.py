@@ -273,7 +273,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         _choice(ADV_ESTIMATOR, "adv_estimator", ("grpo", "rloo", "reinforce_plus_plus", "gae"),
                 "How advantages are estimated.", hot=True, by_permission=True, check=(check_algorithm,)),
         _int(MAX_MODEL_LEN, "max_model_len", 1, _MANY, None,
-             "Prompt + response the server has room for.", nullable=True, check=(check_lengths,)),
+             "Context length of the server, prompt + response.", nullable=True, check=(check_lengths,)),
         _float(_VAL + "temperature", "val_temperature", 0.0, 2.0, 0.0, "Temperature of validation."),
         _float(_VAL + "top_p", "val_top_p", 0.01, 1.0, 1.0, "Nucleus of validation."),
         _int(_VAL + "top_k", "val_top_k", -1, _MANY, -1, "Tokens validation samples from."),

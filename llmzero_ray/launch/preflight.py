@@ -178,8 +178,8 @@ def strategy_note(config: SearchConfig) -> str | None:
         ConfigError: the strategy cannot be read.
     """
     found = None
-    if config.agents.proposer == "strategy" and config.agents.replay_from is not None:
-        found = load_strategy(config.agents.replay_from).base_model
+    if config.agents.proposer == "strategy" and config.agents.recorded_from is not None:
+        found = load_strategy(config.agents.recorded_from).base_model
     elif config.search.schedule is not None:
         found = config.search.schedule.base_model
     return other_model(found, config.model.path)

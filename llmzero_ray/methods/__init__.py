@@ -1,4 +1,4 @@
-"""Search methods besides the tree, and what compares and reports them: an extension of the core.
+"""Search methods except the tree, and what compares and reports them: an extension of the core.
 
 A method of your own is a class with one method, `PlannedSearch.next_run` (docs/extend.md). The core imports
 nothing of this package: pyproject.toml registers its methods and commands as entry points.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmzero_ray.agents.expert.levers import perturbed
+from llmzero_ray.agents.expert.perturbation import perturbed
 from llmzero_ray.config.schedule import Schedule, read_schedule
 from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.errors import ConfigError
@@ -13,7 +13,7 @@ from llmzero_ray.methods.run_plan import RunPlan, Start
 from llmzero_ray.methods.values import PlannedStart, scheduled
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 
-_FIRST = RunPlan(recipe="default", why="the default recipe first")
+_FIRST = RunPlan(source="default", why="the default recipe first")
 
 
 class UnchangedContinuation(PlannedSearch):
@@ -25,10 +25,10 @@ class UnchangedContinuation(PlannedSearch):
             return _FIRST
         last = self.runs[-1]
         why = f"the settings of node {last.id} go on unchanged from its last adapter"
-        return None if last.is_running else RunPlan(on=last.id, recipe="unchanged", start="last", why=why)
+        return None if last.is_running else RunPlan(on=last.id, source="unchanged", start="last", why=why)
 
 
-class ScheduleReplay(PlannedSearch):
+class FixedSchedule(PlannedSearch):
     """The phases of a schedule, each with its share of the budget; then no further run.
 
     Raises:
@@ -48,7 +48,7 @@ class ScheduleReplay(PlannedSearch):
     def _given(self) -> Schedule:
         if self.rules.schedule is None:
             raise ConfigError(
-                "search.method is replay, which needs search.schedule: chemcot, papersearchqa, ssmr, "
+                "search.method is schedule, which needs search.schedule: chemcot, papersearchqa, ssmr, "
                 "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
             )
         return self.rules.schedule
@@ -56,21 +56,21 @@ class ScheduleReplay(PlannedSearch):
     def next_run(self) -> RunPlan | None:
         """The next phase of the schedule, once the one before has ended."""
         runs, shares = self.runs, self.schedule.shares
-        number = sum(node.plan.recipe == "phase" for node in self.nodes.values())
+        number = sum(node.plan.source == "phase" for node in self.nodes.values())
         if number >= len(shares) or (runs and runs[-1].is_running):
             return None
         units = shares[number] * (len(shares) if self.budget is None else self.budget)
         why = f"phase {number + 1} of {len(shares)} of the schedule"
         last = runs[-1].id if runs else None
         start: Start = "last" if runs else "base"
-        return RunPlan(on=last, recipe="phase", start=start, units=units, number=number, why=why)
+        return RunPlan(on=last, source="phase", start=start, units=units, number=number, why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
         """What the schedule sets up to its phase."""
-        return scheduled(self.schedule, at.root, plan.number) if plan.recipe == "phase" else {}
+        return scheduled(self.schedule, at.root, plan.number) if plan.source == "phase" else {}
 
 
-class CapacityGuidebook(ScheduleReplay):
+class CapacityGuidebook(FixedSchedule):
     """The capacity guidebook of the paper (Table 13), unless another schedule is given."""
 
     def _given(self) -> Schedule:
@@ -89,8 +89,8 @@ class RandomPerturbation(PlannedSearch):
         if best is None:
             return None
         why = f"a random change from the best adapter, of node {best.id}"
-        return RunPlan(on=best.id, recipe="perturb", start="best", why=why)
+        return RunPlan(on=best.id, source="perturb", start="best", why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
         """One to three hyper-parameters moved by chance."""
-        return perturbed(at.base, at.rng) if plan.recipe == "perturb" else {}
+        return perturbed(at.base, at.rng) if plan.source == "perturb" else {}

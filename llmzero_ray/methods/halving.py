@@ -1,6 +1,6 @@
 """Asynchronous successive halving (ASHA, Li et al. 2020): the best of each rung continue training.
 
-A recipe in rung k has trained for eta^k usual phases. Whenever a run ends, the highest rung is examined
+A recipe in rung k has trained for eta^k standard phases. Whenever a run ends, the highest rung is examined
 first: a recipe among the best 1/eta of those that have ended there, and not promoted yet, continues from its
 last adapter. If there is none, a new recipe begins. A promoted run has a fresh optimizer, unless
 engine.carry_optimizer keeps more than adapters.
@@ -13,7 +13,7 @@ from llmzero_ray.methods.run_plan import RunPlan
 
 
 class AsynchronousHalving(PlannedSearch):
-    """ASHA on phases, with drawn recipes in the lowest rung. `budget` in usual phases bounds the rungs."""
+    """ASHA on phases, with drawn recipes in the lowest rung. `budget` in standard phases bounds the rungs."""
 
     def next_run(self) -> RunPlan | None:
         """The longer run of a recipe that is promoted, else a new recipe."""
@@ -25,14 +25,14 @@ class AsynchronousHalving(PlannedSearch):
             if promoted is not None:
                 units = float(self.rules.eta ** (rung + 1) - self.rules.eta**rung)
                 why = f"node {promoted.id} is among the best 1/{self.rules.eta} of rung {rung}: it trains on"
-                return RunPlan(on=promoted.id, recipe="unchanged", start="last", units=units, why=why)
-        number = sum(node.plan.recipe == "draw" for node in self.nodes.values())
+                return RunPlan(on=promoted.id, source="unchanged", start="last", units=units, why=why)
+        number = sum(node.plan.source == "draw" for node in self.nodes.values())
         why = f"random recipe {number + 1}: nothing is to be promoted"
-        return RunPlan(recipe="draw", number=number, why=why)
+        return RunPlan(source="draw", number=number, why=why)
 
     def _rung(self, node: PlannedNode) -> int:
         rung = 0
-        while node.plan.recipe != "draw" and node.parent is not None:
+        while node.plan.source != "draw" and node.parent is not None:
             node, rung = self.nodes[node.parent], rung + 1
         return rung
 

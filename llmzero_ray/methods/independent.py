@@ -17,25 +17,25 @@ from llmzero_ray.records import HyperparameterValue
 
 
 class DefaultRecipe(PlannedSearch):
-    """The root's recipe in one phase as long as the budget; where that is raised later, it goes on."""
+    """The default recipe in one phase as long as the budget; where that is raised later, it goes on."""
 
     def next_run(self) -> RunPlan | None:
         """The whole budget in one run, or what a raised budget has left."""
         if not self.runs:
             why = "the default recipe in one phase"
-            return RunPlan(recipe="default", units=float(self.budget or 1), why=why)
+            return RunPlan(source="default", units=float(self.budget or 1), why=why)
         last = self.runs[-1]
         if last.is_running:
             return None
         left = 1.0 if self.left is None else self.left
         why = "the budget was raised: the recipe goes on"
-        return RunPlan(on=last.id, recipe="unchanged", start="last", units=left, why=why)
+        return RunPlan(on=last.id, source="unchanged", start="last", units=left, why=why)
 
 
 class IndependentRuns(PlannedSearch):
-    """`rules.recipes` runs from the base model, each with an equal share of the budget."""
+    """`rules.n_trials` runs from the base model, each with an equal share of the budget."""
 
-    recipe_kind: str
+    source: str
     words: str
     """What a recipe is, for explanations."""
     may_go_on = True
@@ -43,24 +43,24 @@ class IndependentRuns(PlannedSearch):
 
     def next_run(self) -> RunPlan | None:
         """The next recipe, whatever the others scored."""
-        number, recipes = len(self.nodes), self.rules.recipes
-        if number >= recipes and not self.may_go_on:
+        number, n_trials = len(self.nodes), self.rules.n_trials
+        if number >= n_trials and not self.may_go_on:
             return None
-        units = 1.0 if self.budget is None else self.budget / recipes
-        why = f"{self.words} {number + 1} of {recipes}"
-        return RunPlan(recipe=self.recipe_kind, units=units, number=number, why=why)
+        units = 1.0 if self.budget is None else self.budget / n_trials
+        why = f"{self.words} {number + 1} of {n_trials}"
+        return RunPlan(source=self.source, units=units, number=number, why=why)
 
 
 class RandomSearch(IndependentRuns):
     """Recipes drawn from the ranges."""
 
-    recipe_kind, words = "draw", "random recipe"
+    source, words = "draw", "random recipe"
 
 
 class GridSearch(IndependentRuns):
     """The cells of a grid; a budget that is raised later buys no further cell."""
 
-    recipe_kind, words, may_go_on = "cell", "cell of the grid", False
+    source, words, may_go_on = "cell", "cell of the grid", False
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
         """The cell's values.
@@ -68,6 +68,6 @@ class GridSearch(IndependentRuns):
         Raises:
             ValueError: the grid has fewer cells.
         """
-        if plan.recipe != "cell":
+        if plan.source != "cell":
             return {}
         return grid_cell(self.rules.grid or shipped(Grid, "lr_kl"), at.root, plan.number)

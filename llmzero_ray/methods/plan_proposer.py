@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Mapping
 
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
-from llmzero_ray.agents.expert.levers import changes_of
 from llmzero_ray.agents.expert.moves import MoveSet
+from llmzero_ray.agents.expert.perturbation import changes_of
 from llmzero_ray.agents.expert.proposer import proposal_base, write
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import StartPoint
@@ -57,7 +57,7 @@ class PlanProposer:
         plan = RunPlan.from_dict(request.plan)
         start = self._start(request, plan)
         base = proposal_base(request, request.base(start.resume_from), self._n_gpus)
-        refused = mentioned_keys(request.rejected) if plan.recipe in _FIXED else frozenset[str]()
+        refused = mentioned_keys(request.rejected) if plan.source in _FIXED else frozenset[str]()
         wanted = {k: v for k, v in self._values(request, plan, base).items() if k not in refused}
         chosen = _changes(base, wanted, plan.why)
         most, units = request.task.max_phase_steps, plan.units * request.task.phase_steps

@@ -1,7 +1,7 @@
 """The base class of search methods that plan their runs themselves: nodes, budget and the protocol.
 
-A method writes `next_run`, which returns a `RunPlan`. The budget counts usual phases, not runs: a plan of two
-units spends two of them. A failed run is spent like any other; nothing is debugged. Not here: any method
+A method writes `next_run`, which returns a `RunPlan`. The budget counts standard phases, not runs: a plan of
+two units spends two of them. A failed run is spent like any other; nothing is debugged. Not here: any method
 (independent.py, chains.py, halving.py, population.py, suggested.py), proposals (plan_proposer.py).
 """
 
@@ -21,7 +21,7 @@ from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, drawn
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, NodeKind, PhaseStatus
-from llmzero_ray.search import lineage as recipe
+from llmzero_ray.search import lineage
 from llmzero_ray.search.base import Cut, Decision, StopReason
 from llmzero_ray.search.tree import NodeStatus
 from llmzero_ray.search.tree_search import check_score
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
 _LEAST = 1e-9
 """Remaining budget, in units, that counts as zero."""
-_BY_USER = RunPlan(recipe="unchanged", start="last", number=-1, why="asked for by a person")
+_BY_USER = RunPlan(source="unchanged", start="last", number=-1, why="asked for by a person")
 
 
 @dataclass(kw_only=True)
@@ -72,7 +72,7 @@ class PlanFacts:
     begun: int
     """Number of runs begun."""
     units: float
-    """Budget they use, in usual phases."""
+    """Budget they use, in standard phases."""
     budget: int | None
     running: int
     best: float | None
@@ -87,8 +87,8 @@ class PlanFacts:
 class PlannedSearch(ABC):
     """Base class of a search method that decides on every run itself; a method writes `next_run`.
 
-    `budget` counts usual phases, and `seed` is the search's: the same seed gives the same plans. `default` is
-    the configuration of the first run, with VeRL's keys.
+    `budget` counts standard phases, and `seed` is the search's: the same seed gives the same plans. `default`
+    is the configuration of the first run, with VeRL's keys.
     """
 
     plans_its_runs = True
@@ -112,11 +112,11 @@ class PlannedSearch(ABC):
         """
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """Values besides `plan.changes` that depend on where the run starts; here those of a draw.
+        """Values in addition to `plan.changes` that depend on where the run starts; here those of a draw.
 
         It is called when the run is proposed, on an object without runs: `rules` and `seed` are there.
         """
-        return drawn(self.ranges, at.root, at.rng) if plan.recipe == "draw" else {}
+        return drawn(self.ranges, at.root, at.rng) if plan.source == "draw" else {}
 
     @classmethod
     def make_agents(cls, config: SearchConfig, n_val: int, agents: Agents, services: Any) -> Agents:  # noqa: ARG003
@@ -183,7 +183,7 @@ class PlannedSearch(ABC):
 
     @property
     def units(self) -> float:
-        """Usual phases that all runs take together."""
+        """Standard phases that all runs take together."""
         return sum(node.plan.units for node in self._nodes.values())
 
     def node(self, node_id: int) -> PlannedNode:
@@ -255,7 +255,7 @@ class PlannedSearch(ABC):
     def explain(self, decision: Mapping[str, Any]) -> str:
         """Explanation of a decision."""
         seen = decision["seen"]
-        limit = "no limit" if seen["budget"] is None else f"{seen['budget']} usual phases"
+        limit = "no limit" if seen["budget"] is None else f"{seen['budget']} standard phases"
         spent = f"{seen['begun']} runs begun, {seen['units']:g} of {limit}"
         if seen["plan"]:
             return f"{seen['plan']['why']} ({spent})"
@@ -267,7 +267,7 @@ class PlannedSearch(ABC):
 
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
         """Begin a run as recorded, and return its node id. Its plan is the method's if that agrees, otherwise
-        one usual phase.
+        one standard phase.
 
         Raises:
             SearchError: the id is taken, the root does not come first and once, or `on` is unknown.
@@ -278,7 +278,7 @@ class PlannedSearch(ABC):
         return self._add(kind, on, node_id, plan or _BY_USER)
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run on `parent` that the user requested: one usual phase of the budget.
+        """Begin a run on `parent` that the user requested: one standard phase of the budget.
 
         Raises:
             SearchError: the parent is unknown, running or pruned, or the budget is spent.
@@ -358,8 +358,8 @@ class PlannedSearch(ABC):
 
     def resume_chain(self, node_id: int) -> tuple[int, ...]:
         """Nodes whose training this node's weights contain, itself last."""
-        return recipe.resume_chain(self._nodes, self.node(node_id))
+        return lineage.resume_chain(self._nodes, self.node(node_id))
 
-    def recipe(self, node_id: int) -> tuple[Cut, ...]:
+    def cuts(self, node_id: int) -> tuple[Cut, ...]:
         """Resume chain, each phase cut where the next one resumed, the last at its best step."""
-        return recipe.recipe(self._nodes, self.node(node_id))
+        return lineage.cuts(self._nodes, self.node(node_id))

@@ -1,6 +1,6 @@
 """Population-based training (Jaderberg et al. 2017): members train in turn, and the worst copy the best.
 
-A member's run is one usual phase. When its turn comes again and its last score is in the lower quantile of
+A member's run is one standard phase. When its turn comes again and its last score is in the lower quantile of
 the population's last scores, it takes over the adapter and the settings of a random member of the upper
 quantile, and explores from there; else it goes on unchanged. Quantiles are those of Ray Tune's
 PopulationBasedTraining. Not here: how settings are explored (values.py).
@@ -26,9 +26,9 @@ class PopulationTraining(PlannedSearch):
         member = min(range(self.rules.population), key=lambda one: (self._trained(one), one))
         before = last.get(member)
         if before is None:
-            recipe = "draw" if member else "default"
+            source = "draw" if member else "default"
             why = f"member {member} begins with {'a random' if member else 'the default'} recipe"
-            return RunPlan(recipe=recipe, number=member, why=why)
+            return RunPlan(source=source, number=member, why=why)
         if before.is_running:
             return None
         scores = {
@@ -42,13 +42,13 @@ class PopulationTraining(PlannedSearch):
             donor = self.random().choice(ranked)
             on = last[donor].id
             why = f"member {member} is among the worst: it explores from member {donor}, node {on}"
-            return RunPlan(on=on, recipe="explore", start="last", number=member, why=why)
+            return RunPlan(on=on, source="explore", start="last", number=member, why=why)
         why = f"member {member} goes on unchanged from node {before.id}"
-        return RunPlan(on=before.id, recipe="unchanged", start="last", number=member, why=why)
+        return RunPlan(on=before.id, source="unchanged", start="last", number=member, why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
         """A draw for a new member, or what the better member's settings are explored to."""
-        if plan.recipe != "explore":
+        if plan.source != "explore":
             return super().values(plan, at)
         return explored(at.base.hyperparameters, self.ranges, at.root, at.rng, self.rules.resample)
 

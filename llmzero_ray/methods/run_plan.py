@@ -26,10 +26,10 @@ class RunPlan:
     changes: Mapping[str, HyperparameterValue] = field(default_factory=dict)
     """Hyper-parameter -> its new value; the others stay as they are where the run starts."""
     units: float = 1.0
-    """Length, in usual phases (`phase.n_steps` steps); no more than the budget has left is trained."""
+    """Length, in standard phases (`phase.n_steps` steps); no more than the budget has left is trained."""
     why: str = ""
     """Reason in words, without a full stop: people read it in the report."""
-    recipe: str = "own"
+    source: str = "own"
     """How the method finds further values. `draw`: from `search.ranges`; other names are the method's own."""
     number: int = 0
     """Number of the draw, cell, suggestion or schedule's phase, from 0; of a population's run its member.
@@ -37,10 +37,10 @@ class RunPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values only, without `on`, which the decision itself names."""
-        own = {"recipe": self.recipe, "start": self.start, "units": self.units, "number": self.number}
+        own = {"recipe": self.source, "start": self.start, "units": self.units, "number": self.number}
         return {**own, "why": self.why, **({"changes": dict(self.changes)} if self.changes else {})}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunPlan:
-        """The plan that `to_dict` wrote."""
-        return cls(**data)
+        """The plan that `to_dict` wrote. Journals name `source` `recipe`."""
+        return cls(**{"source" if key == "recipe" else key: value for key, value in data.items()})

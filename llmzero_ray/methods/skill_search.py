@@ -68,7 +68,7 @@ class SkillSearch(PlannedSearch):
             rules=config.search,
             model=asked.model,
             deadline_s=asked.deadline_s,
-            on_outage="rules" if config.agents.backend == "replay" else config.agents.on_outage,
+            on_outage="rules" if config.agents.backend == "recorded" else config.agents.on_outage,
         )
         agent = SkillAgent(
             client=model_client(config.agents, SKILL_AGENT),
@@ -85,7 +85,7 @@ class SkillSearch(PlannedSearch):
     def _decide(
         self, action: Any, *, on: int | None = None, plan: RunPlan | None = None, reason: Any = None
     ) -> Decision:
-        """A decision without a plan: recipe, start and length are the agent's."""
+        """A decision without a plan: values, start and length are the agent's."""
         del plan
         return super()._decide(action, on=on, reason=reason)
 

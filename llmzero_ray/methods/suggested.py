@@ -30,7 +30,7 @@ POPULATION = 4
 class TpeSearch(IndependentRuns):
     """Recipes that Optuna's TPE suggests."""
 
-    recipe_kind, words = "suggest", "suggested recipe"
+    source, words = "suggest", "suggested recipe"
 
     @classmethod
     def check(cls, config: SearchConfig) -> None:
@@ -48,7 +48,7 @@ class TpeSearch(IndependentRuns):
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
         """The next suggestion, the same for the same earlier recipes and scores."""
-        if plan.recipe != "suggest":
+        if plan.source != "suggest":
             return {}
         import optuna
 

@@ -97,7 +97,7 @@ def grid_cell(grid: Mapping[str, Sequence[float]], root: Hyperparameters, number
     keys = [canonical(name) for name in grid]
     cells = list(itertools.product(*grid.values()))
     if number >= len(cells):
-        raise ValueError(f"cell {number + 1} of a grid of {len(cells)}; set search.recipes to {len(cells)}.")
+        raise ValueError(f"cell {number + 1} of a grid of {len(cells)}; set search.n_trials to {len(cells)}.")
     return {key: scaled(key, factor, root) for key, factor in zip(keys, cells[number], strict=True)}
 
 

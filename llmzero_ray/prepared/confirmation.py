@@ -62,10 +62,10 @@ def check_spare_rows(task: PreparedTask) -> None:
         TaskError: it has no spare rows; the message says why and what to do.
     """
     manifest = read_manifest(Path(task.directory))
-    recipe = manifest.recipe
+    spec = manifest.recipe
     if manifest.splits.confirm is not None:
         return
-    if manifest.family is None or recipe is None:
+    if manifest.family is None or spec is None:
         why, remedies = _why_none(manifest)
         named = "name a parquet file of further VeRL rows as splits.confirm in its manifest.json"
         text = ", ".join((*remedies, named))
@@ -74,16 +74,16 @@ def check_spare_rows(task: PreparedTask) -> None:
             f"{text[0].upper()}{text[1:]}, or set confirm.k=0."
         )
     family = family_named(manifest.family)
-    if recipe.get("family_version") != family.version:
+    if spec.get("family_version") != family.version:
         raise TaskError(
-            f"confirm.k: the task in {task.directory} was made by version {recipe.get('family_version')} of "
+            f"confirm.k: the task in {task.directory} was made by version {spec.get('family_version')} of "
             f"{family.name}, this is version {family.version}: its rows cannot be told apart from fresh "
             "ones. Make the task again, or set confirm.k=0."
         )
 
 
 def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
-    """Why a task has no rows for confirmation, and remedies besides naming some."""
+    """Why a task has no rows for confirmation, and remedies other than naming some."""
     if manifest.source is None or manifest.recipe is None:
         return "its three splits hold all that is known of it", ()
     name = f"n_{CONFIRM}"
@@ -101,10 +101,10 @@ def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
 
 
 def _generate(manifest: Manifest, n: int, directory: Path) -> None:
-    recipe = manifest.recipe
+    spec = manifest.recipe
     assert manifest.family is not None
-    assert recipe is not None
+    assert spec is not None
     family = family_named(manifest.family)
-    sizes = {split: int(recipe[f"n_{split}"]) for split in SPLITS}
-    problems = fresh_problems(family, sizes, int(recipe["seed"]), n)
+    sizes = {split: int(spec[f"n_{split}"]) for split in SPLITS}
+    problems = fresh_problems(family, sizes, int(spec["seed"]), n)
     write_split(directory, CONFIRM, to_rows(family, CONFIRM, problems))

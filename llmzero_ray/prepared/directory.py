@@ -97,8 +97,8 @@ def _lock_target(target: Path, progress: Progress) -> Iterator[None]:
         lock.release()
 
 
-def check_same_recipe(target: Path, differences_from: Callable[[Mapping[str, Any]], list[str]]) -> None:
-    """Return quietly when the task in `target` was written by hand, or its recipe shows no difference.
+def check_same_spec(target: Path, differences_from: Callable[[Mapping[str, Any]], list[str]]) -> None:
+    """Return quietly when the task in `target` was written by hand, or its settings show no difference.
 
     Raises:
         TaskError: the differences.
@@ -109,12 +109,12 @@ def check_same_recipe(target: Path, differences_from: Callable[[Mapping[str, Any
     differences = differences_from(found)
     if differences:
         raise TaskError(
-            f"task directory {target} holds a task of another recipe: {'; '.join(differences)}. Choose "
-            "another task.dir, or delete that directory to make it again"
+            f"task directory {target} holds a task made with other settings: {'; '.join(differences)}. "
+            "Choose another task.dir, or delete that directory to make it again"
         )
 
 
-def recipe_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def spec_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Descriptions of the values in `wanted` that differ from `found`."""
     return [
         f"{key} is {found.get(key)!r} there, {value!r} wanted"

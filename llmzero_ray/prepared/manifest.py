@@ -167,7 +167,7 @@ class Manifest(_Strict):
     gate: GateEntry | None = None
     """For a reward of the user's own that came through `prepare`."""
     recipe: dict[str, Any] | None = None
-    """All values that determine the content, flat. Two directories with the same recipe hold the same
+    """All values that determine the content, flat. Two directories with the same values hold the same
     task."""
     recipe_hash: str | None = None
     made_with: dict[str, str] | None = None

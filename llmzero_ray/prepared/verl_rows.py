@@ -65,7 +65,7 @@ def verl_row(
     split: str,
     extra: Mapping[str, str | bool] | None = None,
 ) -> dict[str, Any]:
-    """One row. `index` counts the rows of its split, and `extra` holds the values of `extra_info` besides
+    """One row. `index` counts the rows of its split, and `extra` holds the values of `extra_info` except
     index and split."""
     return {
         "data_source": data_source,

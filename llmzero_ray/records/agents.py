@@ -220,12 +220,12 @@ class MemoryView:
     verdict: str
     """Whether it fits, its tightest stage, and what is largest there, in one sentence."""
     remedies: tuple[str, ...]
-    """Single changes that would help, with the memory they save and the resulting verdict, most helpful
+    """Single changes that would help, with the memory they save and the resulting fit, most helpful
     first."""
     fix: Mapping[str, HyperparameterValue]
     """VeRL's key -> value of changes that together make it fit. Empty if there are none."""
     fix_verdict: str
-    """Verdict with those changes: `fits`, `tight` or `does not fit`."""
+    """Fit with those changes: `fits`, `tight` or `does not fit`."""
 
 
 @dataclass(frozen=True, kw_only=True)

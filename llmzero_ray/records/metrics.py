@@ -71,7 +71,7 @@ class Curves:
     """Per validation: (mean difference to step 0 over the same rows, its standard error over the rows). None
     if outcomes were not stored row by row. Empty if not computed."""
 
-    def outline(self, names: Iterable[str] = ()) -> Curves:
+    def selected(self, names: Iterable[str] = ()) -> Curves:
         """The validations and, of the series of the training steps, those in `names` alone."""
         kept = {name: self.metrics[name] for name in names if name in self.metrics}
         return replace(self, steps=self.steps if kept else (), metrics=kept)

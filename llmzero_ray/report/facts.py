@@ -180,7 +180,7 @@ class SearchFacts:
     def path(self) -> tuple[PathPhase, ...]:
         """The best strategy, phase by phase; empty while nothing has a score at a known step."""
         best = self.best
-        cuts = () if best is None else self.core.search.recipe(best.node)
+        cuts = () if best is None else self.core.search.cuts(best.node)
         phases = [
             PathPhase(number=number, run=self.core.runs[cut.node], cut=cut.step)
             for number, cut in enumerate(cuts, start=1)

@@ -55,7 +55,7 @@ def needs_model(method: object) -> bool:
 
 
 class Cut(NamedTuple):
-    """One phase of a recipe: train `node`'s configuration up to `step`, counted inside the phase."""
+    """One phase of a strategy: train `node`'s configuration up to `step`, counted inside the phase."""
 
     node: int
     step: int | None
@@ -216,7 +216,7 @@ class SearchMethod(Protocol):
         """
         ...
 
-    def recipe(self, node_id: int) -> tuple[Cut, ...]:
+    def cuts(self, node_id: int) -> tuple[Cut, ...]:
         """Resume chain of a node, each phase cut where the next one resumed, the last at its best step.
 
         Raises:

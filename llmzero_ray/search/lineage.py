@@ -1,4 +1,4 @@
-"""Resume chains and recipes: the phases, with their cuts, that lead to a node's adapter.
+"""Resume chains: the phases, with their cuts, that lead to a node's adapter.
 
 The chain follows checkpoint sources, not tree edges: a fix that moved next to its failure still starts from
 it.
@@ -33,13 +33,13 @@ def resume_chain(nodes: Mapping[int, N], node: N) -> tuple[int, ...]:
     return tuple(reversed(chain))
 
 
-def recipe(nodes: Mapping[int, N], node: N) -> tuple[Cut, ...]:
+def cuts(nodes: Mapping[int, N], node: N) -> tuple[Cut, ...]:
     """Resume chain of `node`, each phase cut where the next one resumed, the last at its best step."""
-    cuts = [Cut(node.id, node.best_step)]
+    path = [Cut(node.id, node.best_step)]
     while node.resume_from is not None:
-        cuts.append(Cut(*node.resume_from))
+        path.append(Cut(*node.resume_from))
         node = nodes[node.resume_from[0]]
-    return tuple(reversed(cuts))
+    return tuple(reversed(path))
 
 
 def nearest_saved_step(saved: Iterable[int], wanted: int) -> int | None:

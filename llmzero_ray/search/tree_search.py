@@ -20,7 +20,7 @@ from typing import Any, get_args
 from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search import lineage as recipe
+from llmzero_ray.search import lineage
 from llmzero_ray.search.base import Action, Cut, Decision, StopReason
 from llmzero_ray.search.decision import Seen, Trace, TreeDecision
 from llmzero_ray.search.reasons import reason_in_words
@@ -324,15 +324,15 @@ class TreeSearch:
         Raises:
             SearchError: the node is unknown.
         """
-        return recipe.resume_chain(self._tree.nodes, self.node(node_id))
+        return lineage.resume_chain(self._tree.nodes, self.node(node_id))
 
-    def recipe(self, node_id: int) -> tuple[Cut, ...]:
+    def cuts(self, node_id: int) -> tuple[Cut, ...]:
         """Phases that reproduce this node's best adapter, each with its cut step.
 
         Raises:
             SearchError: the node is unknown.
         """
-        return recipe.recipe(self._tree.nodes, self.node(node_id))
+        return lineage.cuts(self._tree.nodes, self.node(node_id))
 
 
 def check_score(score: object) -> float | None:

@@ -38,7 +38,7 @@ class StoppingPolicy:
 
     @property
     def reads(self) -> tuple[str, ...] | None:
-        """Metrics that the rules read, besides scores; None if any may be read."""
+        """Metrics that the rules read, in addition to scores; None if any may be read."""
         return None if self._settings.rules else WATCHED
 
     def check_rules(self, phase: NodeView) -> StopDecision | None:

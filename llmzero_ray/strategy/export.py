@@ -120,7 +120,7 @@ def _reward_keys(task: PreparedTask) -> dict[str, Any]:
     else:
         raise ConfigError(
             f"the reward {task.reward_module}:{task.reward_name} is part of the package {task.reward_top}, "
-            "which a folder of scripts cannot take along. Write in_place: true beside `module` into the "
+            "which a folder of scripts cannot take along. Write in_place: true next to `module` into the "
             "manifest if VeRL's environment has the package, or put the function into a file of its own."
         )
     return {f"{_REWARD}.path": source, f"{_REWARD}.name": task.reward_name}

@@ -32,7 +32,7 @@ _ANY_SCORE = -1e12
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayPlan:
+class RetrainPlan:
     """Plan for training a strategy again, with its deviations."""
 
     strategy: Strategy
@@ -49,7 +49,7 @@ class ReplayPlan:
         return tuple(note for note in self.notes if note != said)
 
 
-def plan_replay(
+def plan_retraining(
     strategy: Strategy,
     task: PreparedTask,
     *,
@@ -59,7 +59,7 @@ def plan_replay(
     seeds: int = 1,
     keep_steps: bool = False,
     settings: Mapping[str, Any] | None = None,
-) -> ReplayPlan:
+) -> RetrainPlan:
     """Searches that train the strategy with `seeds` seeds, the first one being the original's.
 
     On a task with another number of training rows, steps are rescaled to the same number of epochs, unless
@@ -92,7 +92,7 @@ def plan_replay(
     replace_file(path, trained.to_yaml())
     if (note := other_model(strategy.base_model, configs[0].model.path)) is not None:
         notes.append(note)
-    return ReplayPlan(strategy=trained, original=strategy, configs=configs, notes=tuple(notes))
+    return RetrainPlan(strategy=trained, original=strategy, configs=configs, notes=tuple(notes))
 
 
 def _trimmed(strategy: Strategy) -> Strategy:
@@ -164,7 +164,7 @@ def _config(
         },
         "root": {"overrides": {k: v for k, v in first.hyperparameters.items() if owned(k) is None}},
         "eval": {"max_response_length": strategy.setting.eval_max_response_length},
-        "agents": {"proposer": "strategy", "replay_from": str(path)},
+        "agents": {"proposer": "strategy", "recorded_from": str(path)},
         "stopper": {"enabled": False},
         "engine": dict(strategy.setting.engine),
         "slots": {"gpus_per_node": strategy.setting.gpus_per_slot},
@@ -173,7 +173,7 @@ def _config(
     if len(strategy.phases) == 1:
         data["budget"]["target"] = _ANY_SCORE
     change_settings(data, settings)
-    config = resolve_config(data, source="the replay")
+    config = resolve_config(data, source="the strategy's configuration")
     check_rank(strategy.lora_rank, config.model.lora_rank)
     return config
 
@@ -195,7 +195,7 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
     return load_strategy(path)
 
 
-def replay_task(strategy: Strategy, directory: str | None = None) -> PreparedTask:
+def task_of_strategy(strategy: Strategy, directory: str | None = None) -> PreparedTask:
     """The prepared task in a directory, or the strategy's own.
 
     Raises:
@@ -217,28 +217,28 @@ def replay_task(strategy: Strategy, directory: str | None = None) -> PreparedTas
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayedPhase:
+class RetrainedPhase:
     """One phase of the strategy, there and here."""
 
     number: int
     global_step: int
-    """Where the replays leave it."""
+    """Where the runs leave it."""
     original_step: int
     """Where the strategy leaves it: another step on a task with another number of rows."""
     original: float | None
     """Validation there, in the search that found the strategy."""
     scores: tuple[float | None, ...]
-    """Scores of each replay. None if not reached."""
+    """Scores of each run. None if not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayComparison:
-    """A strategy and its replays."""
+class RetrainComparison:
+    """A strategy and the runs that train it again."""
 
-    plan: ReplayPlan
-    phases: tuple[ReplayedPhase, ...]
+    plan: RetrainPlan
+    phases: tuple[RetrainedPhase, ...]
     base: tuple[Measured | None, ...]
-    """Base model on the test split: in the original, then in each replay."""
+    """Base model on the test split: in the original, then in each run."""
     best: tuple[Measured | None, ...]
     """The strategy on the test split, from the validated step with the best score; the same order."""
     deviations: tuple[str, ...]
@@ -246,7 +246,7 @@ class ReplayComparison:
 
     @property
     def mean(self) -> float | None:
-        """Test score over the replays; None if none has one."""
+        """Test score over the runs; None if none has one."""
         found = [score.mean for score in self.best[1:] if score is not None]
         return statistics.fmean(found) if found else None
 
@@ -258,7 +258,7 @@ class ReplayComparison:
 
     def to_markdown(self) -> str:
         """Report of deviations, with a table of validations and one of test scores."""
-        names = [f"replay {n}, seed {config.seed}" for n, config in enumerate(self.plan.configs, start=1)]
+        names = [f"run {n}, seed {config.seed}" for n, config in enumerate(self.plan.configs, start=1)]
         rescaled = any(phase.global_step != phase.original_step for phase in self.phases)
         validations = fmt.table(
             ("phase", "cut at global step", "original", *names),
@@ -278,14 +278,14 @@ class ReplayComparison:
             [("base model", *map(_text, self.base)), ("strategy", *map(_text, self.best))],
         )
         spread = "" if self.deviation is None else f", standard deviation {self.deviation:.4f} over the seeds"
-        mean = "" if self.mean is None else f"Mean over the replays: {self.mean:.4f}{spread}.\n"
+        mean = "" if self.mean is None else f"Mean over the runs: {self.mean:.4f}{spread}.\n"
         listed = "".join(f"- {note}\n" for note in (*self.plan.notes, *self.deviations))
         title = f"# The strategy that {self.plan.original.search.name} found, trained again\n"
         return "\n".join((title, listed, validations, "", tests, "", mean))
 
 
-def compare(plan: ReplayPlan, roots: Sequence[Path]) -> ReplayComparison:
-    """Comparison of the replays in these directories with the original.
+def compare(plan: RetrainPlan, roots: Sequence[Path]) -> RetrainComparison:
+    """Comparison of the runs in these directories with the original.
 
     Raises:
         ConfigError: a directory holds no search.
@@ -295,16 +295,16 @@ def compare(plan: ReplayPlan, roots: Sequence[Path]) -> ReplayComparison:
     known = [{policy.what: policy.test for policy in policies(one)} for one in facts]
     there = plan.original.scores.get("test")
 
-    def measured(replay: Mapping[str, Any], what: str) -> Measured | None:
-        score = replay.get(what)
+    def measured(scores: Mapping[str, Any], what: str) -> Measured | None:
+        score = scores.get(what)
         if score is None:
             return None
         return Measured(mean=score.mean, standard_error=score.standard_error, n=score.n)
 
-    return ReplayComparison(
+    return RetrainComparison(
         plan=plan,
         phases=tuple(
-            ReplayedPhase(
+            RetrainedPhase(
                 number=phase.phase,
                 global_step=phase.end_step,
                 original_step=original.end_step,
@@ -316,12 +316,12 @@ def compare(plan: ReplayPlan, roots: Sequence[Path]) -> ReplayComparison:
         base=(None if there is None else there.base, *(measured(one, "base") for one in known)),
         best=(None if there is None else there.best, *(measured(one, "best") for one in known)),
         deviations=tuple(
-            f"replay {n}: {text}" for n, one in enumerate(facts, start=1) for text in _deviations(plan, one)
+            f"run {n}: {text}" for n, one in enumerate(facts, start=1) for text in _deviations(plan, one)
         ),
     )
 
 
-def write_comparison(found: ReplayComparison, storage: Path) -> Path:
+def write_comparison(found: RetrainComparison, storage: Path) -> Path:
     """Write the comparison as Markdown next to the searches, and return its path.
 
     Raises:
@@ -340,7 +340,7 @@ def _validation(facts: SearchFacts, phase: StrategyPhase) -> float | None:
     return dict(zip(curves.val_steps, curves.val_scores, strict=True)).get(phase.cut_step)
 
 
-def _deviations(plan: ReplayPlan, facts: SearchFacts) -> list[str]:
+def _deviations(plan: RetrainPlan, facts: SearchFacts) -> list[str]:
     found = []
     for phase in plan.strategy.phases:
         run = facts.runs.get(phase.phase - 1)

@@ -1,7 +1,7 @@
 """A model directory from a GGUF file, and the small pretrained models that come as packages.
 
 transformers reads and dequantises the file with the package `gguf` (extra `real`). What it gets wrong is
-mended here: the tokenizer's end token is set to the one that the model was trained to answer with.
+fixed here: the tokenizer's end token is set to the one that the model was trained to answer with.
 """
 
 from __future__ import annotations

@@ -199,17 +199,17 @@ def _arguments(request: ModelRequest, directory: Path) -> Any:
     """Training settings from the family's numbers, with the largest micro-batch that divides the batch."""
     from llmzero_ray.tasks.sft.trainer import training_arguments
 
-    recipe = request.warm_start
-    sizes = [size for size in range(1, _MAX_MICRO_BATCH + 1) if recipe.batch_size % size == 0]
+    plan = request.warm_start
+    sizes = [size for size in range(1, _MAX_MICRO_BATCH + 1) if plan.batch_size % size == 0]
     return training_arguments(
         directory,
-        n_steps=recipe.n_steps,
-        batch_size=recipe.batch_size,
+        n_steps=plan.n_steps,
+        batch_size=plan.batch_size,
         micro_batch_size=max(sizes),
-        final_lr_share=recipe.final_lr_share,
-        warmup_steps=recipe.warmup_steps,
-        learning_rate=recipe.lr,
-        weight_decay=recipe.weight_decay,
+        final_lr_share=plan.final_lr_share,
+        warmup_steps=plan.warmup_steps,
+        learning_rate=plan.lr,
+        weight_decay=plan.weight_decay,
         seed=request.seed,
         data_seed=request.seed,
         use_cpu=True,

@@ -16,10 +16,10 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.directory import (
     Progress,
-    check_same_recipe,
+    check_same_spec,
     create_once,
     no_progress,
-    recipe_differences,
+    spec_differences,
 )
 from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, Family, family_named
 from llmzero_ray.prepared.manifest import (
@@ -68,26 +68,26 @@ def prepare(
     if family is None:
         return load_task(target)
     sizes = {"train": n_train, "val": n_val, "test": n_test}
-    recipe = FamilyRecipe(family=family_named(family), sizes=sizes, seed=seed, make_model=make_model)
-    recipe.check_bounds()
-    create_once(target, lambda part: write_task(part, recipe, progress), progress)
-    check_same_recipe(target, lambda found: _differences(found, recipe))
+    spec = FamilySpec(family=family_named(family), sizes=sizes, seed=seed, make_model=make_model)
+    spec.check_bounds()
+    create_once(target, lambda part: write_task(part, spec, progress), progress)
+    check_same_spec(target, lambda found: _differences(found, spec))
     return load_task(target)
 
 
-def _differences(found: Mapping[str, Any], recipe: FamilyRecipe) -> list[str]:
-    """Fields in which `found` differs from `recipe`; a model that `recipe` does not require is no
+def _differences(found: Mapping[str, Any], spec: FamilySpec) -> list[str]:
+    """Fields in which `found` differs from `spec`; a model that `spec` does not require is no
     difference."""
-    lacks_model = recipe.make_model and not any(key.startswith("model.") for key in found)
-    wanted = replace(recipe, make_model=recipe.make_model and not lacks_model).as_dict()
+    lacks_model = spec.make_model and not any(key.startswith("model.") for key in found)
+    wanted = replace(spec, make_model=spec.make_model and not lacks_model).as_dict()
     return [
-        *recipe_differences(found, wanted),
+        *spec_differences(found, wanted),
         *(["it has no tiny model, one is wanted"] if lacks_model else []),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FamilyRecipe:
+class FamilySpec:
     """What to make."""
 
     family: Family
@@ -113,15 +113,15 @@ class FamilyRecipe:
         are equal."""
         sizes = {f"n_{split}": size for split, size in self.sizes.items()}
         name, made_by = self.family.name, self.family.version
-        recipe = {"format": FORMAT, "family": name, "family_version": made_by, **sizes, "seed": self.seed}
+        spec = {"format": FORMAT, "family": name, "family_version": made_by, **sizes, "seed": self.seed}
         if self.make_model:
-            recipe |= {f"model.{key}": value for key, value in SHAPE.items()}
-            recipe |= {f"warm_start.{key}": value for key, value in asdict(self.family.warm_start).items()}
-            recipe["warm_start.trainer"] = TRAINER_VERSION
-        return recipe
+            spec |= {f"model.{key}": value for key, value in SHAPE.items()}
+            spec |= {f"warm_start.{key}": value for key, value in asdict(self.family.warm_start).items()}
+            spec["warm_start.trainer"] = TRAINER_VERSION
+        return spec
 
 
-def write_task(directory: Path, recipe: FamilyRecipe, progress: Progress) -> None:
+def write_task(directory: Path, spec: FamilySpec, progress: Progress) -> None:
     """Write a whole task into an empty directory.
 
     Raises:
@@ -129,11 +129,11 @@ def write_task(directory: Path, recipe: FamilyRecipe, progress: Progress) -> Non
         OSError: it cannot be written.
     """
     progress("making problems", 0.0)
-    splits = make_splits(recipe.family, recipe.sizes, recipe.seed)
-    rows = {split: to_rows(recipe.family, split, splits.problems[split]) for split in SPLITS}
+    splits = make_splits(spec.family, spec.sizes, spec.seed)
+    rows = {split: to_rows(spec.family, split, splits.problems[split]) for split in SPLITS}
     files = {split: write_split(directory, split, rows[split]) for split in SPLITS}
-    made = _make_model(directory / _MODEL, recipe, splits, progress) if recipe.make_model else None
-    name, flat = recipe.family.name, recipe.as_dict()
+    made = _make_model(directory / _MODEL, spec, splits, progress) if spec.make_model else None
+    name, flat = spec.family.name, spec.as_dict()
     manifest = Manifest(
         name=name,
         family=name,
@@ -143,7 +143,7 @@ def write_task(directory: Path, recipe: FamilyRecipe, progress: Progress) -> Non
         max_prompt_tokens=made.max_prompt_tokens if made else None,
         max_answer_tokens=made.max_answer_tokens if made else None,
         model=_model_entry(made) if made else None,
-        licence=recipe.family.licence,
+        licence=spec.family.licence,
         majority_baseline=majority_share(splits.problems["test"]),
         recipe=flat,
         recipe_hash=text_digest(json.dumps(flat, sort_keys=True)),
@@ -153,9 +153,9 @@ def write_task(directory: Path, recipe: FamilyRecipe, progress: Progress) -> Non
     progress("done", 1.0)
 
 
-def _make_model(directory: Path, recipe: FamilyRecipe, splits: Splits, progress: Progress) -> MadeModel:
+def _make_model(directory: Path, spec: FamilySpec, splits: Splits, progress: Progress) -> MadeModel:
     """Put a warm-started tiny model into `directory`."""
-    plan = recipe.family.warm_start
+    plan = spec.family.warm_start
 
     def on_step(step: int, loss: float) -> None:
         share = _DATA_DONE + (_TRAINING_DONE - _DATA_DONE) * step / plan.n_steps
@@ -164,7 +164,7 @@ def _make_model(directory: Path, recipe: FamilyRecipe, splits: Splits, progress:
     progress("making the tiny model", _DATA_DONE)
     request = ModelRequest(
         directory=str(directory),
-        seed=recipe.seed,
+        seed=spec.seed,
         warm_start=plan,
         demonstrations=splits.demonstrations,
         problems=splits.problems["val"],

@@ -176,7 +176,7 @@ def _opened_alone(backend: str) -> Iterator[None]:
             lock = stack.enter_context(open(path.with_name(f"{path.name}.lock"), "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # a store of others, whose directory is theirs alone
-            print(f"no lock beside {path}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"no lock next to {path}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         yield
 
 

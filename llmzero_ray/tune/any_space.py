@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
-from llmzero_ray.agents.expert.levers import Lever
+from llmzero_ray.agents.expert.perturbation import Dimension
 from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Parameter, Space, format_value
@@ -76,17 +76,19 @@ class AnySpaceProposer:
             chain.append(known[chain[-1].parent or 0])
         start = chain[-1].resume_from
         before = request.default if start is None else known[start.node].hyperparameters
-        levers = self._levers(failed.hyperparameters)
+        dimensions = self._dimensions(failed.hyperparameters)
         # The chain that is repaired, and earlier repairs of the same failure.
         n_failed = len(chain) + sum(view.status == "failed" for view in request.siblings)
         wanted: dict[str, HyperparameterValue] = {}
         moved = self._space.diff(before, failed.hyperparameters)
         for key, (old, new) in moved.items():
-            half = self._between(levers[key], old, new) if key in levers and n_failed == 1 else None
+            half = self._between(dimensions[key], old, new) if key in dimensions and n_failed == 1 else None
             wanted[key] = old if half is None else half
         if not moved and n_failed > 1:
-            for key, lever in levers.items():
-                value = self._moved(lever, failed.hyperparameters[key], -0.5 * (n_failed - 1) * lever.step)
+            for key, dimension in dimensions.items():
+                value = self._moved(
+                    dimension, failed.hyperparameters[key], -0.5 * (n_failed - 1) * dimension.step
+                )
                 if value is not None:
                     wanted[key] = value
         full = self._completed(failed.hyperparameters, wanted)
@@ -109,7 +111,7 @@ class AnySpaceProposer:
             if self._space.forbidden(row.key) is None:
                 yield row
 
-    def _levers(self, base: Hyperparameters) -> dict[str, Lever]:
+    def _dimensions(self, base: Hyperparameters) -> dict[str, Dimension]:
         """The numbers that can move from here."""
         found = {}
         for row in self._rows():
@@ -120,23 +122,23 @@ class AnySpaceProposer:
             if not log:
                 width = (row.high - row.low) if row.low is not None and row.high is not None else 1.0
                 step = _LINEAR_STEP * width or 1.0
-            lever = Lever(key=row.key, step=step, log=log)
-            if lever.coordinate(base.get(row.key)) is not None:
-                found[row.key] = lever
+            dimension = Dimension(key=row.key, step=step, log=log)
+            if dimension.coordinate(base.get(row.key)) is not None:
+                found[row.key] = dimension
         return found
 
     def _sampled(
         self, base: Hyperparameters, rng: random.Random, width: float
     ) -> dict[str, HyperparameterValue]:
-        levers = self._levers(base)
-        left = list(levers)
+        dimensions = self._dimensions(base)
+        left = list(dimensions)
         wanted: dict[str, HyperparameterValue] = {}
         for _ in range(min(len(left), rng.choice((1, 1, 2, 2, 3)))):
             key = left.pop(rng.randrange(len(left)))
-            distance = rng.choice((-1, 1)) * levers[key].step * rng.uniform(0.6, 1.4) * width
-            value = self._moved(levers[key], base[key], distance)
+            distance = rng.choice((-1, 1)) * dimensions[key].step * rng.uniform(0.6, 1.4) * width
+            value = self._moved(dimensions[key], base[key], distance)
             if value is None:  # at its bound: the other way
-                value = self._moved(levers[key], base[key], -distance)
+                value = self._moved(dimensions[key], base[key], -distance)
             if value is not None:
                 wanted[key] = value
         switches = [row for row in self._rows() if row.kind in ("bool", "choice") and row.key in base]
@@ -147,12 +149,14 @@ class AnySpaceProposer:
                 wanted[row.key] = rng.choice(others)
         return wanted
 
-    def _moved(self, lever: Lever, value: HyperparameterValue, distance: float) -> HyperparameterValue | None:
+    def _moved(
+        self, dimension: Dimension, value: HyperparameterValue, distance: float
+    ) -> HyperparameterValue | None:
         """Value at this distance, within its bounds. None if it does not move."""
-        row, place = self._space.by_key[lever.key], lever.coordinate(value)
+        row, place = self._space.by_key[dimension.key], dimension.coordinate(value)
         if place is None or not isinstance(value, int | float):
             return None
-        new = lever.value(place + distance)
+        new = dimension.value(place + distance)
         if row.kind == "int":
             new = max(math.ceil(new), value + 1) if distance > 0 else min(math.floor(new), value - 1)
         else:
@@ -164,10 +168,10 @@ class AnySpaceProposer:
         return int(new) if row.kind == "int" else new
 
     def _between(
-        self, lever: Lever, old: HyperparameterValue, new: HyperparameterValue
+        self, dimension: Dimension, old: HyperparameterValue, new: HyperparameterValue
     ) -> HyperparameterValue | None:
-        there, here = lever.coordinate(old), lever.coordinate(new)
-        return None if there is None or here is None else self._moved(lever, new, (there - here) / 2)
+        there, here = dimension.coordinate(old), dimension.coordinate(new)
+        return None if there is None or here is None else self._moved(dimension, new, (there - here) / 2)
 
     def _completed(self, base: Hyperparameters, wanted: Mapping[str, HyperparameterValue]) -> Hyperparameters:
         """The configuration with the wanted values, without those that break a coupling."""

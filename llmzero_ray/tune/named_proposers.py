@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer, ExpertProposer
-from llmzero_ray.agents.expert.levers import perturbed
+from llmzero_ray.agents.expert.perturbation import perturbed
 from llmzero_ray.agents.expert.proposer import proposal_base
 from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
@@ -87,6 +87,6 @@ class RandomMoves:
             resume_from=start,
             n_steps=request.task.phase_steps,
             total_epochs=None,
-            rationale="Random moves of one to three levers.",
+            rationale="Random moves of one to three hyper-parameters.",
             agent="random",
         )

@@ -250,7 +250,7 @@ class TuneSearch:
         self._take_over(0)
 
     def _take_over(self, epoch: int) -> None:
-        """Begin anew the phases that another driver was training: their trials are gone, or go on."""
+        """Begin again the phases that another driver was training: their trials are gone, or go on."""
         if self.core.stage != "finished":
             self.post(ev.SearchPaused(reason="its driver ended"))
             self.post(ev.CoordinatorStarted(epoch=epoch, host=socket.gethostname(), pid=os.getpid()))
@@ -579,7 +579,7 @@ class TuneSearch:
                 cut_step=cut.step or 0,
                 config=self.trials.trial_config(self.phase(cut.node).configuration or {}),
             )
-            for cut in self.tree.recipe(best.id)
+            for cut in self.tree.cuts(best.id)
         )
         value = best.score if self.mode == "max" else -best.score
         return TuneStrategy(

@@ -35,7 +35,7 @@ GROUPS = {
 """Field -> group of entry points whose names it takes."""
 BUILT_IN = {
     "llmzero_ray.engines": ("verl",),
-    "llmzero_ray.agents": ("expert", "claude", "replay"),
+    "llmzero_ray.agents": ("expert", "claude", "recorded"),
     "llmzero_ray.proposers": ("backend", "strategy"),
     "llmzero_ray.methods": ("llmzero",),
 }
@@ -101,7 +101,7 @@ def load(value: str, what: str) -> Any:
 
 
 def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
-    """The entry point of that name; `own` are the names that the field has besides. Nothing is imported.
+    """The entry point of that name; `own` are the names that the field has in addition. Nothing is imported.
 
     Raises:
         ConfigError: no installed package registers it, or two do.

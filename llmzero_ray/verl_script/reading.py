@@ -158,7 +158,7 @@ class _Reader:
         made.remarks += [*self._other_commands(command, further), *self._unset_branches(base)]
         if command.module and not command.module.endswith("main_ppo") and command.module != "main_ppo.py":
             made.remarks.append(
-                f"the script starts {command.module}: what that does besides {TRAINER}, a search does not do"
+                f"the script starts {command.module}: what that does beyond {TRAINER}, a search does not do"
             )
         if base.goes_on:
             made.remarks.append("the script ends before the trainer starts; it was read as if it went on")
@@ -347,7 +347,7 @@ class _Reader:
             return self._of_mark(*marks[0])
         for kind, number in marks[
             :_MOST_NAMED
-        ]:  # one at a time: a default may stand beside an unset variable
+        ]:  # one at a time: a default may stand next to an unset variable
             one = self._value(self._only(marked, kind, int(number)), key)
             if one is not None and _MARK.search(one) and _MARK.sub("", one) == value:
                 self._shown[key] = f"{key}={one}"

@@ -268,7 +268,7 @@ def test_too_few_machines_without_those_of_failed_cards_names_them_and_the_cure(
 def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSearch) -> None:
     engine = {"backend": "verl", "platform": "gpu"}
     search = make_search(engine=engine, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
-    with pytest.raises(CapacityError, match="only 8 CPUs are free beside them and VeRL needs 12"):
+    with pytest.raises(CapacityError, match="only 8 CPUs are free next to them and VeRL needs 12"):
         asyncio.run(Placement(search.config.name).reserve_all(search.config))
     assert left_over(search) == []
 

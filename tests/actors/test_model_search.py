@@ -382,7 +382,7 @@ def test_a_call_in_which_the_stopper_dies_is_booked_at_its_worst_case(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_search_is_replayed_without_a_network(
+def test_a_search_runs_on_recorded_answers_without_a_network(
     server: MessagesServer, model_search: MakeSearch, make_search: MakeSearch
 ) -> None:
     server.play(sensible)
@@ -391,11 +391,11 @@ def test_a_search_is_replayed_without_a_network(
     assert "early_stopped" in {run.status for run in before.runs.values()}
     n_requests = len(server.requests)
     server.play([Fail(status=500)])
-    again = make_search(budget={"runs": 4}, agents={"backend": "replay", "replay_from": str(first.root)})
+    again = make_search(budget={"runs": 4}, agents={"backend": "recorded", "recorded_from": str(first.root)})
     after = again.start().wait()
     assert len(server.requests) == n_requests
     assert after.dollars == 0
-    assert "replay" in MODEL_BACKENDS
+    assert "recorded" in MODEL_BACKENDS
     for node, run in before.runs.items():
         assert after.runs[node].spec.hyperparameters == run.spec.hyperparameters
         assert after.runs[node].spec.resume_from == run.spec.resume_from

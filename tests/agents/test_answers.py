@@ -163,7 +163,7 @@ def test_data_as_ground_truth_is_not_compared_with_texts() -> None:
 
 
 def test_gold_answers_of_other_rows_are_not_held_against_the_answers() -> None:
-    # Ten prompts were too long: the rows that follow are numbered anew.
+    # Ten prompts were too long: the rows that follow are numbered again.
     left = {i: GOLDS[i + 10] for i in range(N - 10)}
     now = answered([left[i].wordings[0] for i in left], lambda _: True)
     assert named(phase(), now) == ""

@@ -148,10 +148,10 @@ def test_no_text_of_a_skill_contradicts_the_notes_on_metrics() -> None:
     # Low entropy is no reason for heat, and a KL beside a rising reward none for a pull.
     texts = skill_texts()
     training = " ".join(texts["check_training"].split())
-    assert "Low entropy beside a high reward is success" in training
-    assert "Low entropy beside a high reward is success" in metric_notes()["actor/entropy"].confusion
+    assert "Low entropy with a high reward is success" in training
+    assert "Low entropy with a high reward is success" in metric_notes()["actor/entropy"].confusion
     assert "A KL that grows beside the reward is learning" in training
-    assert "Growth beside a rising reward is learning" in metric_notes()["actor/kl_loss"].confusion
+    assert "Growth with a rising reward is learning" in metric_notes()["actor/kl_loss"].confusion
     assert not re.search(r"entropy[^.:]*: (INCREASE|DECREASE)", " ".join(texts.values()), re.IGNORECASE)
     assert "leave it at 0" in texts["generate_config"] and "unless entropy" not in texts["generate_config"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmzero_ray.cli.explain import node_facts
 from llmzero_ray.cli.main import main as llmzero
-from llmzero_ray.config import REMOVED, SearchConfig, load_config, stored_config
+from llmzero_ray.config import REMOVED, RENAMED, SearchConfig, load_config, stored_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator import check_decisions, replay
 from llmzero_ray.engines.base import Slot
@@ -33,6 +33,7 @@ __all__ = [
     "CHECKOUT",
     "COMMAND_MODULE",
     "REMOVED",
+    "RENAMED",
     "llmzero",
     "load_config",
     "load_strategy",
@@ -65,7 +66,7 @@ def replayed(root: Path) -> dict[str, Any]:
         "nodes": {str(node.id): node_facts(node) for node in core.search.nodes.values()},
         "recipe": []
         if core.search.best is None
-        else [[cut.node, cut.step] for cut in core.search.recipe(core.search.best.id)],
+        else [[cut.node, cut.step] for cut in core.search.cuts(core.search.best.id)],
         "runs": {
             str(run.node): [run.kind, run.status, run.score, run.attempt, run.losses]
             for run in core.runs.values()
@@ -76,7 +77,7 @@ def replayed(root: Path) -> dict[str, Any]:
 # --- configurations -----------------------------------------------------------------------------------------
 
 
-def recipe(path: Path) -> dict[str, Any]:
+def preset(path: Path) -> dict[str, Any]:
     """What a search of this configuration would hand to VeRL for its root: the engine's overrides in hydra's
     words, and the root's complete hyper-parameters.
 

@@ -21,7 +21,7 @@ from tests.blackbox import commands, inputs, public_api
 CONFIGS = public_api.CHECKOUT / "jobs" / "configs"
 PAPER = public_api.CHECKOUT / "jobs" / "examples" / "paper"
 COMPOSED = ("local", "qwen3_4b")
-"""Recipes of which VeRL's whole configuration is kept; of the others what is handed to VeRL."""
+"""Presets of which VeRL's whole configuration is kept; of the others what is handed to VeRL."""
 RECORDED_RUNS = (
     "finished",
     "failed",
@@ -100,9 +100,9 @@ def search_texts(name: str, storage: Path) -> dict[str, str]:
     return found
 
 
-def recipe(name: str) -> dict[str, Any]:
-    """What the root of a shipped recipe becomes, key by key."""
-    found = public_api.recipe(CONFIGS / f"{name}.yaml")
+def preset(name: str) -> dict[str, Any]:
+    """What the root of a shipped preset becomes, key by key."""
+    found = public_api.preset(CONFIGS / f"{name}.yaml")
     composed = found.pop("composed")
     if name in COMPOSED:
         from omegaconf import OmegaConf
@@ -171,8 +171,8 @@ def _write_explanations(directory: Path) -> None:
     _write_json("explanations.json", {name: explanation(name, directory) for name in EXPLANATIONS})
 
 
-def _write_recipes(_: Path) -> None:
-    _write_json("recipes.json", {path.stem: recipe(path.stem) for path in sorted(CONFIGS.glob("*.yaml"))})
+def _write_presets(_: Path) -> None:
+    _write_json("presets.json", {path.stem: preset(path.stem) for path in sorted(CONFIGS.glob("*.yaml"))})
 
 
 def _write_rewards(directory: Path) -> None:
@@ -197,7 +197,7 @@ def _write_json(name: str, data: Any) -> None:
 WRITERS: dict[str, Callable[[Path], None]] = {
     "wrong_inputs": _write_wrong_inputs,
     "explanations": _write_explanations,
-    "recipes": _write_recipes,
+    "presets": _write_presets,
     "rewards": _write_rewards,
     "searches": _write_searches,
 }

@@ -56,7 +56,8 @@ def test_the_configuration_of_a_search_loads_with_every_value(name: str) -> None
     path = inputs.RUNS / name / "search.yaml"
     before = tables.flat(yaml.safe_load(path.read_text()))
     after = tables.flat(public_api.load_stored(path).to_json())
-    assert {key: after.get(key) for key in before if key not in public_api.REMOVED} == {
+    now = public_api.RENAMED
+    assert {key: after.get(now.get(key, key)) for key in before if key not in public_api.REMOVED} == {
         key: value for key, value in before.items() if key not in public_api.REMOVED
     }
 

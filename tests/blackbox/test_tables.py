@@ -1,4 +1,4 @@
-"""Explanations of the paper's trees, VeRL's configuration of every recipe, and rewards to the digit."""
+"""Explanations of the paper's trees, VeRL's configuration of every preset, and rewards to the digit."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def test_an_explanation_says_what_it_said(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(tables.CONFIGS.glob("*.yaml"))])
-def test_a_recipe_becomes_the_same_configuration_of_verl(name: str) -> None:
-    recorded, found = record("recipes.json")[name], json.loads(json.dumps(tables.recipe(name)))
+def test_a_preset_becomes_the_same_configuration_of_verl(name: str) -> None:
+    recorded, found = record("presets.json")[name], json.loads(json.dumps(tables.preset(name)))
     assert found["root"] == recorded["root"]
     assert found["overrides"] == recorded["overrides"]
     assert found.get("composed") == recorded.get("composed")
 
 
-def test_no_recipe_has_gone() -> None:
-    assert set(record("recipes.json")) <= {path.stem for path in tables.CONFIGS.glob("*.yaml")}
+def test_no_preset_has_gone() -> None:
+    assert set(record("presets.json")) <= {path.stem for path in tables.CONFIGS.glob("*.yaml")}
 
 
 @pytest.mark.parametrize("group", tables.reward_groups(), ids=lambda group: str(group["name"]))

@@ -68,7 +68,7 @@ def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         ("root.overrides.train_batch_size=128", "64 training items"),
         ("root.overrides.trainer.logger=x", "cannot be set here"),
         ("name=No Spaces", "must be 1 to 63 of a-z"),
-        ("agents.backend=clod", "must be expert, claude, replay, package.module:factory"),
+        ("agents.backend=clod", "must be expert, claude, recorded, package.module:factory"),
         ("eval.max_response_length=64", "must be <= engine.max_response_length"),
         ("engine.backend=nowhere.at.all:x", "cannot be loaded"),
     ],
@@ -146,8 +146,8 @@ def test_an_address_in_place_of_a_path_is_refused_and_nothing_is_made(
         ["export", "demo", "--verl", "s3://b/scripts"],
         ["merge", "demo", "--out", "s3://b/model"],
         ["tables", "demo", "--out", "s3://b/tables"],
-        ["replay", "s3://b/strategy.yaml"],
-        ["replay", "demo", "--storage", "s3://b/runs"],
+        ["retrain", "s3://b/strategy.yaml"],
+        ["retrain", "demo", "--storage", "s3://b/runs"],
         ["compare", "s3://b/compare.yaml"],
         ["warm-start", "s3://b/warm_start.yaml"],
         ["score", "--jsonl", "s3://b/rows.jsonl"],
@@ -415,8 +415,8 @@ def test_a_refused_start_keeps_a_directory_that_was_there(run: Run, tmp_path: Pa
     assert (tmp_path / "runs" / "demo").is_dir()
 
 
-def a_recipe_for_gpus(task_dir: Path, tmp_path: Path, *changes: str) -> SearchConfig:
-    """The shipped recipe for Qwen3-8B with changes; no GPU, no cluster and no model is there."""
+def a_preset_for_gpus(task_dir: Path, tmp_path: Path, *changes: str) -> SearchConfig:
+    """The shipped preset for Qwen3-8B with changes; no GPU, no cluster and no model is there."""
     here = (f"task.dir={task_dir}", f"storage={tmp_path / 'runs'}")
     return load_config(path_of("qwen3_8b"), (*here, *changes))
 
@@ -434,11 +434,11 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actors.app, "start_on", start)
 
 
-def test_a_recipe_that_cannot_fit_is_refused_with_what_would_help(
+def test_a_preset_that_cannot_fit_is_refused_with_what_would_help(
     nothing_starts: None, task_dir: Path, tmp_path: Path
 ) -> None:
     changes = ("root.overrides.batch=64", "root.overrides.dynamic_bsz=false")
-    config = a_recipe_for_gpus(task_dir, tmp_path, *changes)
+    config = a_preset_for_gpus(task_dir, tmp_path, *changes)
     with pytest.raises(
         ConfigError, match=r"the root does not fit on the GPUs.*tightest is update"
     ) as refused:
@@ -452,7 +452,7 @@ def test_a_platform_of_auto_is_refused_where_a_cluster_is_joined(
     nothing_starts: None, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actors.head, "_shared_address", lambda: "10.0.0.1:6379")
-    config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
+    config = a_preset_for_gpus(task_dir, tmp_path, "root.overrides.batch=64", "engine.platform=auto")
     with pytest.raises(ConfigError, match=r"engine\.platform is auto.*set engine\.platform to gpu or to cpu"):
         launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
@@ -462,7 +462,7 @@ def test_a_machine_without_the_vllm_of_gpus_is_refused_before_ray_is_started(
     nothing_starts: None, task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actors.head, "_shared_address", lambda: None)
-    config = a_recipe_for_gpus(task_dir, tmp_path, "root.overrides.batch=64")
+    config = a_preset_for_gpus(task_dir, tmp_path, "root.overrides.batch=64")
     with pytest.raises(EngineVersionError, match=r"vllm 0\.27.* is installed; this engine needs 0\.24"):
         launch.launch(config, (), lambda *_: load_task(task_dir), print)
     assert not (tmp_path / "runs").exists()
@@ -472,7 +472,7 @@ def test_a_platform_of_auto_is_this_machines_where_no_cluster_is(
     task_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actors.head, "_shared_address", lambda: None)
-    check_platform(a_recipe_for_gpus(task_dir, tmp_path, "engine.platform=auto"))
+    check_platform(a_preset_for_gpus(task_dir, tmp_path, "engine.platform=auto"))
 
 
 def test_a_cluster_that_is_named_and_not_there_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

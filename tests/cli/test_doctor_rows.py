@@ -16,7 +16,7 @@ from rich.console import Console
 from llmzero_ray.cli.doctor.agents import agents_found
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context
 from llmzero_ray.cli.doctor.examination import rows_of_check
-from llmzero_ray.cli.doctor.machine_findings import clocks, room, same_files, sandbox, storage, versions
+from llmzero_ray.cli.doctor.machine_findings import clocks, free_space, same_files, sandbox, storage, versions
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import parse_config
@@ -37,7 +37,7 @@ NODES = (
 
 def probed(**changes: Any) -> dict[str, Any]:
     base = {"versions": {"python": "3.11.7", "ray": "2.60.0"}, "refused": None}
-    return {**base, "room": {"/tmp": (50 * GIB, 100 * GIB), "/dev/shm": (8 * GIB, 16 * GIB)}, **changes}
+    return {**base, "free space": {"/tmp": (50 * GIB, 100 * GIB), "/dev/shm": (8 * GIB, 16 * GIB)}, **changes}
 
 
 def row_of(kind: Any, status: Any) -> Row:
@@ -60,7 +60,7 @@ def test_every_check_has_a_name_of_its_own_and_the_exit_code_of_its_kind() -> No
         "task": 2,
         "configuration": 2,
         "model": 2,
-        "room": 3,
+        "free space": 3,
         "cluster": 4,
         "agents": 2,
         "storage": 3,
@@ -171,7 +171,7 @@ def test_a_machine_that_gives_no_answer_fails_every_question() -> None:
     answers = {"10.0.0.1": probed(), "10.0.0.2": silent}
     rows = [
         versions(NODES, answers),
-        room(NODES, answers),
+        free_space(NODES, answers),
         clocks({"10.0.0.1": (0.0, 0.01), "10.0.0.2": silent}),
         same_files("", {HERE: {"/t": "x"}, "10.0.0.2": silent}),
         storage("/runs", {HERE: 0.1, "10.0.0.2": silent}, {HERE: {HERE}, "10.0.0.2": silent}, ""),
@@ -191,11 +191,11 @@ def test_a_machine_that_gives_no_answer_fails_every_question() -> None:
         ("10.0.0.1", "/tmp", GIB // 4, "FAIL"),
     ],
 )
-def test_room_that_is_short_is_named(node: str, path: str, free: int, status: str) -> None:
+def test_free_space_that_is_short_is_named(node: str, path: str, free: int, status: str) -> None:
     answers = {label: probed() for label in ("10.0.0.1", "10.0.0.2")}
-    assert room(NODES, answers).status == "ok"
-    answers[node]["room"] = {**answers[node]["room"], path: (free, 100 * GIB)}
-    row = room(NODES, answers)
+    assert free_space(NODES, answers).status == "ok"
+    answers[node]["free space"] = {**answers[node]["free space"], path: (free, 100 * GIB)}
+    row = free_space(NODES, answers)
     assert row.status == status
     assert f"{node}: {free / GIB:.1f} of 100.0 GiB free in {path}" in row.found
 

@@ -67,7 +67,7 @@ def run(tmp_path: Path, head: str) -> Run:
     return search
 
 
-def test_a_folder_and_a_sentence_become_a_search_that_is_replayed_without_a_network(
+def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_network(
     run: Run, tmp_path: Path, messages_server: MessagesServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     messages_server.play(every_agent())
@@ -100,7 +100,7 @@ def test_a_folder_and_a_sentence_become_a_search_that_is_replayed_without_a_netw
     n_requests = len(messages_server.requests)
     messages_server.play([Fail(status=500)])
     assert "has ended (budget) after 2 runs" in run(*asks, "budget.dollars=5")  # its outcome, again
-    run("name=again", "agents.backend=replay", f"agents.replay_from={first.storage.paths.root}")
+    run("name=again", "agents.backend=recorded", f"agents.recorded_from={first.storage.paths.root}")
     again = Follower.of(SearchStorage(tmp_path / "runs", "again"))
     assert len(messages_server.requests) == n_requests
     assert again.core.dollars == 0

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 MICRO = ("micro_batch_size", "log_prob_micro_batch_size", "ref_micro_batch_size")
 
 
-def recipe(size: str, *changes: str) -> SearchConfig:
+def preset(size: str, *changes: str) -> SearchConfig:
     return load_config(ROOT / "jobs" / "configs" / f"qwen3_{size}.yaml", changes)
 
 
@@ -40,7 +40,7 @@ def fake_driver(place: Path, body: str, patch: pytest.MonkeyPatch) -> None:
 def test_a_dry_run_shows_the_table_and_the_verdict(
     task_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = recipe("8b", f"task.dir={task_dir}", f"storage={tmp_path}", "root.overrides.batch=64")
+    config = preset("8b", f"task.dir={task_dir}", f"storage={tmp_path}", "root.overrides.batch=64")
     assert show_estimate(config, seconds_per_step=100.0) == 0
     output = capsys.readouterr().out
     assert "GPU memory of Qwen3-8B, GiB per GPU, a slot of 8 GPU(s) of 39.4 GiB" in output
@@ -50,15 +50,15 @@ def test_a_dry_run_shows_the_table_and_the_verdict(
 
 def test_memory_is_shown_before_there_is_a_task(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(TaskError):
-        show_estimate(recipe("4b", f"task.dir={tmp_path / 'none'}"), seconds_per_step=100.0)
+        show_estimate(preset("4b", f"task.dir={tmp_path / 'none'}"), seconds_per_step=100.0)
     assert "GPU memory: fits" in capsys.readouterr().out
 
 
 def test_the_table_fits_into_80_columns_and_its_items_add_up() -> None:
-    lines = shown(recipe("4b")).splitlines()
+    lines = shown(preset("4b")).splitlines()
     rows = {line[:24].strip(): line[24:].split() for line in lines if line.startswith("  ")}
     assert rows["limit"] == ["33.5", "39.4", "39.4", "39.4", "39.4", "39.4"]
-    found, _ = Estimate(recipe("4b")).gpu_memory
+    found, _ = Estimate(preset("4b")).gpu_memory
     for column, stage in enumerate(found.stages):
         assert float(rows["likely"][column]) == pytest.approx(stage.total.likely / 2**30, abs=0.06)
         parts = [float(rows[item.name][0]) for item in stage.items if len(rows[item.name]) == 1]
@@ -67,7 +67,7 @@ def test_the_table_fits_into_80_columns_and_its_items_add_up() -> None:
 
 
 def test_what_does_not_fit_is_said_with_what_would_help() -> None:
-    output = shown(recipe("8b", "root.overrides.dynamic_bsz=false"))
+    output = shown(preset("8b", "root.overrides.dynamic_bsz=false"))
     assert "GPU memory: does not fit: tightest is update" in output
     assert "dynamic_bsz false -> true with max_token_len_per_gpu 16384" in output
     assert "GiB less there, then fits" in output
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_said_with_what_would_help() -> None:
 
 def test_what_only_later_phases_may_ask_for_is_said_as_well() -> None:
     changes = ["dynamic_bsz=false", *(f"{name}=2" for name in MICRO)]
-    config = recipe("8b", *(f"root.overrides.{change}" for change in changes), "slots.gpu_memory_gib=26")
+    config = preset("8b", *(f"root.overrides.{change}" for change in changes), "slots.gpu_memory_gib=26")
     config = config.model_copy(
         update={"engine": config.engine.model_copy(update={"gpu_memory_utilization": 0.7})}
     )
@@ -89,14 +89,14 @@ def test_what_only_later_phases_may_ask_for_is_said_as_well() -> None:
 
 
 def test_a_model_that_is_not_known_gets_a_reason_instead() -> None:
-    output = shown(recipe("4b", "model.path=/nowhere/Mixtral-8x7B"))
+    output = shown(preset("4b", "model.path=/nowhere/Mixtral-8x7B"))
     assert output.startswith("no memory estimate: /nowhere/Mixtral-8x7B/config.json cannot be read")
     assert "GPU memory" not in output
 
 
 def test_without_the_cards_size_the_key_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    output = shown(recipe("4b", "slots.gpu_memory_gib=null"))
+    output = shown(preset("4b", "slots.gpu_memory_gib=null"))
     assert output.strip() == "no memory estimate: set slots.gpu_memory_gib (39.4 for an A100 of 40 GB)"
 
 
@@ -115,7 +115,7 @@ def test_only_verl_on_gpus_is_estimated(engine: dict[str, Any], expected: bool) 
 def test_a_larger_share_for_the_server_is_named_where_all_stages_still_fit(
     now: float, said: str | None
 ) -> None:
-    config = recipe("8b", f"engine.gpu_memory_utilization={now}")
+    config = preset("8b", f"engine.gpu_memory_utilization={now}")
     lines = [line for line in memory_lines(Estimate(config)) if "would fit too" in line]
     assert [
         said is not None and f"gpu_memory_utilization {said}, with a cache of" in line for line in lines
@@ -142,7 +142,7 @@ def test_a_driver_that_does_not_say_is_no_figure(
     ("gpu_gib", "status"), [(79.2, "ok"), (39.4, "ok"), (28.0, "warn"), (24.0, "FAIL"), (None, "skipped")]
 )
 def test_the_doctors_row_follows_the_verdict(gpu_gib: float | None, status: str) -> None:
-    config = recipe("8b", "engine.gpu_memory_utilization=0.5")
+    config = preset("8b", "engine.gpu_memory_utilization=0.5")
     row, found = on_cards(config, None, gpu_gib)
     assert row.status == status
     assert (found is None) == (gpu_gib is None)
@@ -150,7 +150,7 @@ def test_the_doctors_row_follows_the_verdict(gpu_gib: float | None, status: str)
 
 
 def test_a_model_without_an_estimate_is_skipped_by_the_doctor() -> None:
-    row, found = on_cards(recipe("8b", "model.path=/nowhere/other"), None, 39.4)
+    row, found = on_cards(preset("8b", "model.path=/nowhere/other"), None, 39.4)
     assert (row.status, found) == ("skipped", None)
     assert "no memory estimate" in row.found
 
@@ -159,5 +159,5 @@ def test_a_model_without_an_estimate_is_skipped_by_the_doctor() -> None:
 def test_machines_whose_drivers_are_silent_leave_it_to_the_configuration(
     head: None, given: float | None
 ) -> None:
-    config = recipe("8b", f"slots.gpu_memory_gib={'null' if given is None else given}")
+    config = preset("8b", f"slots.gpu_memory_gib={'null' if given is None else given}")
     assert card_of(config, nodes_up(), limit_s=60.0) == given

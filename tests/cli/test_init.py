@@ -93,7 +93,7 @@ def test_every_override_of_a_script_is_taken_or_named_with_the_reason(
     assert f"taken: {n_given - 5} of {n_given} overrides" in said
 
 
-def test_a_script_is_added_to_a_recipe_that_is_named(script: Path) -> None:
+def test_a_script_is_added_to_a_preset_that_is_named(script: Path) -> None:
     init("--from", "run.sh", "--model", "8b")
     assert load_config("search.yaml").engine.overrides == load_config("qwen3_8b").engine.overrides
     assert load_config("search.yaml").root.overrides["lr"] == 1e-6
@@ -102,7 +102,7 @@ def test_a_script_is_added_to_a_recipe_that_is_named(script: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--model", "5b", "--out", "x.yaml"], "no such recipe: '5b'. Recipes: demo, local, one_gpu"),
+        (["--model", "5b", "--out", "x.yaml"], "no such preset: '5b'. Presets: demo, local, one_gpu"),
         (["--from", "nowhere.sh", "--out", "x.yaml"], "nowhere.sh: cannot be read"),
         (
             ["--from", "search.yaml", "--out", "x.yaml"],

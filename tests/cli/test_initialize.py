@@ -289,7 +289,7 @@ def test_a_call_in_which_the_command_died_is_billed_at_its_worst_case(
     assert len(folder.events(ev.AgentCalled)) == 4
 
 
-def test_a_replay_initializes_again_without_a_network(
+def test_recorded_answers_initialize_again_without_a_network(
     folder: Folder, asks_the_model: Callable[..., None], messages_server: MessagesServer
 ) -> None:
     asks_the_model()
@@ -297,8 +297,8 @@ def test_a_replay_initializes_again_without_a_network(
     asked = [(call.agent, call.prompt) for call in folder.events(ev.AgentCalled)]
     n_before = len(messages_server.requests)
     messages_server.play([Fail(status=500)])
-    folder.settings = ["name=again", "agents.backend=replay"]
-    folder.settings.append(f"agents.replay_from={folder.storage.paths.root}")
+    folder.settings = ["name=again", "agents.backend=recorded"]
+    folder.settings.append(f"agents.recorded_from={folder.storage.paths.root}")
     again = folder.initialize()
     folder.storage = SearchStorage(folder.storage.paths.root.parent, "again")
     assert len(messages_server.requests) == n_before

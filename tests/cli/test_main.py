@@ -246,7 +246,7 @@ def test_a_shell_is_offered_commands_searches_and_options(tmp_path: Path) -> Non
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         return done.stdout.split()
 
-    assert offered("llmzero rep") == ["report", "replay"]
+    assert offered("llmzero rep") == ["report"]
     assert offered("llmzero status d") == ["demo"]
     assert offered("llmzero status demo --of") == ["--offline"]
 

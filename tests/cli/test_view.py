@@ -274,7 +274,7 @@ def test_a_directory_without_a_search_is_named(storage: SearchStorage) -> None:
         Follower.of(storage)
 
 
-def test_the_outcome_names_the_recipe_the_test_scores_and_the_files(storage: SearchStorage) -> None:
+def test_the_outcome_names_the_strategy_the_test_scores_and_the_files(storage: SearchStorage) -> None:
     search = Driver()
     search.search_to_end([0.5, 0.6, 0.4, 0.3])
     search.train(-1, score=0.6)
@@ -284,7 +284,7 @@ def test_the_outcome_names_the_recipe_the_test_scores_and_the_files(storage: Sea
     storage.paths.report.write_text("")
     text = "\n".join(outcome_lines(follower))
     assert "search demo has ended (budget) after 4 runs" in text
-    assert "best: node 1, validation 0.6000; recipe: node 1 to global step 20" in text
+    assert "best: node 1, validation 0.6000; strategy: node 1 to global step 20" in text
     assert "test  best strategy   0.7500 ± 0.0200 (512 items)" in text
     assert "test  default recipe  not measured: lost twice" in text
     assert "could not be written in full: no plots" in text

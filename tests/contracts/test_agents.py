@@ -81,13 +81,13 @@ def build(agents: Mapping[str, Any], storage: SearchStorage) -> Agents:
     return make_agents(config, 500, services)
 
 
-@pytest.fixture(params=["expert", "claude", "replay"])
+@pytest.fixture(params=["expert", "claude", "recorded"])
 def agents(request: pytest.FixtureRequest, recorded: tuple[str, str], tmp_path: Path) -> Agents:
     address, search = recorded
     settings = {
         "expert": {"backend": "expert"},
         "claude": {"backend": "claude", "base_url": address},
-        "replay": {"backend": "replay", "replay_from": search},
+        "recorded": {"backend": "recorded", "recorded_from": search},
     }
     return build(settings[request.param], SearchStorage(tmp_path, "here"))
 

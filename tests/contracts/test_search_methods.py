@@ -83,9 +83,9 @@ class SearchMethodContract:
         with pytest.raises(SearchError):
             search.node(99)
 
-    def test_the_recipe_of_a_node_ends_with_its_best_step(self) -> None:
+    def test_the_last_cut_of_a_node_is_its_best_step(self) -> None:
         search = self.grown(2)
-        assert search.recipe(1)[-1] == (1, 5)
+        assert search.cuts(1)[-1] == (1, 5)
         assert search.resume_chain(1)[-1] == 1
 
     def test_a_checkpoint_that_is_not_offered_is_refused(self) -> None:
@@ -186,8 +186,8 @@ class TestGrid(EndingContract):
     method = "grid"
 
 
-class TestReplay(EndingContract):
-    method, rules = "replay", {"schedule": "chemcot"}
+class TestSchedule(EndingContract):
+    method, rules = "schedule", {"schedule": "chemcot"}
 
 
 class TestGuidebook(EndingContract):
@@ -304,7 +304,7 @@ class Planned(Driver):
 
 
 def planned_config(method: str) -> Any:
-    search = {"method": method, **({"schedule": "wildsci"} if method == "replay" else {})}
+    search = {"method": method, **({"schedule": "wildsci"} if method == "schedule" else {})}
     return make_config(
         search=search,
         budget={"runs": 8},
@@ -350,6 +350,6 @@ def test_the_default_recipe_needs_room_for_its_one_phase() -> None:
         make_config(search={"method": "default"}, budget={"runs": 8})
 
 
-def test_a_replay_needs_its_schedule() -> None:
-    with pytest.raises(ConfigError, match=r"search\.method is replay, which needs search\.schedule"):
-        make_config(search={"method": "replay"})
+def test_the_method_schedule_needs_its_schedule() -> None:
+    with pytest.raises(ConfigError, match=r"search\.method is schedule, which needs search\.schedule"):
+        make_config(search={"method": "schedule"})

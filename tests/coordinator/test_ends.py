@@ -328,7 +328,7 @@ def test_a_planned_run_gets_its_share_whatever_the_others_spent() -> None:
     """The third of four random recipes may compute a quarter of the budget, though the first two took
     more than theirs."""
     search = Driver(
-        make_config(budget={"runs": 8, "compute": 1000.0}, search={"method": "random", "recipes": 4})
+        make_config(budget={"runs": 8, "compute": 1000.0}, search={"method": "random", "n_trials": 4})
     )
     search.ready()
     for node in range(3):

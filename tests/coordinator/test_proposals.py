@@ -142,7 +142,7 @@ def test_without_any_saved_step_before_it_the_phase_starts_from_the_base_model()
         (make_proposal(n_steps=61), "must be between 1 and 60"),
         (make_proposal(n_steps=0), "must be between 1 and 60"),
         (make_proposal(resume=(0, 20), lora_rank=8), "keeps its shape"),
-        (make_proposal(max_response_length=4096), "room for 1536"),
+        (make_proposal(max_response_length=4096), "context length is 1536"),
         (make_proposal(train_batch_size=16, mini_batch_size=5), "multiple of the mini batch"),
         (make_proposal(**{"actor_rollout_ref.model.path": "/etc"}), "may not be changed"),
         (make_proposal(**{"trainer.logger": "x"}), "may not be changed"),
@@ -246,7 +246,7 @@ def test_every_node_has_a_seed_of_its_own_and_the_same_one_in_every_replay() -> 
 
 
 def on_gpus(**changes: Any) -> Driver:
-    """A search with the recipe for Qwen3-4B on 8 GPUs of 40 GB."""
+    """A search with the preset for Qwen3-4B on 8 GPUs of 40 GB."""
     settings = ["search.rho_min=0", *(f"{key}={value}" for key, value in changes.items())]
     config = load_config(RECIPE, settings)
     search = Driver(config, Estimate(config).memory_facts())

@@ -75,7 +75,7 @@ def peft_qwen3(sizes: Mapping[str, Any], lora_rank: int) -> Any:
 
 
 def sharded(module: Any, world_size: int, fsdp_size: int) -> Any:
-    """The module under FSDP2 on VeRL's mesh, by VeRL's own wrapping and in the precision of the recipes."""
+    """The module under FSDP2 on VeRL's mesh, by VeRL's own wrapping and in the precision of the presets."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
     from verl.utils.fsdp_utils import apply_fsdp2
     from verl.workers.engine.fsdp.utils import create_device_mesh

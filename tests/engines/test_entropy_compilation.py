@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
 
 from tests.engines.fake_ranks import fake_rank  # noqa: E402
-from tests.engines.test_gpu_recipes import RECIPES, composed  # noqa: E402
+from tests.engines.test_gpu_presets import PRESETS, composed  # noqa: E402
 
 pytestmark = pytest.mark.slow  # VeRL's engine is imported, and Dynamo traces
 
@@ -56,19 +56,19 @@ def n_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Entropies:
 def fsdp_config_of(name: str, directory: Path, **changes: Any) -> Any:
     from omegaconf import OmegaConf
 
-    found = composed(RECIPES[name], directory).actor_rollout_ref.actor.fsdp_config
+    found = composed(PRESETS[name], directory).actor_rollout_ref.actor.fsdp_config
     return OmegaConf.merge(found, changes)
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
-def test_a_recipe_does_not_compile_anew_for_each_length(
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_does_not_compile_anew_for_each_length(
     name: str, n_graphs: Entropies, tmp_path: Path
 ) -> None:
     assert n_graphs(fsdp_config_of(name, tmp_path)) <= 2
 
 
 def test_chunks_that_are_compiled_are_compiled_up_to_the_limit(n_graphs: Entropies, tmp_path: Path) -> None:
-    """Why the recipes turn compiling off; once this fails, they need not."""
+    """Why the presets turn compiling off; once this fails, they need not."""
     config = fsdp_config_of("qwen3_4b.yaml", tmp_path, use_torch_compile=True)
     assert n_graphs(config) == DYNAMOS_LIMIT
 

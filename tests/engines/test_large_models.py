@@ -1,4 +1,4 @@
-"""The models of the recipes with their adapter, as VeRL wraps and shards them; on torch's meta device, which
+"""The models of the presets with their adapter, as VeRL wraps and shards them; on torch's meta device, which
 holds shapes and no values."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The vLLM of GPU machines, which is not installed here: its names, and its configuration for each recipe.
+"""The vLLM of GPU machines, which is not installed here: its names, and its configuration for each preset.
 
 Its wheel (280 MB) is downloaded once and its Python files are kept in pytest's cache.
 """
@@ -19,7 +19,7 @@ import pytest
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.verl.internals import VLLM_VERSIONS
-from tests.engines.test_gpu_recipes import RECIPES
+from tests.engines.test_gpu_presets import PRESETS
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -79,12 +79,12 @@ def test_it_is_a_version_that_the_engine_takes_and_has_all_names(report: dict[st
 
 
 def parametrized() -> list[Any]:
-    return [pytest.param(name, config, id=name) for name, config in sorted(RECIPES.items())]
+    return [pytest.param(name, config, id=name) for name, config in sorted(PRESETS.items())]
 
 
 @pytest.mark.parametrize(("name", "config"), parametrized())
-def test_its_configuration_is_the_recipes(name: str, config: SearchConfig, report: dict[str, Any]) -> None:
-    found, engine = report["recipes"][name], config.engine
+def test_its_configuration_is_the_presets(name: str, config: SearchConfig, report: dict[str, Any]) -> None:
+    found, engine = report["presets"][name], config.engine
     assert {
         key: found[key] for key in ("max_num_seqs", "gpu_memory_utilization", "tensor_parallel_size")
     } == {
@@ -108,7 +108,7 @@ def test_its_configuration_is_the_recipes(name: str, config: SearchConfig, repor
 
 def test_it_runs_qwen3_with_an_adapter_on_its_second_model_runner(report: dict[str, Any]) -> None:
     """Where this changes, `engine.vllm_model_runner` and the bring-up on one card are read again."""
-    assert {name for name, found in report["recipes"].items() if found["v2_model_runner"]} == set(RECIPES)
+    assert {name for name, found in report["presets"].items() if found["v2_model_runner"]} == set(PRESETS)
 
 
 def test_either_model_runner_can_be_asked_for(report: dict[str, Any]) -> None:

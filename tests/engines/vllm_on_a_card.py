@@ -1,4 +1,4 @@
-"""What vLLM of GPU machines makes of the recipes, in a process of its own: the arguments that VeRL gives its
+"""What vLLM of GPU machines makes of the presets, in a process of its own: the arguments that VeRL gives its
 server, through vLLM's own parser and engine configuration, on an A100 that only exists in its platform class.
 
     python -m tests.engines.vllm_on_a_card FOLDER
@@ -90,12 +90,12 @@ def model_at(directory: Path, name: str) -> str:
 
 
 def engine_config(config: Any, directory: Path) -> Any:
-    """vLLM's configuration of the first server of a recipe."""
+    """vLLM's configuration of the first server of a preset."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
     from llmzero_ray.engines.verl.rollout_server import RecordingServer
-    from tests.engines.test_gpu_recipes import composed
+    from tests.engines.test_gpu_presets import composed
 
     caught: list[Any] = []
 
@@ -146,7 +146,7 @@ def facts(vllm: Any) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
-    """Print {version, missing, recipes: {name: facts}, runners: {`engine.vllm_model_runner`: V2 is used}}."""
+    """Print {version, missing, presets: {name: facts}, runners: {`engine.vllm_model_runner`: V2 is used}}."""
     sys.path.insert(0, folder)
     sys.meta_path.append(_NoCompiledFiles())
     import ray
@@ -158,7 +158,7 @@ def main(folder: str) -> None:
     from llmzero_ray.engines.verl.environment import MODEL_RUNNER_ENV, worker_vars
     from llmzero_ray.errors import EngineVersionError
     from tests.builders import verl_settings
-    from tests.engines.test_gpu_recipes import RECIPES
+    from tests.engines.test_gpu_presets import PRESETS
 
     fake_card()
     missing = ""
@@ -167,16 +167,16 @@ def main(folder: str) -> None:
     except EngineVersionError as error:
         missing = str(error)
     with tempfile.TemporaryDirectory() as directory:
-        recipes = {
-            name: facts(engine_config(config, Path(directory))) for name, config in sorted(RECIPES.items())
+        presets = {
+            name: facts(engine_config(config, Path(directory))) for name, config in sorted(PRESETS.items())
         }
         runners = {}
         for asked in ("v1", "v2"):
             variables = worker_vars(verl_settings(platform="gpu", vllm_model_runner=asked))
             os.environ[MODEL_RUNNER_ENV] = variables[MODEL_RUNNER_ENV]
-            found = engine_config(RECIPES["qwen3_4b.yaml"], Path(directory))
+            found = engine_config(PRESETS["qwen3_4b.yaml"], Path(directory))
             runners[asked] = bool(found.use_v2_model_runner)
-    report = {"version": vllm.__version__, "missing": missing, "recipes": recipes, "runners": runners}
+    report = {"version": vllm.__version__, "missing": missing, "presets": presets, "runners": runners}
     sys.stdout.write("\n" + json.dumps(report) + "\n")
 
 

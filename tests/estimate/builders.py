@@ -65,8 +65,8 @@ def practitioner(
     )
 
 
-def recipe(size: str) -> str:
-    """Of the shipped recipe, below the root of the checkout."""
+def preset(size: str) -> str:
+    """Of the shipped preset, below the root of the checkout."""
     return f"jobs/configs/qwen3_{size.lower()}.yaml"
 
 

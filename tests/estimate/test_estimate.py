@@ -15,7 +15,7 @@ from llmzero_ray.estimate.search_time import disk_bytes
 from llmzero_ray.tasks.tiny_model import SHAPE
 from tests.builders import make_config
 
-from .builders import ROOT, recipe
+from .builders import ROOT, preset
 
 
 def test_a_task_brings_its_sizes_and_its_model_where_the_configuration_names_none(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_task_brings_its_sizes_and_its_model_where_the_configuration_names_non
 
 
 def test_a_measured_card_goes_before_the_configured_one() -> None:
-    config = load_config(ROOT / recipe("8b"))
+    config = load_config(ROOT / preset("8b"))
     assert Estimate(config).gpu_memory[0].status == "fits"
     assert Estimate(config, gpu_gib=14.0).gpu_memory[0].status == "does not fit"
 

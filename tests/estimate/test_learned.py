@@ -25,7 +25,7 @@ from llmzero_ray.records import Hyperparameters, PhaseFailure
 from llmzero_ray.records.agents import ErrorRequest, MemoryView, NodeView, TaskView
 from llmzero_ray.utils.text import GIB
 
-from .builders import A100_40, ROOT, SIZES, recipe
+from .builders import A100_40, ROOT, SIZES, preset
 
 LOGS = {
     UPDATE: "torch.OutOfMemoryError: CUDA out of memory, in update_actor",
@@ -39,7 +39,7 @@ TASK = TaskView(
 
 
 def config_of(size: str) -> SearchConfig:
-    return load_config(ROOT / recipe(size))
+    return load_config(ROOT / preset(size))
 
 
 def memory_of(config: SearchConfig) -> SearchMemory:
@@ -93,7 +93,7 @@ def failed(node: int, full: Hyperparameters, where: str) -> NodeView:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("where", list(LOGS))
 @pytest.mark.parametrize("beyond", [0.1, 2.0, 6.0])
-def test_a_recipe_that_runs_out_of_memory_fits_after_two_repairs_with_its_task_untouched(
+def test_a_preset_that_runs_out_of_memory_fits_after_two_repairs_with_its_task_untouched(
     size: str, where: str, beyond: float
 ) -> None:
     """`beyond`: GiB by which the root exceeds the card at that stage, against all estimates."""
@@ -126,7 +126,7 @@ def test_what_ran_out_of_memory_once_is_not_begun_again_and_its_author_is_told_w
 
 
 def test_a_phase_that_trained_had_room_whatever_the_estimate_says() -> None:
-    config = load_config(ROOT / recipe("8b"), ["root.overrides.max_token_len_per_gpu=49152"])
+    config = load_config(ROOT / preset("8b"), ["root.overrides.max_token_len_per_gpu=49152"])
     memory, root = memory_of(config), root_hyperparameters(config, 5000)
     assert memory.problem(root)
     memory.trained(root)
@@ -135,7 +135,7 @@ def test_a_phase_that_trained_had_room_whatever_the_estimate_says() -> None:
 
 
 def test_a_repair_that_needs_less_is_let_through_even_where_nothing_fits() -> None:
-    config = load_config(ROOT / recipe("8b"), ["slots.gpu_memory_gib=14"])
+    config = load_config(ROOT / preset("8b"), ["slots.gpu_memory_gib=14"])
     memory, root = memory_of(config), root_hyperparameters(config, 5000)
     less = {**root, MAX_TOKENS: 12_288}
     assert memory.problem(less)
@@ -188,4 +188,4 @@ def test_a_shorter_response_is_the_last_thing_that_is_tried() -> None:
     ],
 )
 def test_where_nothing_is_known_nothing_is_judged(setting: str) -> None:
-    assert Estimate(load_config(ROOT / recipe("4b"), [setting])).memory_facts() == {}
+    assert Estimate(load_config(ROOT / preset("4b"), [setting])).memory_facts() == {}

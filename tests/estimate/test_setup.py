@@ -22,7 +22,7 @@ from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings
 from tests.tasks.builders import rows, write_task
 
-from .builders import A100_40, ROOT, SIZES, TABLE_12, practitioner, recipe
+from .builders import A100_40, ROOT, SIZES, TABLE_12, practitioner, preset
 
 
 def composed(overrides: dict[str, Any] | None = None) -> Any:
@@ -74,7 +74,7 @@ def test_a_slot_of_several_machines_keeps_a_copy_of_the_weights_on_each() -> Non
 def test_the_engines_chunks_of_the_entropy_follow_the_actors() -> None:
     outer = "actor_rollout_ref.actor.entropy_from_logits_"
     config = composed({outer + "with_chunking": True, outer + "chunk_size": 512})
-    # What VeRL's engine reads; the outer keys are what the recipes set.
+    # What VeRL's engine reads; the outer keys are what the presets set.
     inner = "actor_rollout_ref.actor.fsdp_config.entropy_from_logits_"
     assert OmegaConf.select(config, inner + "with_chunking") is True
     assert OmegaConf.select(config, inner + "chunk_size") == 512
@@ -113,20 +113,20 @@ def test_a_value_of_the_wrong_type_is_said() -> None:
         setup_of(config, root_hyperparameters(config, 5000), gpu_gib=A100_40)
 
 
-# --- shipped recipes ------------------------------------------------------------------------------------
+# --- shipped presets ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_shipped_recipe_is_taken_by_verls_own_configuration(size: str, tmp_path: Any) -> None:
+def test_a_shipped_preset_is_taken_by_verls_own_configuration(size: str, tmp_path: Any) -> None:
     write_task(tmp_path / "task", train=rows("train", 128))
-    config = load_config(ROOT / recipe(size), [f"task.dir={tmp_path / 'task'}"])
+    config = load_config(ROOT / preset(size), [f"task.dir={tmp_path / 'task'}"])
     task = load_task(config.task.dir)
     check_root(config, task, root_hyperparameters(config, task.n_train))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_shipped_recipe_fits_whatever_a_phase_may_ask_for(size: str) -> None:
-    config = load_config(ROOT / recipe(size))
+def test_a_shipped_preset_fits_whatever_a_phase_may_ask_for(size: str) -> None:
+    config = load_config(ROOT / preset(size))
     gpu_gib = config.slots.gpu_memory_gib
     assert gpu_gib == A100_40
     root = setup_of(config, root_hyperparameters(config, None), gpu_gib=gpu_gib)
@@ -139,7 +139,7 @@ def test_a_shipped_recipe_fits_whatever_a_phase_may_ask_for(size: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_shipped_recipe_trains_as_the_papers_practitioner(size: str) -> None:
-    root = root_hyperparameters(load_config(ROOT / recipe(size)), None)
+def test_a_shipped_preset_trains_as_the_papers_practitioner(size: str) -> None:
+    root = root_hyperparameters(load_config(ROOT / preset(size)), None)
     for name, value in TABLE_12.items():
         assert root[canonical(name)] == value, name

@@ -1,4 +1,4 @@
-"""Time limits of phases on GPUs: above every stage that a shipped recipe may ask for."""
+"""Time limits of phases on GPUs: above every stage that a shipped preset may ask for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH, RESPONSE = "data.train_batch_size", "data.max_response_length"
 KL = "actor_rollout_ref.actor.use_kl_loss"
 
 
-def recipe(name: str, *changes: str) -> tuple[SearchConfig, dict[str, Any]]:
+def preset(name: str, *changes: str) -> tuple[SearchConfig, dict[str, Any]]:
     config = load_config(CONFIGS / name, changes)
     return config, root_hyperparameters(config, 5000)
 
@@ -50,7 +50,7 @@ def limits(config: SearchConfig, hyperparameters: dict[str, Any]) -> TimeLimits:
 def test_a_phase_of_any_size_has_more_time_than_its_stages_are_estimated_to_take(
     name: str, n: int, batch: int, share: float, epochs: int, kl: bool
 ) -> None:
-    config, root = recipe(name)
+    config, root = preset(name)
     response = round(share * config.engine.max_response_length)
     asked = {**root, N: n, BATCH: batch, RESPONSE: response, EPOCHS: epochs, KL: kl}
     times, found = seconds(config, asked), limits(config, asked)
@@ -68,17 +68,17 @@ def test_a_phase_of_any_size_has_more_time_than_its_stages_are_estimated_to_take
         ("qwen3_8b.yaml", 8, 670.0, 943.0),
     ],
 )
-def test_limits_hold_what_was_worked_out_by_hand_for_the_recipes(
+def test_limits_hold_what_was_worked_out_by_hand_for_the_presets(
     name: str, n: int, rollout_s: float, update_s: float
 ) -> None:
-    config, root = recipe(name)
+    config, root = preset(name)
     found = limits(config, {**root, N: n, RESPONSE: 8192 if n == 12 else 6144})
     assert found.hang_s > 1.2 * max(rollout_s, update_s) > LEAST_S
     assert found.stop_s > 1.2 * (rollout_s + update_s)
 
 
 def test_an_update_is_two_flops_for_each_parameter_token_and_pass() -> None:
-    config, root = recipe("qwen3_4b.yaml")
+    config, root = preset("qwen3_4b.yaml")
     times = seconds(config, root, response_share=2000 / 6144)
     tokens, passes = 128 * 8 * (2048 + 2000) / 8, 5
     weights_s = passes * tokens * 2 * KNOWN["qwen3-4b"].parameters / (0.3 * 312e12)
@@ -88,10 +88,10 @@ def test_an_update_is_two_flops_for_each_parameter_token_and_pass() -> None:
 
 
 def test_what_the_configuration_gives_is_what_counts() -> None:
-    config, root = recipe("qwen3_4b.yaml", "engine.hang_min_s=77", "engine.stop_deadline_s=88")
+    config, root = preset("qwen3_4b.yaml", "engine.hang_min_s=77", "engine.stop_deadline_s=88")
     assert limits(config, root) == TimeLimits(hang_s=77.0, stop_s=88.0)
-    config, root = recipe("qwen3_4b.yaml", "engine.hang_min_s=77")
-    own, _ = recipe("qwen3_4b.yaml")
+    config, root = preset("qwen3_4b.yaml", "engine.hang_min_s=77")
+    own, _ = preset("qwen3_4b.yaml")
     assert limits(config, root) == TimeLimits(hang_s=77.0, stop_s=limits(own, root).stop_s)
 
 
@@ -102,5 +102,5 @@ def test_without_gpus_a_stage_has_ten_minutes(engine: dict[str, Any]) -> None:
 
 
 def test_a_model_of_unknown_shape_has_an_hour_on_gpus() -> None:
-    config, root = recipe("qwen3_4b.yaml", "model.path=/nowhere/Mixtral-8x7B")
+    config, root = preset("qwen3_4b.yaml", "model.path=/nowhere/Mixtral-8x7B")
     assert limits(config, root) == TimeLimits(hang_s=UNKNOWN_S, stop_s=UNKNOWN_S)

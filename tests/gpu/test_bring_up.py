@@ -80,7 +80,7 @@ def make_sums(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Changes to the recipe: a small task, phases of a minute, and this card."""
+    """Changes to the preset: a small task, phases of a minute, and this card."""
     root = tmp_path_factory.mktemp("gpu")
     return [
         f"storage={root / 'runs'}",

@@ -40,8 +40,8 @@ def write_plan(root: Path, task_dir: Path, **changes: Any) -> Path:
         "name": "first",
         "storage": str(root / "runs"),
         "base": str(root / "base.yaml"),
-        "tasks": [{"name": "toy", "room": 0.1}],
-        "methods": [{"name": "default"}, {"name": "random", "set": {"search.recipes": 3}}],
+        "tasks": [{"name": "toy", "headroom": 0.1}],
+        "methods": [{"name": "default"}, {"name": "random", "set": {"search.n_trials": 3}}],
         "seeds": [1, 2],
     }
     path = root / "compare.yaml"
@@ -77,7 +77,7 @@ def test_every_method_gets_the_same_steps_and_only_the_tree_search_is_stopped_ea
 def test_every_run_is_tested_and_every_node_where_that_is_wanted(
     tmp_path: Path, wanted: Any, given: Any
 ) -> None:
-    tasks = [{"name": "toy", "room": 0.1, "set": {"final.test": wanted}}]
+    tasks = [{"name": "toy", "headroom": 0.1, "set": {"final.test": wanted}}]
     found = configs(read(write_plan(tmp_path, tmp_path, tasks=tasks)), tmp_path)
     assert {config.final.test for config in found.values()} == {given}
 
@@ -100,7 +100,7 @@ def test_unequal_budgets_are_refused(tmp_path: Path, setting: dict[str, Any], me
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tasks": [{"name": "toy"}]}, r"toy has no measured room"),
+        ({"tasks": [{"name": "toy"}]}, r"toy has no measured headroom"),
         ({"seeds": [1, 1]}, r"seeds: 1 stands there twice"),
         ({"methods": [{"name": "pbt"}, {"name": "pbt"}]}, r"methods: pbt stands there twice"),
     ],
@@ -126,9 +126,9 @@ def freeze(path: Path, *, accept_changes: bool = False) -> None:
     ("change", "named"),
     [
         ({"seeds": [1, 2, 3]}, "seeds"),
-        ({"tasks": [{"name": "toy", "room": 0.1}, {"name": "other", "room": 0.1}]}, "tasks"),
+        ({"tasks": [{"name": "toy", "headroom": 0.1}, {"name": "other", "headroom": 0.1}]}, "tasks"),
         ({"methods": [{"name": "default"}, {"name": "pbt"}]}, "methods"),
-        ({"tasks": [{"name": "toy", "room": 0.1, "set": {"phase.n_steps": 20}}]}, "tasks"),
+        ({"tasks": [{"name": "toy", "headroom": 0.1, "set": {"phase.n_steps": 20}}]}, "tasks"),
     ],
 )
 def test_a_comparison_with_other_seeds_tasks_or_methods_is_refused_unless_told(
@@ -278,7 +278,7 @@ def test_every_method_gets_the_compute_of_the_pilot_and_room_for_more_steps(tmp_
     assert (by_steps.budget.compute, by_steps.budget.token_cost.trained) == (None, 0.25)
 
 
-BEST_OF_8 = {"name": "best_of_8", "set": {"search.method": "random", "search.recipes": 8}, "times": 8}
+BEST_OF_8 = {"name": "best_of_8", "set": {"search.method": "random", "search.n_trials": 8}, "times": 8}
 
 
 def test_best_of_eight_gets_eight_times_the_budget_and_a_line_without_a_rank(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_best_of_eight_gets_eight_times_the_budget_and_a_line_without_a_rank(tmp
     plan = read(write_plan(tmp_path, tmp_path, methods=methods, seeds=[1]))
     found = configs(plan, tmp_path)
     eight = with_budget(found[ComparedRun("toy", "best_of_8", 1)], pilot(), by_compute=True, times=8)
-    assert (eight.budget.compute, eight.budget.runs, eight.search.recipes) == (800.0, 24, 8)
+    assert (eight.budget.compute, eight.budget.runs, eight.search.n_trials) == (800.0, 24, 8)
     tokens = TokenCounts(rollout=100.0, trained=200.0)
     runs = {
         run: RunOutcome(test=score, base=0.25, tokens=tokens)
@@ -348,7 +348,7 @@ def test_a_lane_stays_with_its_task_and_a_lost_search_ends_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine of a lane is warm for its task; the runs that are left are not begun."""
-    plan = read(write_plan(tmp_path, tmp_path, tasks=[{"name": t, "room": 0.1} for t in ("a", "b")]))
+    plan = read(write_plan(tmp_path, tmp_path, tasks=[{"name": t, "headroom": 0.1} for t in ("a", "b")]))
     order: list[str] = []
 
     def search(config: Any, path: Path, env: Any) -> int:
@@ -409,7 +409,7 @@ def test_a_comparison_runs_to_its_tables_and_a_second_time_trains_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    methods = [{"name": "default"}, {"name": "random", "set": {"search.recipes": 2}}]
+    methods = [{"name": "default"}, {"name": "random", "set": {"search.n_trials": 2}}]
     path = write_plan(tmp_path, task_dir, methods=methods, seeds=[1])
     monkeypatch.setenv("RAY_ADDRESS", head)
     assert main(["compare", str(path)]) == 0
@@ -434,7 +434,7 @@ def test_a_comparison_killed_with_kill_9_goes_on_where_it_was(
     task_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a head of its own, two slots side by side; what had ended is not run again."""
-    methods = [{"name": "default"}, {"name": "random", "set": {"search.recipes": 3}}]
+    methods = [{"name": "default"}, {"name": "random", "set": {"search.n_trials": 3}}]
     path = write_plan(tmp_path, task_dir, methods=methods, parallel=2)
     found = tmp_path / "runs" / "first"
     command_line = [sys.executable, "-m", "jobs.compare", str(path)]

@@ -52,7 +52,7 @@ def test_the_plan_of_a_user_is_in_the_journal_and_those_that_ship_keep_their_for
     plan = RunPlan(on=3, start="best", changes={"lr": 0.5}, why="so")
     assert plan.to_dict()["changes"] == {"lr": 0.5}
     assert RunPlan.from_dict(plan.to_dict()) == plan
-    assert list(RunPlan(recipe="draw").to_dict()) == ["recipe", "start", "units", "number", "why"]
+    assert list(RunPlan(source="draw").to_dict()) == ["recipe", "start", "units", "number", "why"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from llmzero_ray.config import load_config
 from llmzero_ray.config.schedule import read_schedule
 from llmzero_ray.coordinator.runs import FinalJob
 from llmzero_ray.hyperparameters.verl_keys import KL_LOSS_COEF, LR, TEMPERATURE
-from llmzero_ray.methods.chains import ScheduleReplay
+from llmzero_ray.methods.chains import FixedSchedule
 from llmzero_ray.methods.paper.figures import along, best_so_far, draw, with_test_scores
 from llmzero_ray.methods.paper.tables import labels, moves, paper_tables
 from llmzero_ray.methods.plan_proposer import PlanProposer
@@ -36,13 +36,13 @@ def trained_by(directory: Path, schedule: str) -> SearchFacts:
     """A search that trained a schedule from the paper's default recipe (Table 12)."""
     config = make_config(
         name=schedule,
-        search={"method": "replay", "schedule": schedule},
+        search={"method": "schedule", "schedule": schedule},
         root={"overrides": load_config("paper_4b").root.overrides},
         engine={"max_prompt_length": 512, "max_response_length": 8192},
         final={"test": False, "default_recipe": False},
     )
     search = SearchBuilder(directory, config=config)
-    propose = PlanProposer("replay", ScheduleReplay(config.search).values).propose
+    propose = PlanProposer("schedule", FixedSchedule(config.search).values).propose
     for number in range(len(read_schedule(schedule).phases)):
         search.answers[number] = propose
         search.phases[number] = Phase(val={1: 40 + number}, steps=1)

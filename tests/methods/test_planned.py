@@ -71,13 +71,13 @@ def test_methods_that_plan_their_runs_are_told_from_those_that_agents_decide_for
 
 def test_the_default_recipe_takes_the_whole_budget_in_one_phase() -> None:
     search = make("default")
-    assert [(action, plan.recipe, plan.units) for action, _, plan in run(search, rising)] == [
+    assert [(action, plan.source, plan.units) for action, _, plan in run(search, rising)] == [
         ("root", "default", 8.0)
     ]
     search.budget = 10
     assert search.ask().on == 0
     assert begin(search)[1] == RunPlan(
-        recipe="unchanged", start="last", units=2.0, why="the budget was raised: the recipe goes on"
+        source="unchanged", start="last", units=2.0, why="the budget was raised: the recipe goes on"
     )
     assert search.ask().stop_reason == "budget"
 
@@ -92,24 +92,24 @@ def test_without_a_budget_the_default_recipe_goes_on_phase_by_phase() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "recipe"), [("random", "draw"), ("grid", "cell"), ("tpe", "suggest"), ("cmaes", "suggest")]
+    ("method", "source"), [("random", "draw"), ("grid", "cell"), ("tpe", "suggest"), ("cmaes", "suggest")]
 )
-def test_the_budget_is_split_over_eight_recipes(method: str, recipe: str) -> None:
+def test_the_budget_is_split_over_eight_recipes(method: str, source: str) -> None:
     done = run(make(method, 16), rising)
-    assert [(plan.recipe, plan.start, plan.units, plan.number) for _, _, plan in done] == [
-        (recipe, "base", 2.0, number) for number in range(8)
+    assert [(plan.source, plan.start, plan.units, plan.number) for _, _, plan in done] == [
+        (source, "base", 2.0, number) for number in range(8)
     ]
     assert [action for action, _, _ in done] == ["root"] + ["scratch"] * 7
 
 
 def test_a_raised_budget_buys_further_random_recipes_but_no_further_cell_of_the_grid() -> None:
-    random, grid = make("random", recipes=2), make("grid", recipes=2)
+    random, grid = make("random", n_trials=2), make("grid", n_trials=2)
     for search in (random, grid):
         run(search, rising)
         search.budget = 16
     assert random.ask().action == "scratch"
     assert (grid.ask().action, grid.ask().stop_reason) == ("stop", "exhausted")
-    assert grid.explain(grid.ask().to_dict()) == "done (2 runs begun, 8 of 16 usual phases)"
+    assert grid.explain(grid.ask().to_dict()) == "done (2 runs begun, 8 of 16 standard phases)"
 
 
 def test_runs_from_the_base_model_go_side_by_side() -> None:
@@ -154,9 +154,9 @@ def test_a_vetoed_node_is_not_gone_on_from() -> None:
 
 def test_a_schedule_shares_the_budget_among_its_phases_and_ends() -> None:
     phases = [{"steps": 60, "changes": {"n": 6}}, {"steps": 20}]
-    search = make("replay", 8, schedule={"phases": phases})
+    search = make("schedule", 8, schedule={"phases": phases})
     done = run(search, rising)
-    assert [(plan.recipe, plan.start, plan.units, plan.number) for _, _, plan in done] == [
+    assert [(plan.source, plan.start, plan.units, plan.number) for _, _, plan in done] == [
         ("phase", "base", 6.0, 0),
         ("phase", "last", 2.0, 1),
     ]
@@ -165,9 +165,9 @@ def test_a_schedule_shares_the_budget_among_its_phases_and_ends() -> None:
     assert sum(plan.units for _, _, plan in run(make("guidebook", None), rising)) == 3.0
 
 
-def test_replay_without_a_schedule_is_refused() -> None:
+def test_the_method_schedule_without_a_schedule_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs search\.schedule: chemcot"):
-        make("replay")
+        make("schedule")
 
 
 # --- successive halving -------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_replay_without_a_schedule_is_refused() -> None:
 
 def test_halving_promotes_the_better_half_of_each_rung() -> None:
     done = run(make("asha", 8), [0.1, 0.3, 0.35, 0.2, 0.5, 0.55, 0.6])
-    assert [(on, plan.recipe, plan.units) for _, on, plan in done] == [
+    assert [(on, plan.source, plan.units) for _, on, plan in done] == [
         (None, "draw", 1.0),
         (0, "draw", 1.0),
         (1, "unchanged", 1.0),  # node 1 is the better of two; its rung 1 has .35
@@ -187,8 +187,8 @@ def test_halving_promotes_the_better_half_of_each_rung() -> None:
 
 
 def test_halving_never_promotes_a_failure_and_no_rung_is_beyond_the_budget() -> None:
-    assert {plan.recipe for _, _, plan in run(make("asha", 4), [None])} == {"draw"}
-    assert {plan.recipe for _, _, plan in run(make("asha", 3, eta=4), rising)} == {"draw"}
+    assert {plan.source for _, _, plan in run(make("asha", 4), [None])} == {"draw"}
+    assert {plan.source for _, _, plan in run(make("asha", 3, eta=4), rising)} == {"draw"}
     unlimited = make("asha", None)
     for score in (0.1, 0.2):
         unlimited.tell(begin(unlimited)[0], "completed", score, 5)
@@ -200,13 +200,13 @@ def test_halving_never_promotes_a_failure_and_no_rung_is_beyond_the_budget() -> 
 
 def test_the_worst_member_explores_from_the_best_and_the_others_go_on() -> None:
     done = run(make("pbt", 8), [0.4, 0.3, 0.2, 0.1, 0.5, 0.35, 0.25, 0.6])
-    assert [(plan.recipe, plan.number) for _, _, plan in done[:4]] == [
+    assert [(plan.source, plan.number) for _, _, plan in done[:4]] == [
         ("default", 0),
         ("draw", 1),
         ("draw", 2),
         ("draw", 3),
     ]
-    assert [(on, plan.recipe, plan.number) for _, on, plan in done[4:]] == [
+    assert [(on, plan.source, plan.number) for _, on, plan in done[4:]] == [
         (0, "unchanged", 0),
         (1, "unchanged", 1),
         (2, "unchanged", 2),
@@ -218,13 +218,13 @@ def test_a_member_whose_run_failed_takes_over_another_one() -> None:
     search = make("pbt", 6, population=2)
     for score in (None, 0.3):
         search.tell(begin(search)[0], "failed" if score is None else "completed", score)
-    assert (begin(search)[1].recipe, search.node(2).parent) == ("explore", 1)
-    assert begin(search)[1].recipe == "unchanged"  # member 1: node 2 still trains
+    assert (begin(search)[1].source, search.node(2).parent) == ("explore", 1)
+    assert begin(search)[1].source == "unchanged"  # member 1: node 2 still trains
     assert search.ask().action == "wait"
     alone = make("pbt", 6, population=2)
     for _ in range(2):
         alone.tell(begin(alone)[0], "failed")
-    assert begin(alone)[1].recipe == "unchanged"  # nobody has a score
+    assert begin(alone)[1].source == "unchanged"  # nobody has a score
 
 
 def test_the_donor_is_drawn_from_the_seed() -> None:
@@ -269,7 +269,7 @@ def test_a_plan_is_cut_to_what_is_left_of_the_budget() -> None:
     assert [plan.units for _, _, plan in done] == [1.0, 1.0, 1.0]
     short = make("pbt", 2, population=3)
     assert [plan.units for _, _, plan in run(short, rising)] == [1.0, 1.0]
-    part = make("random", 4, recipes=3)
+    part = make("random", 4, n_trials=3)
     assert sum(plan.units for _, _, plan in run(part, rising)) == pytest.approx(4)
     longer = make("guidebook", 4)
     longer.budget = 1
@@ -285,11 +285,11 @@ def test_a_plan_is_cut_to_what_is_left_of_the_budget() -> None:
     for score in (0.1, 0.2, 0.3, 0.15):
         halved.tell(begin(halved)[0], "completed", score, 5)
     assert halved.ask().stop_reason == "budget"
-    cut = make("replay", 2, schedule={"phases": [{"steps": 1}, {"steps": 1}]})
+    cut = make("schedule", 2, schedule={"phases": [{"steps": 1}, {"steps": 1}]})
     cut.tell(begin(cut)[0], "completed", 0.5, 5)
     cut.clone(0)
     assert cut.ask().stop_reason == "budget"
-    most = make("random", 3, recipes=2)
+    most = make("random", 3, n_trials=2)
     most.tell(begin(most)[0], "completed", 0.5, 5)
     most.clone(0)
     assert begin(most)[1].units == pytest.approx(0.5)
@@ -331,7 +331,7 @@ def test_checkpoints_are_offered_along_the_resume_chain() -> None:
         search.tell(node, "completed", 0.5, 4)
     begin(search)
     assert search.offered_checkpoint_nodes(3) == (0, 1, 2)
-    assert search.recipe(2) == ((0, 5), (1, 5), (2, 4))
+    assert search.cuts(2) == ((0, 5), (1, 5), (2, 4))
     search.set_resume_from(3, 0, 5)
     assert search.resume_chain(3) == (0, 3)
     search.set_resume_from(3, None, None)
@@ -377,16 +377,19 @@ def test_plain_rules_do_for_a_planned_method() -> None:
 def test_decisions_are_explained_with_what_is_spent() -> None:
     search = make("random")
     assert (
-        search.explain(search.ask().to_dict()) == "random recipe 1 of 8 (0 runs begun, 0 of 8 usual phases)"
+        search.explain(search.ask().to_dict())
+        == "random recipe 1 of 8 (0 runs begun, 0 of 8 standard phases)"
     )
     run(search, rising)
-    assert search.explain(search.ask().to_dict()) == "the budget is spent (8 runs begun, 8 of 8 usual phases)"
+    assert (
+        search.explain(search.ask().to_dict()) == "the budget is spent (8 runs begun, 8 of 8 standard phases)"
+    )
     free = make("unchanged", None)
     assert free.explain(free.ask().to_dict()).endswith("0 of no limit)")
 
 
 def test_a_plan_is_the_same_after_a_journal() -> None:
-    plan = RunPlan(recipe="explore", start="last", units=0.5, number=3, why="so")
+    plan = RunPlan(source="explore", start="last", units=0.5, number=3, why="so")
     assert RunPlan.from_dict(plan.to_dict()) == plan
 
 

@@ -64,4 +64,6 @@ def test_every_decision_is_explained() -> None:
         "the agent decides; it is shown node 0 (1 of no limit runs begun)"
     )
     spent = grown(0.3, budget=1)
-    assert spent.explain(spent.ask().to_dict()) == ("the budget is spent (1 runs begun, 1 of 1 usual phases)")
+    assert spent.explain(spent.ask().to_dict()) == (
+        "the budget is spent (1 runs begun, 1 of 1 standard phases)"
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.agents.backend import check_agents, make_agents
-from llmzero_ray.agents.expert.levers import live_levers
+from llmzero_ray.agents.expert.perturbation import live_dimensions
 from llmzero_ray.config import load_config
 from llmzero_ray.config.schedule import Grid, Ranges, read_schedule, shipped
 from llmzero_ray.errors import ConfigError
@@ -87,13 +87,13 @@ def test_a_grid_has_a_cell_for_every_combination_and_no_more() -> None:
     rank, alpha = canonical("lora_rank"), ROOT[canonical("lora_rank")]
     assert [one[LR] for one in cells[::2]] == pytest.approx([2e-4, 6e-4, 1e-3, 2e-3])
     assert [one[rank] for one in cells[:2]] == [alpha, 2 * int(str(alpha))]
-    with pytest.raises(ValueError, match=r"cell 9 of a grid of 8; set search\.recipes to 8"):
+    with pytest.raises(ValueError, match=r"cell 9 of a grid of 8; set search\.n_trials to 8"):
         values.grid_cell(grid, ROOT, 8)
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("paper", {64, 128}), ("paper_ssmr", {16, 32, 64, 128})])
 def test_the_papers_grids_are_as_published_beside_its_default_recipe(name: str, ranks: set[int]) -> None:
-    """App. E.1 and Table 16; a cell of 5 usual phases of one epoch has the paper's 5 epochs."""
+    """App. E.1 and Table 16; a cell of 5 standard phases of one epoch has the paper's 5 epochs."""
     config = load_config("paper_4b")
     table_12, grid = root_hyperparameters(config, 5000), shipped(Grid, name)
     keys = [canonical(key) for key in ("lr", "lora_rank", "resp")]
@@ -103,7 +103,7 @@ def test_the_papers_grids_are_as_published_beside_its_default_recipe(name: str, 
     assert {tuple(f"{cell[key]:g}" for key in keys) for cell in cells} == {
         (rate, str(rank), "8192") for rate in rates for rank in ranks
     }
-    search = GridSearch(MethodRules(recipes=n_cells), budget=5 * n_cells)
+    search = GridSearch(MethodRules(n_trials=n_cells), budget=5 * n_cells)
     plan = search.next_run()
     assert plan is not None
     assert plan.units * config.phase.n_steps == 5 * (5000 // 128) <= config.phase.max_steps
@@ -136,7 +136,7 @@ def test_a_published_schedule_is_as_printed_on_the_recipe_that_it_was_found_besi
 def test_a_perturbation_moves_one_to_three_hyper_parameters() -> None:
     counts = set()
     for node in range(40):
-        found = propose(RunPlan(recipe="perturb", start="best"), "perturb", node=node)
+        found = propose(RunPlan(source="perturb", start="best"), "perturb", node=node)
         counts.add(len(found.changes))
     assert counts == {1, 2, 3}
 
@@ -145,42 +145,42 @@ def test_a_perturbation_moves_one_to_three_hyper_parameters() -> None:
 
 
 def test_the_same_request_gives_the_same_proposal_and_another_node_another_one() -> None:
-    plan = RunPlan(recipe="draw", number=2)
+    plan = RunPlan(source="draw", number=2)
     assert propose(plan) == propose(plan)
     assert propose(plan).changes != propose(plan, node=4).changes
     assert propose(plan).changes != propose(plan, tries=1, rejected="a copy of node 1").changes
 
 
 def test_a_planned_run_starts_where_it_is_planned_and_is_as_long() -> None:
-    last = propose(RunPlan(recipe="unchanged", start="last", units=1.5), "asha")
+    last = propose(RunPlan(source="unchanged", start="last", units=1.5), "asha")
     assert (last.resume_from, last.n_steps, last.changes) == (ResumeFrom(node=0, step=20), 30, ())
-    best = propose(RunPlan(recipe="perturb", start="best", units=0.01), "perturb")
+    best = propose(RunPlan(source="perturb", start="best", units=0.01), "perturb")
     assert (best.resume_from, best.n_steps) == (ResumeFrom(node=0, step=10), 1)
-    assert propose(RunPlan(recipe="draw")).resume_from is None
-    assert propose(RunPlan(recipe="unchanged", start="last"), checkpoints=()).resume_from is None
+    assert propose(RunPlan(source="draw")).resume_from is None
+    assert propose(RunPlan(source="unchanged", start="last"), checkpoints=()).resume_from is None
     assert last.agent == "asha"
     assert "the last adapter of node 0" in last.rationale
 
 
 def test_an_earlier_adapter_of_the_path_is_taken_where_the_last_phase_saved_none() -> None:
     failed = view(1, status="failed", hyperparameters=ROOT)
-    root = request(RunPlan(recipe="default")).on
-    found = propose(RunPlan(recipe="unchanged", start="last"), on=failed, path=(root, failed))
+    root = request(RunPlan(source="default")).on
+    found = propose(RunPlan(source="unchanged", start="last"), on=failed, path=(root, failed))
     assert found.resume_from == ResumeFrom(node=0, step=20)
 
 
 def test_a_change_without_effect_is_not_proposed() -> None:
     # The mini batch is the batch: no clip range acts.
     for node in range(10):
-        found = propose(RunPlan(recipe="draw"), node=node)
+        found = propose(RunPlan(source="draw"), node=node)
         assert canonical("clip_high") not in {change.key for change in found.changes}
 
 
 def test_what_a_schedule_may_not_set_is_left_out_after_a_refusal() -> None:
-    plan = RunPlan(recipe="phase", start="last", number=2)
+    plan = RunPlan(source="phase", start="last", number=2)
     rules = MethodRules(schedule="chemcot")  # type: ignore[arg-type]
-    assert {c.key for c in propose(plan, "replay", rules).changes} >= {LR, canonical("temperature")}
-    again = propose(plan, "replay", rules, rejected="temperature=0.7 is out of bounds", tries=1)
+    assert {c.key for c in propose(plan, "schedule", rules).changes} >= {LR, canonical("temperature")}
+    again = propose(plan, "schedule", rules, rejected="temperature=0.7 is out of bounds", tries=1)
     assert canonical("temperature") not in {change.key for change in again.changes}
 
 
@@ -244,7 +244,7 @@ def suggestions(method: str, n: int, **changes: Any) -> list[Proposal]:
     made: list[Proposal] = []
     for number in range(n):
         own = changes if number == n - 1 else {}
-        plan = RunPlan(recipe="suggest", number=number)
+        plan = RunPlan(source="suggest", number=number)
         asked = request(plan, on=views[0], tree=tuple(views[1:]), node=number)
         made.append(proposer.propose(dataclasses.replace(asked, **own)))
         full = {**ROOT, **{change.key: change.new for change in made[-1].changes}}
@@ -273,7 +273,7 @@ def test_a_sampler_suggests_the_same_again_and_learns_from_the_scores(method: st
 
 
 def test_a_running_recipe_is_no_result_yet() -> None:
-    plan = RunPlan(recipe="suggest", number=1)
+    plan = RunPlan(source="suggest", number=1)
     running = view(0, kind="root", status="running", hyperparameters=ROOT, score=None)
     config = make_config(search={"method": "tpe"})
     proposer = make_agents(config, 512).proposer
@@ -293,14 +293,14 @@ def test_optuna_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.Monk
 def test_a_proposal_of_a_planned_method_does_not_ask_the_agents_of_the_backend() -> None:
     config = make_config(search={"method": "unchanged"}, agents={"proposer": "tests.slow_agents:make_agents"})
     assert isinstance(make_agents(config, 512).proposer, PlanProposer)
-    plan = RunPlan(recipe="unchanged", start="last")
+    plan = RunPlan(source="unchanged", start="last")
     asked = dataclasses.replace(request(plan), hints=("be bold",))
     assert "Not followed" in make_agents(config, 512).proposer.propose(asked).rationale
 
 
-def test_levers_without_effect_or_without_a_value_are_left_out() -> None:
+def test_dimensions_without_effect_or_without_a_value_are_left_out() -> None:
     def live(**changes: object) -> set[str]:
-        return {lever.key for lever in live_levers(complete(c.TINY, changes))}
+        return {dimension.key for dimension in live_dimensions(complete(c.TINY, changes))}
 
     assert CLIP_HIGH not in live()  # one update per step clips nothing
     assert CLIP_HIGH in live(mini_batch_size=8)

@@ -161,7 +161,7 @@ def test_the_confirmed_score_goes_with_the_strategy_and_the_card(tmp_path: Path)
     assert "0.4500 ± 0.0500 (n = 100), 95 % interval 0.3561 to 0.5476; quote this" in card_text(facts)
     search.post(ev.OutcomeWritten())
     (line,) = [line for line in outcome_lines(Follower.of(search.storage)) if line.startswith("best:")]
-    assert "validation 0.5000, confirmed 0.4500 (95 % 0.3561 to 0.5476); recipe" in line
+    assert "validation 0.5000, confirmed 0.4500 (95 % 0.3561 to 0.5476); strategy" in line
 
 
 def test_a_strategy_without_a_confirmed_score_is_one_that_older_versions_read(finished: Written) -> None:

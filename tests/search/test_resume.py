@@ -1,4 +1,4 @@
-"""Checkpoint sources: what is offered, resume chains, recipes."""
+"""Checkpoint sources: what is offered, resume chains, cuts."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_the_resume_chain_follows_checkpoints_not_tree_edges() -> None:
     assert search.resume_chain(3) == (0, 1, 2, 3)
 
 
-def test_the_recipe_cuts_each_phase_where_the_next_resumed_and_the_last_at_its_best() -> None:
-    assert fixed_chain().recipe(3) == (Cut(0, 59), Cut(1, 20), Cut(2, 19), Cut(3, 37))
+def test_each_phase_is_cut_where_the_next_resumed_and_the_last_at_its_best() -> None:
+    assert fixed_chain().cuts(3) == (Cut(0, 59), Cut(1, 20), Cut(2, 19), Cut(3, 37))
 
 
-def test_the_recipe_of_a_run_from_scratch_is_one_phase() -> None:
+def test_a_run_from_scratch_has_one_cut() -> None:
     search = grow(("root", None, "ok", None))
-    assert search.recipe(0) == (Cut(0, None),)
+    assert search.cuts(0) == (Cut(0, None),)
 
 
 def test_the_offered_checkpoints_are_the_resume_chain_of_the_node_created_on() -> None:

@@ -108,7 +108,7 @@ def answer(*changes: tuple[str, Any], **parts: Any) -> dict[str, Any]:
             "state": "plateau", "summary": "flat", "evidence": [], "inflection_points": [], "anomalies": [],
         },
         "changes": [{"name": name, "value": value, "reason": "why not"} for name, value in changes],
-        "checkpoint": {"resume_from": None, "reason": "anew"},
+        "checkpoint": {"resume_from": None, "reason": "again"},
         "length": {"n_steps": 10, "total_epochs": 1, "arithmetic": ""},
         **parts,
     }  # fmt: skip

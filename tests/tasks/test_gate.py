@@ -55,7 +55,7 @@ def test_a_good_reward_passes_every_check(tmp_path: Path) -> None:
     assert found.gold_response == "<answer>{answer}</answer>"
     assert (found.n_rows, found.isolation) == (40, "bubblewrap")
     head, *lines = found.table()
-    assert head == ("gate", "found", "needed", "verdict")
+    assert head == ("gate", "found", "needed", "result")
     assert [line[0] for line in lines] == [check.name for check in found.checks]
     assert {line[3] for line in lines} == {"passed"}
     assert "passed the gate on 40 rows" in found.text()

@@ -53,7 +53,7 @@ def test_a_prepared_task_holds_what_was_asked_for(made: Path) -> None:
     assert 0.25 <= task.majority_baseline <= 1
 
 
-def test_the_same_recipe_gives_the_same_files(made: Path, tmp_path: Path) -> None:
+def test_the_same_settings_give_the_same_files(made: Path, tmp_path: Path) -> None:
     prepare(dir=tmp_path / "again", **SMALL)
     for name in ("manifest.json", "train.parquet", "val.parquet", "test.parquet"):
         assert (tmp_path / "again" / name).read_bytes() == (made / name).read_bytes()
@@ -87,11 +87,11 @@ def test_a_task_made_by_hand_is_opened_as_it_is(tmp_path: Path) -> None:
         ({"make_model": True}, "it has no tiny model, one is wanted."),
     ],
 )
-def test_a_directory_of_another_recipe_is_refused_with_the_differences(
+def test_a_directory_made_with_other_settings_is_refused_with_the_differences(
     made: Path, change: dict[str, Any], difference: str
 ) -> None:
     message = refusal(dir=made, **{**SMALL, **change})
-    assert f"task directory {made} holds a task of another recipe: {difference}" in message
+    assert f"task directory {made} holds a task made with other settings: {difference}" in message
     assert "Choose another task.dir, or delete that directory" in message
 
 

@@ -111,9 +111,9 @@ def test_a_second_call_finds_the_task_and_reads_nothing(tmp_path: Path) -> None:
 
 def test_other_settings_or_other_rows_are_refused_in_the_same_place(tmp_path: Path) -> None:
     prepared(tmp_path, CITIES)
-    with pytest.raises(TaskError, match=r"another recipe: adapter.prompt is 'Which city is .*' there, 'Name"):
+    with pytest.raises(TaskError, match=r"other settings: adapter.prompt is 'Which city is .*' there, 'Name"):
         prepared(tmp_path, CITIES, prompt="Name the capital of {country}.")
-    with pytest.raises(TaskError, match=r"another recipe: file.any.rows.jsonl is '"):
+    with pytest.raises(TaskError, match=r"other settings: file.any.rows.jsonl is '"):
         prepared(tmp_path, CITIES[1:])
 
 

@@ -1,1 +1,2 @@
-"""The suite's own task families; the others are those that ship. Recipes and first figures: see tasks.py."""
+"""The suite's own task families; the others are those that ship. Their values and first figures: see
+tasks.py."""

@@ -201,7 +201,7 @@ def _collapse(d: Dynamics) -> Finding | None:
 
 def _kl_spike(d: Dynamics) -> Finding | None:
     spike, name = any_spike(d)
-    # A rising KL beside a rising reward is learning, not a pathology.
+    # A rising KL with a rising reward is learning, not a pathology.
     if spike is None or fit(d.reward.since(spike.onset)).rising:
         return None
     if d.validation is not None and improved_after(d.validation, spike.onset):

@@ -219,7 +219,7 @@ def _smaller_server(base: Hyperparameters, in_server: bool, factor: float) -> _V
         if not factor:
             bounded = 0.9 if in_server else _LOWEST_SHARE
         reason = (
-            "the server needs room for its cache" if in_server else "leaves more of the card to the trainer"
+            "the server needs memory for its cache" if in_server else "leaves more of the card to the trainer"
         )
         values[GPU_MEMORY] = (round(bounded, 2), reason)
     return values
@@ -279,7 +279,7 @@ def _again(case: Case) -> Fix:
 
 
 def _reward(_case: Case) -> Fix:
-    return Fix(values={}, why="The reward failed, which no hyper-parameter mends: the same once more.")
+    return Fix(values={}, why="The reward failed, which no hyper-parameter fixes: the same once more.")
 
 
 def _resource(case: Case) -> Fix:
@@ -334,7 +334,7 @@ def _source(request: ErrorRequest) -> OfferedCheckpoint | None:
 
 
 def _length(request: ErrorRequest, start: OfferedCheckpoint | None) -> int:
-    """Remaining steps, but at least half a usual phase."""
+    """Remaining steps, but at least half a standard phase."""
     failed, task = request.failed, request.task
     done = start.step if start is not None and start.node == failed.node else 0
     wanted = max(failed.n_steps - done, task.phase_steps // 2, 1)

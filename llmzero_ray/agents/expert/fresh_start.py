@@ -162,7 +162,7 @@ def _changes(base: Hyperparameters, wanted: Hyperparameters, reasons: dict[str, 
 
 
 def fresh_length(request: ProposalRequest) -> int:
-    """Length of the best path, for comparison: at least a usual phase, at most the longest allowed (fresh
+    """Length of the best path, for comparison: at least a standard phase, at most the longest allowed (fresh
     runs of the paper took five times as many steps as its continuations)."""
     task, best = request.task, request.best
     reached = best.base_step + (best.best_step or 0) if best is not None else 0

@@ -325,7 +325,7 @@ _NO_BONUS = MoveSet(
 _LET_THEM_END = MoveSet(
     name="the same cap, cooler",
     why=(
-        "No setting mends a wrong end token or chat template: check both before this phase. If they are "
+        "No setting fixes a wrong end token or chat template: check both before this phase. If they are "
         "right, cooler answers end where the model would end them."
     ),
     moves=(Move(key=TEMPERATURE, factor=0.8, reason="near the mode an answer meets its end more often"),),

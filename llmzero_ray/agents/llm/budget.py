@@ -365,7 +365,7 @@ class CallBudget:
 
 
 class LlmClient(Protocol):
-    """Client of a language model: `MessagesClient`, or the replay of a recorded call."""
+    """Client of a language model: `MessagesClient`, or one that gives recorded answers."""
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
         """Response to the call; blocks. Every attempt begins with `budget.begin_attempt`. Raises

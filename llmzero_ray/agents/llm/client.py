@@ -71,7 +71,7 @@ _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "Unsupport
 _KEY_HEADERS = ("authorization", "x-api-key")
 _PUBLIC_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length"}
 _PUBLIC_HEADERS |= {"transfer-encoding", "anthropic-version", "anthropic-beta"}
-"""Headers that a request to the API needs, besides the SDK's own `x-stainless-...`."""
+"""Headers that a request to the API needs, in addition to the SDK's own `x-stainless-...`."""
 # Fields that every version of the SDK takes by name. The others come and go (temperature went, effort came),
 # while the server decides by model what it accepts.
 _NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_choice"})
@@ -391,7 +391,8 @@ class _Attempts:
         self._key = read_key(self._settings)
         own_headers = {"accept-encoding": "identity"}
         if self._key and self._settings.base_url is not None and self._settings.provider == "anthropic":
-            # vLLM looks for it in the first, others in the second, which the SDK leaves out beside the first.
+            # vLLM looks for it in the first, others in the second, which the SDK leaves out next to the
+            # first.
             own_headers |= dict(zip(_KEY_HEADERS, (f"Bearer {self._key}", self._key), strict=True))
         if not self._settings.takes_environment_key or self._settings.provider != "anthropic":
             os.environ.pop(CUSTOM_HEADERS_ENV, None)  # the SDK would send them to any server

@@ -81,7 +81,7 @@ REWARD_ROOM = 300
 DESCRIPTION_ROOM = 1200
 """Maximum characters of the task's description."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
-"""Metrics in the early stopper's context besides validation."""
+"""Metrics in the early stopper's context except validation."""
 MOST_STANDINGS, MOST_VERDICTS = 8, 4
 """Maximum validations that are compared with the incumbent, and maximum earlier verdicts (the latest
 ones)."""
@@ -378,7 +378,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
 
 
 def _estimate(memory: MemoryView | None) -> list[str]:
-    """GPU memory estimate as lines: the verdict, single remedies, and a combination that fits."""
+    """GPU memory estimate as lines: the fit, single remedies, and a combination that fits."""
     if memory is None:
         return []
     together = ", ".join(f"{short(key)}: {format_value(key, value)}" for key, value in memory.fix.items())

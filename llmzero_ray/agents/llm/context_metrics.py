@@ -42,7 +42,7 @@ FEWEST = 5
 FEW_POINTS = 6
 """Maximum points of a series that is shown with others of its kind."""
 COURSES = (REWARDS[0], MIXED_GROUPS, KL, ENTROPY, LENGTH)
-"""Metrics of which a few points are shown besides the summary."""
+"""Metrics of which a few points are shown in addition to the summary."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
 CONSTANTS = (*COURSES, LENGTH_MAX)

@@ -130,7 +130,7 @@ def composite_png(
     """Small multiples of a resume path by global step, 1,100 pixels wide. None if nothing was logged.
 
     `path` ends with `on`; borders of phases are dashed. Validations of `siblings`, which started on the path,
-    and of `best`, unless it is one of the others, stand beside those of the path, with their nodes' numbers.
+    and of `best`, unless it is one of the others, stand next to those of the path, with their nodes' numbers.
     Panels of clipping are left out where nothing is clipped. `from_scratch` shows the node alone, by its own
     steps: the context of a forced fresh start has no path.
     """

@@ -76,7 +76,7 @@ class Price:
 
 
 FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
-"""Price of replayed responses, and of a check that is not booked."""
+"""Price of recorded responses, and of a check that is not booked."""
 
 
 def price_of(

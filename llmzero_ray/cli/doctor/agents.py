@@ -43,11 +43,11 @@ def _found(config: SearchConfig) -> CheckFinding:
         price = agent_facts(config).get("price")
         if agents.backend == "claude":
             return _model(agents, price or {})
-        if agents.backend == "replay":
-            from llmzero_ray.agents.llm.replay import RecordedResponses
+        if agents.backend == "recorded":
+            from llmzero_ray.agents.llm.recorded import RecordedResponses
 
-            RecordedResponses(str(agents.replay_from))
-            return CheckFinding("ok", f"replay of {agents.replay_from}")
+            RecordedResponses(str(agents.recorded_from))
+            return CheckFinding("ok", f"recorded answers of {agents.recorded_from}")
         load_plugins(agents)
     except LlmzeroError as error:
         return CheckFinding("FAIL", str(error))

@@ -53,7 +53,7 @@ class Context:
     """Whether the hardware of the slots was requested and must be released."""
     nodes: Sequence[Node] = ()
     probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
-    """By label of a node: its versions and its room."""
+    """By label of a node: its versions and its free space."""
     estimate: Estimate | None = None
     """What the root takes of a GPU."""
     seconds: list[dict[str, float]] = field(default_factory=list)
@@ -105,7 +105,7 @@ def _task(context: Context) -> CheckFinding:
     return CheckFinding("ok", "; ".join([found, *sizes]))
 
 
-def _room(context: Context) -> CheckFinding:
+def _free_space(context: Context) -> CheckFinding:
     """Check that the search's directory is writable here, and that no other doctor runs in it."""
     found = files.own_storage(context.config, context.task)
     context.scratch.take()
@@ -241,13 +241,13 @@ CHECKS: tuple[Check, ...] = (
         stage="files",
         run=lambda context: files.model_directory(context.config, context.task),
     ),
-    Check(name="room", kind="storage", stage="files", run=_room),
+    Check(name="free space", kind="storage", stage="files", run=_free_space),
     Check(name="cluster", kind="capacity", stage="cluster", run=_cluster, limit_s=None),
     Check(
         name="resources",
         kind="capacity",
         stage="slots",
-        run=lambda context: cluster.room_for_slots(context.config),
+        run=lambda context: cluster.slots_fit(context.config),
     ),
     Check(
         name="slots",
@@ -264,7 +264,7 @@ CHECKS: tuple[Check, ...] = (
         kind="storage",
         stage="machines",
         run=lambda context: files.shared_storage(context.config, context.nodes),
-        skip=lambda context: "it cannot be used from here" if context.failed("room") else "",
+        skip=lambda context: "it cannot be used from here" if context.failed("free space") else "",
     ),
     Check(
         name="task files",
@@ -327,7 +327,7 @@ CHECKS: tuple[Check, ...] = (
         name="/tmp and /dev/shm",
         kind="capacity",
         stage="machines",
-        run=lambda context: machine_findings.room(context.nodes, context.probed),
+        run=lambda context: machine_findings.free_space(context.nodes, context.probed),
         needed_for_training=False,
     ),
     Check(

@@ -14,7 +14,7 @@ MUST_GROW = "the machines that are up do not hold the slots, and more may be add
 
 
 def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
-    """Check that the root's recipe can be trained, and that the engine can be loaded.
+    """Check that the default recipe can be trained, and that the engine can be loaded.
 
     Raises:
         ConfigError: it cannot.
@@ -41,7 +41,7 @@ def resources_of_all(*, private_head: bool) -> CheckFinding:
     return CheckFinding("ok", f"{len(machines)} machine(s), {gpus:g} GPUs, {cpus:g} CPUs")
 
 
-def room_for_slots(config: SearchConfig) -> CheckFinding:
+def slots_fit(config: SearchConfig) -> CheckFinding:
     """Check that the machines have the slots' resources and how much of them is free, or that machines may be
     added."""
     import ray

@@ -54,7 +54,7 @@ def doctor(
     console.print(table_of(f"{loaded.name}: doctor", ordered(context.rows)))
     if context.estimate is not None:
         console.print(memory_table(context.estimate.gpu_memory[0]))
-    if not context.failed("room"):
+    if not context.failed("free space"):
         _keep(context)
     return exit_code(context.rows)
 

@@ -46,7 +46,7 @@ def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> Che
     return CheckFinding("ok", f"{_all(answers)}: {versions}")
 
 
-def room(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
+def free_space(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
     """Finding: /tmp and /dev/shm have free space. A machine without GPUs never fails for /dev/shm."""
     answers, failed = _split(probed)
     with_gpus = {node.label for node in nodes if node.gpus > 0}
@@ -54,7 +54,7 @@ def room(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFi
     short: list[str] = []
     for label, answer in answers.items():
         for path, warn, fail in (("/tmp", _TMP_WARN, _TMP_FAIL), ("/dev/shm", _SHM_WARN, _SHM_FAIL)):
-            free, total = answer["room"].get(path, (None, 0))
+            free, total = answer["free space"].get(path, (None, 0))
             if free is None:
                 continue
             versions = f"{label}: {free / GIB:.1f} of {total / GIB:.1f} GiB free in {path}"
@@ -192,7 +192,9 @@ def _split(answers: Mapping[str, T | NoResult]) -> tuple[dict[str, T], list[str]
 
 
 def _least(answers: Mapping[str, Any], path: str) -> float:
-    return min((a["room"][path][0] / GIB for a in answers.values() if path in a["room"]), default=0.0)
+    return min(
+        (a["free space"][path][0] / GIB for a in answers.values() if path in a["free space"]), default=0.0
+    )
 
 
 def _all(answers: Collection[str]) -> str:

@@ -22,7 +22,7 @@ from llmzero_ray.prepared.sandbox import Isolation, find_isolation
 from llmzero_ray.utils.files import file_digest, storage_error, text_digest
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
-ROOMS = ("/tmp", "/dev/shm")
+SCRATCH = ("/tmp", "/dev/shm")
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _LOOK_S = 0.2
 
@@ -45,9 +45,9 @@ def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, An
             check_versions(resolve_platform(engine_platform), flash_attention=flash_attention)
         except LlmzeroError as error:
             refused = str(error)
-    usage = {path: shutil.disk_usage(path) for path in ROOMS if os.path.isdir(path)}
-    room = {path: (found.free, found.total) for path, found in usage.items()}
-    return {"versions": versions, "refused": refused, "room": room, "memory": memory_bytes()}
+    usage = {path: shutil.disk_usage(path) for path in SCRATCH if os.path.isdir(path)}
+    free_space = {path: (found.free, found.total) for path, found in usage.items()}
+    return {"versions": versions, "refused": refused, "free space": free_space, "memory": memory_bytes()}
 
 
 def probe_sandbox() -> Isolation:

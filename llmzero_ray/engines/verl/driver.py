@@ -112,7 +112,7 @@ class Driver:
             groups = _connect(request)
             servers = _start_servers(request.settings, config, groups)
             start_queue = partial(_start_queue, config.transfer_queue, groups)
-            # Where it is needed from the start, beside the imports of VeRL.
+            # Where it is needed from the start, next to the imports of VeRL.
             queue_started = None if request.settings.holds_queue else start_queue()
             internals.check_names(internals.relied_on(request.settings.platform))
             use_liger = bool(config.actor_rollout_ref.model.use_liger)

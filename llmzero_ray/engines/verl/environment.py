@@ -40,7 +40,7 @@ _COMMON = {
 
 _GPU = {
     # As Ray did until 2.50: processes without a GPU see none, so that a reward that finds CUDA does not sit
-    # on a card beside vLLM. VeRL gives its servers their cards itself.
+    # on a card next to vLLM. VeRL gives its servers their cards itself.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     # Sizes of cache and graphs, seconds of sleep and wake-up; they go to the slot's log.
     "VLLM_LOGGING_LEVEL": "INFO",
@@ -57,7 +57,7 @@ _CPU = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Otherwise the first generation compiles helpers with a C++ compiler for 8-20 s.
     "TORCH_COMPILE_DISABLE": "1",
-    # glibc keeps the memory of a pass's temporaries for the next pass: mapped anew, it is zeroed by page.
+    # glibc keeps the memory of a pass's temporaries for the next pass: mapped again, it is zeroed by page.
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_TOP_PAD_": str(64 * 2**20),

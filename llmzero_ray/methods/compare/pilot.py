@@ -67,7 +67,7 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
     pilot = Pilot(compute=amount(total, cost), cost=cost, steps=n_steps, hours=hours)
     if pilot.compute <= 0:
         raise ConfigError(
-            f"the pilot of {run.task} trained nothing, see {directory / run.name}; mend the task or its "
+            f"the pilot of {run.task} trained nothing, see {directory / run.name}; fix the task or its "
             f"default recipe, and remove {directory} to begin again."
         )
     replace_file(path, json.dumps(asdict(pilot), indent=1))
@@ -79,7 +79,7 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: 
     steps.
 
     Methods that plan their runs divide it. The tree search, whose agents end phases, may begin more runs than
-    usual phases fit.
+    standard phases fit.
     """
     whole = config.budget.runs * config.phase.n_steps
     changed: dict[str, Any] = {
@@ -97,7 +97,7 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: 
 
 
 MORE = 4
-"""Multiple of the usual phases or steps that a compute budget allows."""
+"""Multiple of the standard phases or steps that a compute budget allows."""
 
 
 def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection[str]) -> float:

@@ -1,7 +1,7 @@
 """compare.yaml: tasks, methods and seeds as search configurations of equal budget.
 
-The budget is the compute of `budget.runs` usual phases of the default recipe (pilot.py), or as many steps; it
-must be equal for all methods. The actual spending of a method is counted afterwards (results.py).
+The budget is the compute of `budget.runs` standard phases of the default recipe (pilot.py), or as many steps;
+it must be equal for all methods. The actual spending of a method is counted afterwards (results.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 import llmzero_ray
 from llmzero_ray.config import SearchConfig, parse_config, presets
@@ -35,7 +35,7 @@ class ComparedTask(StrictModel):
 
     name: str = setting(..., pattern=_NAME)
     """Short name, used in the runs' names."""
-    room: float | None = Field(None, gt=-1, lt=1)
+    headroom: float | None = Field(None, gt=-1, lt=1, validation_alias=AliasChoices("headroom", "room"))
     """Accuracy of the best static recipe minus the default's at the same budget, measured beforehand on other
     seeds. A task without headroom says nothing about methods."""
     set: dict[str, Any] = Field(default_factory=dict)
@@ -51,7 +51,7 @@ class ComparedMethod(StrictModel):
     """Dotted keys of search.yaml, except the task's and the budget's."""
     times: int = setting(1, "times the budget", ge=1)
     """Multiple of the others' budget: best of eight whole runs at eight times the compute is `random` with 8
-    `search.recipes` and 8 here. Above 1 it has a separate line without a rank."""
+    `search.n_trials` and 8 here. Above 1 it has a separate line without a rank."""
 
 
 class ComparePlan(StrictModel):
@@ -69,7 +69,7 @@ class ComparePlan(StrictModel):
     seeds: Annotated[tuple[int, ...], _Tuple] = Field(min_length=1)
     budget: Literal["compute", "steps"] = "compute"
     """Unit of the equal budget. `compute`: the cost of the tokens that the default recipe samples and trains
-    on in `budget.runs` usual phases. `steps`: as many training steps, whatever they cost."""
+    on in `budget.runs` standard phases. `steps`: as many training steps, whatever they cost."""
     parallel: int = setting(1, "slots", ge=1)
     """Concurrent searches, each on its own slot. Runs of one task on the same slot share a warm engine."""
     pilot_seed: int = setting(0, ge=0)
@@ -79,11 +79,11 @@ class ComparePlan(StrictModel):
 
     @model_validator(mode="after")
     def _usable(self) -> ComparePlan:
-        unknown = [task.name for task in self.tasks if task.room is None]
+        unknown = [task.name for task in self.tasks if task.headroom is None]
         if unknown:
             raise ValueError(
-                f"tasks: {', '.join(unknown)} has no measured room; give `room`, the accuracy of the best "
-                "static recipe minus that of the default, measured on seeds that are not compared."
+                f"tasks: {', '.join(unknown)} has no measured headroom; give `headroom`, the accuracy of the "
+                "best static recipe minus that of the default, measured on seeds that are not compared."
             )
         for what, names in (
             ("tasks", [one.name for one in self.tasks]),
@@ -127,7 +127,7 @@ def with_keys(config: SearchConfig, changed: Mapping[str, Any]) -> SearchConfig:
 
 
 def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfig]:
-    """The searches, seed by seed, each with `budget.runs` usual phases.
+    """The searches, seed by seed, each with `budget.runs` standard phases.
 
     Raises:
         ConfigError: a configuration is wrong, or budgets are not equal.

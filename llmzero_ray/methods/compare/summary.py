@@ -113,7 +113,7 @@ def _tasks(
     pilots: Mapping[str, Pilot],
 ) -> list[str]:
     text = [
-        f"| task | room | base | {' | '.join(scores)} | budget |",
+        f"| task | headroom | base | {' | '.join(scores)} | budget |",
         "|---|---|---|" + "---|" * (len(scores) + 1),
     ]
     for task in plan.tasks:
@@ -121,6 +121,6 @@ def _tasks(
         cells, pilot = " | ".join(f"{mean:.4f}" for mean in means), pilots[task.name]
         budget = f"{pilot.compute:.4g} {pilot.unit}, {pilot.steps} steps of the default"
         text.append(
-            f"| {task.name} | {task.room or 0.0:+.3f} | {bases[task.name]:.4f} | {cells} | {budget} |"
+            f"| {task.name} | {task.headroom or 0.0:+.3f} | {bases[task.name]:.4f} | {cells} | {budget} |"
         )
     return text

@@ -60,7 +60,7 @@ class Workbench:
             f"Base model: {one_line(task.base_model or 'not named', 80)}{size}.",
             f"Reward: {one_line(task.reward or 'not named', 80)}."
             + (f" {one_line(task.reward_says, 300)}" if task.reward_says and task.reward_ships else ""),
-            f"Prompt and response together have room for {task.max_model_len} tokens, prompts for "
+            f"Prompt and response together have at most {task.max_model_len} tokens, prompts "
             f"{task.max_prompt_length}.",
             f"A run usually has {task.phase_steps} steps and at most {task.max_phase_steps}; it trains on "
             f"{self._n_gpus} GPUs.",

@@ -123,7 +123,7 @@ class _Gate:
             sandbox.score([call_arguments(rows[0], "")])
         self.form = self._best_form(forms)
         self.is_slow = self._statistics.median_ms() >= MAX_MS
-        """Whether the verdict is known already, and the rest would take long."""
+        """Whether the result is known already, and the rest would take long."""
 
     def checks(self) -> list[ValidationCheck]:
         """All checks, in the order of the report."""

@@ -44,7 +44,7 @@ class ValidationReport:
 
     @property
     def passed(self) -> bool:
-        """The verdict: every check is passed."""
+        """Whether every check is passed."""
         return all(check.passed for check in self.checks)
 
     def table(self) -> Table:
@@ -52,7 +52,7 @@ class ValidationReport:
         return validation_table(self.entry())
 
     def text(self) -> str:
-        """The verdict, and each check that failed with its examples, for an error message."""
+        """The result, and each check that failed with its examples, for an error message."""
         failed = [check for check in self.checks if not check.passed]
         if not failed:
             return f"reward {self.reward} passed the gate on {self.n_rows} rows"
@@ -77,7 +77,7 @@ def validation_table(entry: GateEntry) -> Table:
         (check.name, check.found, check.needed, "passed" if check.passed else "FAILED")
         for check in entry.checks
     ]
-    return (("gate", "found", "needed", "verdict"), *lines)
+    return (("gate", "found", "needed", "result"), *lines)
 
 
 def shown_result(result: object) -> str:

@@ -254,7 +254,7 @@ class Sandbox:
 
     def _check(self) -> None:
         """Look at a process that takes long: its memory with that of all that it started, each of which has a
-        limit of address space besides; and whether it has ended and left its pipe to another.
+        limit of address space as well; and whether it has ended and left its pipe to another.
 
         Raises:
             NoLineError: there will be no line.

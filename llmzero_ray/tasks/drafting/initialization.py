@@ -24,7 +24,7 @@ from llmzero_ray.agents.llm.call_records import (
     recorded_event,
 )
 from llmzero_ray.agents.llm.prices import Price
-from llmzero_ray.agents.llm.replay import answered_calls, recorded_calls
+from llmzero_ray.agents.llm.recorded import answered_calls, recorded_calls
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.errors import ConfigError, StorageError

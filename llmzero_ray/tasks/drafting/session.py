@@ -127,16 +127,16 @@ def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSes
     or on rules.
 
     Raises:
-        ConfigError: no price is known, a package is missing, or there is nothing to replay.
+        ConfigError: no price is known, a package is missing, or no answer was recorded.
         AgentError: no key.
     """
     if agents.backend not in MODEL_BACKENDS:
         return DraftingSession(agents=ExpertDraftingAgents(), backend="expert")
-    from llmzero_ray.agents.llm.replay import RecordedResponses, ResumingClient
+    from llmzero_ray.agents.llm.recorded import RecordedResponses, ResumingClient
 
-    if agents.backend == "replay":
+    if agents.backend == "recorded":
         budget, ledger = calls.budget(FREE)
-        client = RecordedResponses(str(agents.replay_from)).client
+        client = RecordedResponses(str(agents.recorded_from)).client
         asked = _AskedModel(client=client, budget=budget, ledger=ledger, report=calls.report, secret=None)
         return _model_session(agents, asked, calls)
     from llmzero_ray.agents.llm.client import MessagesClient

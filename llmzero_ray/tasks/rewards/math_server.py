@@ -1,4 +1,4 @@
-"""Child process that compares mathematical texts with math-verify: a JSON list per line in, a verdict out.
+"""Child process that compares mathematical texts with math-verify: a JSON list per line in, a result out.
 
 An answer must be a value: arithmetic that nobody worked out is not the same as its result. Where the truth is
 a number, the answer is a numeral, a fraction, a percentage or a number in scientific notation. Where the

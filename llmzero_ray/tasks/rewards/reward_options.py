@@ -1,4 +1,4 @@
-"""Options of a generic reward: VeRL's `reward_kwargs`, or a JSON object beside each row.
+"""Options of a generic reward: VeRL's `reward_kwargs`, or a JSON object next to each row.
 
 A row carries its options as JSON text in `extra_info["reward_options"]`, so that all rows keep one Arrow
 schema and a task needs no extra file.

@@ -37,7 +37,7 @@ class TaskExample:
     group: str = ""
     """Group whose rows are never in two splits. Empty if the row is alone."""
     extra: Mapping[str, str | bool] = field(default_factory=dict)
-    """`extra_info` besides index and split, with the same keys for every example of an adapter."""
+    """`extra_info` except index and split, with the same keys for every example of an adapter."""
 
     def messages(self) -> list[dict[str, str]]:
         """The prompt as a chat."""
@@ -104,7 +104,7 @@ class DatasetAdapter(Protocol):
         ...
 
     def options(self) -> dict[str, Any]:
-        """Settings that decide the content, for the recipe."""
+        """Settings that decide the content."""
         ...
 
     def wants(self, name: str) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.directory import (
     Progress,
-    check_same_recipe,
+    check_same_spec,
     create_once,
     no_progress,
-    recipe_differences,
+    spec_differences,
 )
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import FORMAT, read_manifest, write_manifest
@@ -54,8 +54,8 @@ def prepare_source(
     """Summary of the task in `task.dir`, which is made first if there is none.
 
     With `ray_shares` the rows are read on the cluster of a Ray session, each file in that many shares; None:
-    in this process. Both choose the same rows. While a task is made, its usable rows take space beside
-    `task.dir`. A task that is there already must have the same recipe, or be written by hand.
+    in this process. Both choose the same rows. While a task is made, its usable rows take space next to
+    `task.dir`. A task that is there already must have the same settings, or be written by hand.
 
     Raises:
         TaskError: files, columns, options or reward cannot be used, a user's reward does not pass the
@@ -65,7 +65,7 @@ def prepare_source(
     target, adapter = Path(task.dir).absolute(), adapter_of(task)
     adapter.check()
     given = [] if task.hub or isinstance(adapter, GymTask) else _files(task, adapter)
-    recipe = _recipe(task, adapter, given)
+    spec = _spec(task, adapter, given)
     seen: list[ScannedRows] = []
 
     def fill(part: Path) -> None:
@@ -75,7 +75,7 @@ def prepare_source(
                 adapter=adapter,
                 files=files,
                 sizes=_sizes(task),
-                recipe=recipe,
+                spec=spec,
                 reward_file=_reward_file(task),
                 tokenizer=task.tokenizer,
                 max_prompt_tokens=task.max_prompt_tokens,
@@ -87,7 +87,7 @@ def prepare_source(
             progress("done", 1.0)
 
     create_once(target, fill, progress)
-    check_same_recipe(target, lambda found: recipe_differences(found, _as_then(recipe, found)))
+    check_same_spec(target, lambda found: spec_differences(found, _as_then(spec, found)))
     prepared = load_task(target)
     accuracy = _reward_accuracy(prepared, adapter)
     return summarise(prepared, _sizes(task), accuracy, seen[0] if seen else None)
@@ -162,11 +162,11 @@ def _sizes(task: TaskFile) -> dict[str, int]:
     return {"train": task.n_train, "val": task.n_val, "test": task.n_test, CONFIRM: task.n_confirm}
 
 
-def _as_then(recipe: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe as the version that made a task wrote it: earlier ones set no rows aside, and their tasks
-    are used as they are."""
+def _as_then(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as the version that made a task wrote them: earlier ones set no rows aside, and their
+    tasks are used as they are."""
     name = f"n_{CONFIRM}"
-    return {key: value for key, value in recipe.items() if key != name or name in found}
+    return {key: value for key, value in spec.items() if key != name or name in found}
 
 
 def _reward_file(task: TaskFile) -> Path | None:
@@ -204,15 +204,15 @@ def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: P
     return _unbound_if_all_bound(files)
 
 
-def _recipe(task: TaskFile, adapter: DatasetAdapter, files: Sequence[SourceFile]) -> dict[str, Any]:
+def _spec(task: TaskFile, adapter: DatasetAdapter, files: Sequence[SourceFile]) -> dict[str, Any]:
     """All values that determine the content, flat and plain."""
-    recipe: dict[str, Any] = {"format": FORMAT, "adapter": adapter.name, "adapter_version": adapter.version}
-    recipe |= {f"n_{split}": size for split, size in _sizes(task).items()}
-    recipe |= {f"adapter.{key}": value for key, value in adapter.options().items()}
+    spec: dict[str, Any] = {"format": FORMAT, "adapter": adapter.name, "adapter_version": adapter.version}
+    spec |= {f"n_{split}": size for split, size in _sizes(task).items()}
+    spec |= {f"adapter.{key}": value for key, value in adapter.options().items()}
     if task.tokenizer is not None:
-        recipe["max_prompt_tokens"] = task.max_prompt_tokens
+        spec["max_prompt_tokens"] = task.max_prompt_tokens
     if task.hub is not None:
-        recipe |= {"hub": task.hub, "hub_revision": task.hub_revision}
+        spec |= {"hub": task.hub, "hub_revision": task.hub_revision}
     if (reward := _reward_file(task)) is not None and reward.is_file():
-        recipe["reward_sha256"] = file_digest(str(reward))
-    return recipe | {file.recipe_key: file_digest(file.path) for file in files}
+        spec["reward_sha256"] = file_digest(str(reward))
+    return spec | {file.spec_key: file_digest(file.path) for file in files}

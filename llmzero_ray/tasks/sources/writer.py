@@ -52,7 +52,7 @@ class WriteRequest:
     files: Sequence[SourceFile]
     sizes: Mapping[str, int]
     """Maximum rows of train, val and test, and of the rows to confirm winners (absent if none)."""
-    recipe: Mapping[str, Any]
+    spec: Mapping[str, Any]
     reward_file: Path | None = None
     """The user's reward, to be copied into the task under the name in the adapter's reward."""
     tokenizer: str | None = None
@@ -245,7 +245,7 @@ def _manifest(
     counts = {split: Counter(example.data_source for example in each) for split, each in examples.items()}
     baselines = _baselines(examples["test"])
     n_right = sum(baselines[source] * counts["test"][source] for source in baselines)
-    recipe = dict(request.recipe)
+    spec = dict(request.spec)
     return Manifest(
         name=adapter.name,
         data_sources=tuple(sources),
@@ -255,8 +255,8 @@ def _manifest(
         max_answer_tokens=None,
         licence=adapter.licence,
         majority_baseline=n_right / len(examples["test"]),
-        recipe=recipe,
-        recipe_hash=text_digest(json.dumps(recipe, sort_keys=True)),
+        recipe=spec,
+        recipe_hash=text_digest(json.dumps(spec, sort_keys=True)),
         made_with={"pyarrow": version("pyarrow")},
         source=SourceEntry(
             adapter=adapter.name,
@@ -279,7 +279,7 @@ def _manifest(
 
 def _unchanged_digest(request: WriteRequest, file: SourceFile) -> str:
     found = file_digest(file.path)
-    if request.recipe.get(file.recipe_key, found) != found:
+    if request.spec.get(file.spec_key, found) != found:
         raise TaskError(f"{file.name} was changed while it was being prepared; prepare again")
     return found
 

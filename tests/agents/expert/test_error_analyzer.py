@@ -256,7 +256,7 @@ def test_what_the_failed_phase_trained_is_kept() -> None:
     offered = (saved(1, 20, 0.30), saved(5, 20, 0.33, 20), saved(5, 40, 0.34, 20))
     proposal = ask(view, checkpoints=offered)
     assert proposal.resume_from == ResumeFrom(node=5, step=40)
-    assert proposal.n_steps == 30  # 20 are left of 60: half a usual phase at least
+    assert proposal.n_steps == 30  # 20 are left of 60: half a standard phase at least
 
 
 def test_a_last_checkpoint_that_got_worse_yields_to_the_best_one() -> None:

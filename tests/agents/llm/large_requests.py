@@ -127,7 +127,7 @@ def elsewhere() -> tuple[NodeView, ...]:
     """Seven phases of other branches: one fails, one runs, one waits, one is being proposed."""
     found = [
         c.node(
-            replace(long_curves(60, 120, 20 + i).outline(), val_gains=((0.0312, 0.0124),) * 12),
+            replace(long_curves(60, 120, 20 + i).selected(), val_gains=((0.0312, 0.0124),) * 12),
             hp.complete(c.PRACTITIONER, {"lr": 2e-5 * (i + 1), "temperature": 0.9, "n": 12}),
             node=20 + i,
             kind="evolve",

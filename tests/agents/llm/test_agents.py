@@ -391,7 +391,7 @@ def test_a_refused_answer_goes_back_to_the_model_in_the_conversation_it_was_give
 
 
 @pytest.mark.parametrize("structured_outputs", [False, True])
-def test_a_refused_conversation_is_replayed_from_its_records(
+def test_a_refused_conversation_is_given_again_from_its_records(
     lab: Callable[..., Lab], tmp_path: Path, structured_outputs: bool
 ) -> None:
     requests = [request_with(), request_with(rejected="lr=50: must be a number in [0, 0.1]", tries=1)]
@@ -403,7 +403,7 @@ def test_a_refused_conversation_is_replayed_from_its_records(
     storage = SearchStorage(tmp_path, "earlier")
     for name, record in it.records.items():
         storage.write_call(12, name.partition("/")[2], record, None)
-    again = lab(backend="replay", replay_from=str(storage.paths.root))
+    again = lab(backend="recorded", recorded_from=str(storage.paths.root))
     for request, proposal in zip(requests, proposals, strict=True):
         found = again.agents.proposer.propose(request)
         assert dataclasses.replace(found, agent="claude") == proposal
@@ -606,7 +606,7 @@ def test_calls_are_as_small_as_they_are_meant_to_be(lab: Callable[..., Lab]) -> 
     assert it.events[3].input_tokens <= 3000
 
 
-# --- replay -------------------------------------------------------------------------------------------------
+# --- recorded answers ---------------------------------------------------------------------------------------
 
 
 def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt_shows(
@@ -627,7 +627,7 @@ def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt
         storage.write_call(int(node), call, record, it.pictures[name])
     n_requests = len(it.server.requests)
 
-    again = lab(backend="replay", replay_from=str(storage.paths.root), base_url="http://127.0.0.1:9")
+    again = lab(backend="recorded", recorded_from=str(storage.paths.root), base_url="http://127.0.0.1:9")
     proposal = again.agents.proposer.propose(request_with())
     assert dataclasses.replace(proposal, agent="claude") == before[0]
     assert again.agents.early_stopper.judge(stop_request()) == before[1]
@@ -639,7 +639,7 @@ def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt
     prompts.mkdir()
     packaged = Path(__file__).parents[3] / "prompts" / "proposer.system.md.j2"
     (prompts / packaged.name).write_text(packaged.read_text() + "\nBe bold.\n")
-    edited = lab(backend="replay", replay_from=str(storage.paths.root), prompts=str(prompts))
+    edited = lab(backend="recorded", recorded_from=str(storage.paths.root), prompts=str(prompts))
     assert edited.agents.proposer.propose(request_with()).changes == proposal.changes
     assert edited.events[0].prompt != it.events[0].prompt
     missing = edited.agents.proposer.propose(request_with(node=77))
@@ -647,13 +647,13 @@ def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt
     assert "No answer was recorded for proposer-0.0 of node 77" in missing.rationale
 
 
-def test_a_record_of_an_earlier_version_is_replayed_and_written_alike(
+def test_a_record_of_an_earlier_version_is_given_again_and_written_alike(
     lab: Callable[..., Lab], tmp_path: Path
 ) -> None:
     recorded = json.loads((Path(__file__).parent / "recorded_verdict.json").read_text())
     storage = SearchStorage(tmp_path, "earlier")
     storage.write_call(6, "early_stopper-000120.0", recorded, None)
-    again = lab(backend="replay", replay_from=str(storage.paths.root))
+    again = lab(backend="recorded", recorded_from=str(storage.paths.root))
     assert again.agents.early_stopper.judge(stop_request()).reason == recorded["answer"]["input"]["reason"]
     (event,) = again.events
     tokens = recorded["answer"]["usage"]
@@ -827,7 +827,7 @@ def test_the_calls_of_a_check_that_fails_are_booked_too(messages_server: Message
         ({"model": "nobody", "price": [1, 1, 1, 1]}, "nobody"),
         ({"base_url": "http://127.0.0.1:9"}, "127.0.0.1:9"),
         ({"prompts": "/no/such/directory"}, "/no/such/directory"),
-        ({"backend": "replay", "replay_from": "/no/search"}, "no recorded call"),
+        ({"backend": "recorded", "recorded_from": "/no/search"}, "no recorded call"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(

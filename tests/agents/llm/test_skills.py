@@ -318,13 +318,13 @@ def test_a_decision_that_was_made_before_a_kill_is_given_again_without_a_call(
     assert again.events == []
 
 
-def test_a_search_is_replayed_from_its_records(lab: Callable[..., Lab], tmp_path: Path) -> None:
+def test_a_search_runs_on_its_own_recorded_answers(lab: Callable[..., Lab], tmp_path: Path) -> None:
     it = lab()
     it.server.play([use("use_skill", name="gather_results"), submit()])
     found = it.agents.proposer.propose(request_with())
     (tmp_path / "skill_agent.jsonl").unlink()
     asked = len(it.server.messages)
-    again = lab(backend="replay", replay_from=str(tmp_path / "search"))
+    again = lab(backend="recorded", recorded_from=str(tmp_path / "search"))
     assert again.agents.proposer.propose(request_with()) == found
     assert [event.prompt for event in again.events] == [event.prompt for event in it.events]
     assert again.ledger.dollars == 0

@@ -1,4 +1,4 @@
-"""Every recipe for GPUs as VeRL's own configuration: accepted by its validation, and with the settings that a
+"""Every preset for GPUs as VeRL's own configuration: accepted by its validation, and with the settings that a
 run on GPUs stands or falls with."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.tasks.task_yaml import load_task_file
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "configs"
-RECIPES = {
+PRESETS = {
     path.name: with_server_sizes(Estimate(load_config(path)), lambda _: None)
     for path in sorted(CONFIGS.glob("*.yaml"))
     if path.name not in ("demo.yaml", "local.yaml", "smollm2_cpu.yaml")
@@ -44,7 +44,7 @@ EXPERT: dict[str, Any] = {
     f"{ACTOR}.strategy": "fsdp2",
     f"{ACTOR}.use_dynamic_bsz": True,
     f"{ACTOR}.use_kl_loss": True,
-    # A loop over chunks is compiled anew for each length, up to Dynamo's limit, and is eager from then on.
+    # A loop over chunks is compiled again for each length, up to Dynamo's limit, and is eager from then on.
     f"{ACTOR}.fsdp_config.entropy_from_logits_with_chunking": True,
     f"{ACTOR}.fsdp_config.use_torch_compile": False,
     f"{ACTOR}.fsdp_config.dtype": "bfloat16",
@@ -68,7 +68,7 @@ EXPERT: dict[str, Any] = {
     f"{ROLLOUT}.log_prob_use_dynamic_bsz": True,
     "actor_rollout_ref.ref.log_prob_use_dynamic_bsz": True,
 }
-"""What an expert would check by eye in every recipe."""
+"""What an expert would check by eye in every preset."""
 
 
 def task(directory: Path) -> PreparedTask:
@@ -117,34 +117,34 @@ def composed(config: SearchConfig, directory: Path) -> Any:
 
 
 def judged(config: SearchConfig) -> Assessment:
-    """The estimate of the root's GPU memory on the recipe's own card."""
+    """The estimate of the root's GPU memory on the preset's own card."""
     assert config.model.path is not None and config.slots.gpu_memory_gib is not None
     setup = setup_of(config, root_hyperparameters(config, 5000), gpu_gib=config.slots.gpu_memory_gib)
     return assess(read_shape(config.model.path), setup)
 
 
-@pytest.fixture(scope="module", params=sorted(RECIPES))
-def recipe(
+@pytest.fixture(scope="module", params=sorted(PRESETS))
+def preset(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, SearchConfig]:
-    config = RECIPES[request.param]
-    return composed(config, tmp_path_factory.mktemp("recipe")), config
+    config = PRESETS[request.param]
+    return composed(config, tmp_path_factory.mktemp("preset")), config
 
 
-def test_every_recipe_is_for_gpus_and_there_are_some() -> None:
-    assert {config.engine.platform for config in RECIPES.values()} == {"gpu"}
-    assert {"qwen3_0.6b.yaml", "qwen3_8b.yaml", "paper_4b.yaml"} <= set(RECIPES)
+def test_every_preset_is_for_gpus_and_there_are_some() -> None:
+    assert {config.engine.platform for config in PRESETS.values()} == {"gpu"}
+    assert {"qwen3_0.6b.yaml", "qwen3_8b.yaml", "paper_4b.yaml"} <= set(PRESETS)
 
 
-def test_verl_accepts_the_configuration(recipe: tuple[Any, SearchConfig]) -> None:
-    _check_config(recipe[0])
+def test_verl_accepts_the_configuration(preset: tuple[Any, SearchConfig]) -> None:
+    _check_config(preset[0])
 
 
-def test_verls_own_settings_classes_take_it(recipe: tuple[Any, SearchConfig]) -> None:
+def test_verls_own_settings_classes_take_it(preset: tuple[Any, SearchConfig]) -> None:
     """They refuse what the files of its configuration allow: the last check before workers start."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    parts = recipe[0].actor_rollout_ref
+    parts = preset[0].actor_rollout_ref
     actor, rollout = omega_conf_to_dataclass(parts.actor), omega_conf_to_dataclass(parts.rollout)
     # What the engine is built with, once the classes have put their own defaults in.
     engine = actor.engine
@@ -153,8 +153,8 @@ def test_verls_own_settings_classes_take_it(recipe: tuple[Any, SearchConfig]) ->
     assert (rollout.name, rollout.mode) == ("vllm", "async")
 
 
-def test_a_prompts_answers_and_a_batch_divide_among_the_gpus(recipe: tuple[Any, SearchConfig]) -> None:
-    verl, config = recipe
+def test_a_prompts_answers_and_a_batch_divide_among_the_gpus(preset: tuple[Any, SearchConfig]) -> None:
+    verl, config = preset
     batch = OmegaConf.select(verl, "data.train_batch_size")
     mini_batch = OmegaConf.select(verl, f"{ACTOR}.ppo_mini_batch_size")
     n = OmegaConf.select(verl, f"{ROLLOUT}.n")
@@ -163,21 +163,21 @@ def test_a_prompts_answers_and_a_batch_divide_among_the_gpus(recipe: tuple[Any, 
     assert config.slots.n_gpus % config.engine.tensor_model_parallel_size == 0
 
 
-def test_the_settings_are_those_of_an_expert(recipe: tuple[Any, SearchConfig]) -> None:
-    found = {key: OmegaConf.select(recipe[0], key) for key in EXPERT}
+def test_the_settings_are_those_of_an_expert(preset: tuple[Any, SearchConfig]) -> None:
+    found = {key: OmegaConf.select(preset[0], key) for key in EXPERT}
     assert found == EXPERT
 
 
-def test_attention_is_flash_attention(recipe: tuple[Any, SearchConfig]) -> None:
+def test_attention_is_flash_attention(preset: tuple[Any, SearchConfig]) -> None:
     # What HFModelConfig takes where nothing is said.
-    own = OmegaConf.select(recipe[0], f"{MODEL}.override_config.attn_implementation", default=None)
+    own = OmegaConf.select(preset[0], f"{MODEL}.override_config.attn_implementation", default=None)
     assert own in (None, "flash_attention_2")
 
 
 def test_a_packed_micro_batch_and_a_server_hold_the_longest_sequence(
-    recipe: tuple[Any, SearchConfig],
+    preset: tuple[Any, SearchConfig],
 ) -> None:
-    verl, config = recipe
+    verl, config = preset
     engine = config.engine
     longest = engine.max_prompt_length + max(engine.max_response_length, config.eval.max_response_length)
     for key in (
@@ -190,14 +190,14 @@ def test_a_packed_micro_batch_and_a_server_hold_the_longest_sequence(
     assert config.eval.max_response_length >= config.root.overrides["resp"]
 
 
-def test_shards_stay_within_a_machine(recipe: tuple[Any, SearchConfig]) -> None:
-    verl, config = recipe
+def test_shards_stay_within_a_machine(preset: tuple[Any, SearchConfig]) -> None:
+    verl, config = preset
     size = OmegaConf.select(verl, f"{ACTOR}.fsdp_config.fsdp_size")
     assert size == (-1 if config.slots.nodes == 1 else config.slots.gpus_per_node)
 
 
-def test_a_step_has_the_time_it_needs(recipe: tuple[Any, SearchConfig]) -> None:
-    config = recipe[1]
+def test_a_step_has_the_time_it_needs(preset: tuple[Any, SearchConfig]) -> None:
+    config = preset[1]
     root, estimate = root_hyperparameters(config, 5000), Estimate(config)
     limits = estimate.time_limits(root, rows=500)
     assert config.engine.hang_min_s is None and config.engine.stop_deadline_s is None
@@ -208,8 +208,8 @@ def test_a_step_has_the_time_it_needs(recipe: tuple[Any, SearchConfig]) -> None:
     assert config.slots.timeout_s >= 600 and config.engine.start_timeout_s >= 900
 
 
-def test_the_root_is_estimated_to_fit_its_card(recipe: tuple[Any, SearchConfig]) -> None:
-    found = judged(recipe[1])
+def test_the_root_is_estimated_to_fit_its_card(preset: tuple[Any, SearchConfig]) -> None:
+    found = judged(preset[1])
     assert found.status == "fits", found.reason
 
 
@@ -222,8 +222,8 @@ def test_small_models_fit_slots_of_few_gpus(name: str, gpus: int) -> None:
     assert judged(config).status == "fits"
 
 
-def test_recipes_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> None:
-    own = {name: config for name, config in RECIPES.items() if name.startswith("one_gpu")}
+def test_presets_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> None:
+    own = {name: config for name, config in PRESETS.items() if name.startswith("one_gpu")}
     assert {config.slots.gpu_memory_gib for config in own.values()} == {22.0, 39.4, 79.2}
     made = load_task_file(CONFIGS.parent / "examples" / "one_gpu" / "task.yaml")
     for name, config in own.items():
@@ -266,4 +266,4 @@ def test_verl_accepts_the_settings_for_speed(name: str, tmp_path: Path) -> None:
 
 def test_log_probs_of_the_rollouts_as_the_old_ones_need_one_update_a_step(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"bypass_mode is true, and .* several updates .* is 64 of"):
-        composed(with_overrides(RECIPES["qwen3_4b.yaml"], FASTER[BYPASS]), tmp_path)
+        composed(with_overrides(PRESETS["qwen3_4b.yaml"], FASTER[BYPASS]), tmp_path)

@@ -1,4 +1,4 @@
-"""The command `replay`: train a found strategy again, and report it next to the original."""
+"""The command `retrain`: train a found strategy again, and report it next to the original."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.search import start_and_follow
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.strategy.retrain import compare, find_strategy, plan_replay, replay_task, write_comparison
+from llmzero_ray.strategy.retrain import (
+    compare,
+    find_strategy,
+    plan_retraining,
+    task_of_strategy,
+    write_comparison,
+)
 
 
-def replay(
+def retrain(
     strategy: Annotated[
         str, typer.Argument(metavar="STRATEGY", help="strategy.yaml, or directory or name of a search")
     ],
@@ -28,7 +34,8 @@ def replay(
     seeds: Annotated[int, typer.Option(metavar="N", help="how often, each time with another seed")] = 1,
     keep_steps: Annotated[bool, typer.Option("--keep-steps", help="as many steps as the strategy")] = False,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="of the new searches (default: the strategy's-replay)")
+        str | None,
+        typer.Option(metavar="NAME", help="of the new searches (default: the strategy's-retrained)"),
     ] = None,
     settings: options.Settings,
     storage: options.Storage = "runs",
@@ -37,10 +44,10 @@ def replay(
     console = TerminalConsole()
     say = partial(print_line, console)
     given = find_strategy(strategy, storage)
-    plan = plan_replay(
+    plan = plan_retraining(
         given,
-        replay_task(given, task),
-        name=name or f"{given.search.name}-replay",
+        task_of_strategy(given, task),
+        name=name or f"{given.search.name}-retrained",
         storage=storage,
         model=model,
         seeds=seeds,

@@ -1,4 +1,4 @@
-"""Hyper-parameters that proposers without a diagnosis move, each with its scale and its usual step.
+"""Hyper-parameters that proposers without a diagnosis move, each with its scale and its step size.
 
 Not here: bounds and couplings (`Space`, apply_moves.py).
 """
@@ -26,12 +26,12 @@ from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lever:
+class Dimension:
     """One hyper-parameter, on the scale of its steps."""
 
     key: str
     step: float
-    """Usual step, in the logarithm if `log`, otherwise in the value."""
+    """Step size, in the logarithm if `log`, otherwise in the value."""
     log: bool = True
 
     def coordinate(self, value: HyperparameterValue) -> float | None:
@@ -50,39 +50,39 @@ class Lever:
         return 0.0 if old is None or new is None else new - old
 
 
-LEVERS: tuple[Lever, ...] = (
-    Lever(key=LR, step=math.log(2.0)),
-    Lever(key=TEMPERATURE, step=0.15, log=False),
-    Lever(key=KL_LOSS_COEF, step=math.log(2.0)),
-    Lever(key=ROLLOUT_N, step=math.log(1.5)),
-    Lever(key=TRAIN_BATCH, step=math.log(1.5)),
-    Lever(key=WARMUP_RATIO, step=0.3, log=False),
-    Lever(key=CLIP_HIGH, step=0.05, log=False),
-    Lever(key=MAX_RESPONSE, step=math.log(1.33)),
+DIMENSIONS: tuple[Dimension, ...] = (
+    Dimension(key=LR, step=math.log(2.0)),
+    Dimension(key=TEMPERATURE, step=0.15, log=False),
+    Dimension(key=KL_LOSS_COEF, step=math.log(2.0)),
+    Dimension(key=ROLLOUT_N, step=math.log(1.5)),
+    Dimension(key=TRAIN_BATCH, step=math.log(1.5)),
+    Dimension(key=WARMUP_RATIO, step=0.3, log=False),
+    Dimension(key=CLIP_HIGH, step=0.05, log=False),
+    Dimension(key=MAX_RESPONSE, step=math.log(1.33)),
 )
 
 
-def live_levers(base: Hyperparameters) -> tuple[Lever, ...]:
+def live_dimensions(base: Hyperparameters) -> tuple[Dimension, ...]:
     """Hyper-parameters that have an effect in this configuration and a value to move from."""
     inert = VERL_SPACE.inert(base)
     return tuple(
-        lever
-        for lever in LEVERS
-        if lever.key not in inert and lever.coordinate(base.get(lever.key)) is not None
+        dimension
+        for dimension in DIMENSIONS
+        if dimension.key not in inert and dimension.coordinate(base.get(dimension.key)) is not None
     )
 
 
-def moved_value(base: ProposalBase, lever: Lever, distance: float) -> HyperparameterValue:
+def moved_value(base: ProposalBase, dimension: Dimension, distance: float) -> HyperparameterValue:
     """Bounded and rounded value at this distance from the base's, or None if it does not change."""
-    old = base.hyperparameters.get(lever.key)
-    place = lever.coordinate(old)
+    old = base.hyperparameters.get(dimension.key)
+    place = dimension.coordinate(old)
     if place is None or not isinstance(old, int | float):
         return None
-    low, high = bounds(base, lever.key)
-    wanted = lever.value(place + distance)
-    new = rounded_value(lever.key, max(min(wanted, max(high, old)), min(low, old)), upwards=wanted > old)
+    low, high = bounds(base, dimension.key)
+    wanted = dimension.value(place + distance)
+    new = rounded_value(dimension.key, max(min(wanted, max(high, old)), min(low, old)), upwards=wanted > old)
     new = max(min(new, max(high, old)), min(low, old))
-    if (new > old) != (wanted > old) or new == old or (lever.key in CAPACITY and new < old):
+    if (new > old) != (wanted > old) or new == old or (dimension.key in CAPACITY and new < old):
         return None
     return int(new) if isinstance(old, int) else new
 
@@ -104,16 +104,16 @@ def changes_of(
 
 
 def perturbed(base: ProposalBase, rng: random.Random) -> dict[str, HyperparameterValue]:
-    """One to three levers moved by half to two usual steps, up or down."""
+    """One to three hyper-parameters moved by half to two step sizes, up or down."""
     for _ in range(100):
-        levers = live_levers(base.hyperparameters)
-        chosen = rng.sample(levers, min(len(levers), rng.randint(1, 3)))
+        dimensions = live_dimensions(base.hyperparameters)
+        chosen = rng.sample(dimensions, min(len(dimensions), rng.randint(1, 3)))
         wanted = {
-            lever.key: (
-                moved_value(base, lever, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * lever.step),
+            dimension.key: (
+                moved_value(base, dimension, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * dimension.step),
                 "by chance",
             )
-            for lever in chosen
+            for dimension in chosen
         }
         made = changes_of(base, wanted)
         if made is not None:

@@ -1,14 +1,14 @@
-"""Measure the room of the suite's tasks:
+"""Measure the headroom of the suite's tasks:
 
-    python -m benchmarks.suite.room [TASK ...] [--data DIR] [--out FILE]
-    python -m benchmarks.suite.room --table     what is measured; nothing is trained
+    python -m benchmarks.suite.headroom [TASK ...] [--data DIR] [--out FILE]
+    python -m benchmarks.suite.headroom --table     what is measured; nothing is trained
 
 For each task, on one warm engine and seeds of its own: the default recipe at three seeds; each static arm of
 arms.yaml at the first seed, for the same compute; the two best of these by validation at the other seeds; the
 default and the best arm at three times the compute. Scored is the test split at the best validation step.
 A run that fails on its way counts 0; one that trains no step says nothing about its recipe, and ends the
-measurement. Each run is one line of rooms/TASK.jsonl beside the table, not repeated: a killed measurement
-goes on with the next one. The table (room.json) gets a task when it is complete.
+measurement. Each run is one line of headroom_runs/TASK.jsonl next to the table, not repeated: a killed
+measurement goes on with the next one. The table (headroom.json) gets a task when it is complete.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CEILING = 3
 DEFAULT = "default"
 _SECOND = 2
 """Arms that are measured at all seeds."""
-ROOM = HERE / "room.json"
+TABLE = HERE / "headroom.json"
 Run = dict[str, Any]
 
 
@@ -53,19 +53,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tasks", nargs="*", help="names of tasks; none: all")
     parser.add_argument("--data", type=Path, default=Path("data/suite"), help="directory of the tasks")
-    parser.add_argument("--out", type=Path, default=ROOM, help="the table")
+    parser.add_argument("--out", type=Path, default=TABLE, help="the table")
     parser.add_argument("--table", action="store_true", help="train nothing, print what is measured")
     arguments = parser.parse_args()
     try:
         if arguments.table:
-            print(table(known_rooms(arguments.out)))
+            print(table(known_headroom(arguments.out)))
             return
         tasks = [task_named(name) for name in arguments.tasks] or list(TASKS)
         for task in tasks:
-            runs = measure(task, arguments.data, arguments.out.parent / "rooms" / f"{task.name}.jsonl")
+            runs = measure(
+                task, arguments.data, arguments.out.parent / "headroom_runs" / f"{task.name}.jsonl"
+            )
             _keep(arguments.out, task, runs)
     except LlmzeroError as error:
-        sys.exit(f"room: {error}")
+        sys.exit(f"headroom: {error}")
     print(table(json.loads(arguments.out.read_text(encoding="utf-8"))))
 
 
@@ -75,7 +77,7 @@ def measure(task: SuiteTask, data: Path, path: Path) -> list[Run]:
     known = _read(path, digest(task))
     if next_run(known, arms()) is None:
         return known
-    with local_slot(f"room-{task.name.replace('_', '-')}", settings.slots.cpus_per_gpu) as slot:
+    with local_slot(f"headroom-{task.name.replace('_', '-')}", settings.slots.cpus_per_gpu) as slot:
         logs = data / "logs" / task.name
         logs.mkdir(parents=True, exist_ok=True)
         engine = make_engine(settings, prepared, slot, str(logs))
@@ -200,7 +202,7 @@ def _phase(
 
 
 def summary(runs: Sequence[Run]) -> Run:
-    """Room and noise of a complete task."""
+    """Headroom and noise of a complete task."""
 
     def tests(arm: str, times: int) -> list[float]:
         found = [run for run in runs if (run["arm"], run["times"]) == (arm, times)]
@@ -213,8 +215,8 @@ def summary(runs: Sequence[Run]) -> Run:
         "noise": statistics.stdev(default),
         "best_arm": best,
         "best": statistics.fmean(static),
-        "room": statistics.fmean(static) - statistics.fmean(default),
-        "room_error": (statistics.variance(static) / 3 + statistics.variance(default) / 3) ** 0.5,
+        "headroom": statistics.fmean(static) - statistics.fmean(default),
+        "error": (statistics.variance(static) / 3 + statistics.variance(default) / 3) ** 0.5,
         "default_at_3": tests(DEFAULT, CEILING)[0],
         "ceiling": max(tests(DEFAULT, CEILING)[0], tests(best, CEILING)[0]),
         "seeds": list(SEEDS),
@@ -222,12 +224,12 @@ def summary(runs: Sequence[Run]) -> Run:
     }
 
 
-def rooms(path: Path = ROOM) -> dict[str, float]:
-    """Task -> room, of the tasks whose definition is still the one that was measured."""
-    return {name: float(found["room"]) for name, found in known_rooms(path).items()}
+def headrooms(path: Path = TABLE) -> dict[str, float]:
+    """Task -> headroom, of the tasks whose definition is still the one that was measured."""
+    return {name: float(found["headroom"]) for name, found in known_headroom(path).items()}
 
 
-def known_rooms(path: Path = ROOM) -> dict[str, Run]:
+def known_headroom(path: Path = TABLE) -> dict[str, Run]:
     """Task -> its line of the table, of the tasks whose definition is still the one that was measured."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {name: found for name, found in known.items() if found["digest"] == digest(task_named(name))}
@@ -236,13 +238,13 @@ def known_rooms(path: Path = ROOM) -> dict[str, Run]:
 def table(known: Mapping[str, Run]) -> str:
     """The measured tasks as Markdown."""
     lines = [
-        "| task | kind | default | noise of a run | best static | room | default at 3x | ceiling at 3x |",
+        "| task | kind | default | noise of a run | best static | headroom | default at 3x | ceiling at 3x |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, found in known.items():
         lines.append(
             f"| {name} | {task_named(name).kind} | {found['default']:.3f} | {found['noise']:.3f} "
-            f"| {found['best']:.3f} ({found['best_arm']}) | {found['room']:+.3f} ± {found['room_error']:.3f} "
+            f"| {found['best']:.3f} ({found['best_arm']}) | {found['headroom']:+.3f} ± {found['error']:.3f} "
             f"| {found['default_at_3']:.3f} | {found['ceiling']:.3f} |"
         )
     return "\n".join(lines)
@@ -279,4 +281,4 @@ if __name__ == "__main__":
     try:
         main()
     except LlmzeroError as error:
-        sys.exit(f"room: {error}")
+        sys.exit(f"headroom: {error}")

@@ -32,12 +32,12 @@ class RecordedResponses:
         self._nodes = Path(search) / "nodes"
         if not any(self._nodes.glob("*/agents/*.call.json")):
             raise ConfigError(
-                f"agents.replay_from is {search}: no recorded call of a language model was found below it; "
+                f"agents.recorded_from is {search}: no recorded call of a language model was found below it; "
                 "name the directory of a search that was run with agents.backend: claude."
             )
 
     def client(self, node: int, name: str) -> RecordedClient:
-        """Client that replays the call of that name."""
+        """Client that gives the recorded response to the call of that name."""
         return RecordedClient(self._find(node, name), f"{name} of node {node}")
 
     def _find(self, node: int, name: str) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ class RecordedClient:
         )
 
     def worst_case(self, call: LlmCall) -> Usage:  # noqa: ARG002
-        """Tokens of the recorded response. A replay costs nothing."""
+        """Tokens of the recorded response, which cost nothing."""
         response = (self._record or {}).get("answer")
         return Usage() if response is None else Usage(**response["usage"])
 

@@ -1,4 +1,4 @@
-"""A strategy trained again: its configuration, its rescaling, and a replay on the scripted engine."""
+"""A strategy trained again: its configuration, its rescaling, and a run on the scripted engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.launch.preflight import check_backends, strategy_note
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import Strategy, load_strategy
-from llmzero_ray.strategy.retrain import ReplayComparison, find_strategy, plan_replay, replay_task, rescaled
+from llmzero_ray.strategy.retrain import (
+    RetrainComparison,
+    find_strategy,
+    plan_retraining,
+    rescaled,
+    task_of_strategy,
+)
 from llmzero_ray.tasks.prepare import prepare
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
@@ -38,7 +44,7 @@ def strategy(finished: Written) -> Strategy:
 
 def plan(strategy: Strategy, task_dir: Path, tmp_path: Path, **wanted: Any) -> Any:
     wanted = {"name": "again", "storage": str(tmp_path), **wanted}
-    return plan_replay(strategy, load_task(task_dir), **wanted)
+    return plan_retraining(strategy, load_task(task_dir), **wanted)
 
 
 def test_the_searches_repeat_the_strategy_and_nothing_else(
@@ -88,10 +94,10 @@ def test_another_model_is_used_and_said_and_another_rank_refused_in_every_way(
     assert len(made.unsaid) == len(made.notes) - 1  # the start of a search says it
     with pytest.raises(ConfigError, match=r"model.lora_rank is 4; the strategy was found with 16"):
         plan(strategy, task_dir, tmp_path, settings={"model": {"lora_rank": 4}})
-    method = {"method": "replay", "schedule": str(finished.root / "strategy.yaml")}
+    method = {"method": "schedule", "schedule": str(finished.root / "strategy.yaml")}
     ways: dict[str, Any] = {
         "search": method,
-        "agents": {"proposer": "strategy", "replay_from": str(finished.root / "strategy.yaml")},
+        "agents": {"proposer": "strategy", "recorded_from": str(finished.root / "strategy.yaml")},
     }
     for block, values in ways.items():
         given = {"name": "x", "model": {"lora_rank": 4}, block: values}
@@ -110,8 +116,8 @@ def test_a_strategy_whose_task_is_gone_says_how_to_name_one(
 ) -> None:
     moved = strategy.model_copy(update={"task": {**strategy.task, "directory": str(tmp_path / "gone")}})
     with pytest.raises(ConfigError, match=r"the task in .*/gone, which is not there\. .*--task DIR"):
-        replay_task(moved)
-    assert replay_task(moved, str(task_dir)).n_train == 64
+        task_of_strategy(moved)
+    assert task_of_strategy(moved, str(task_dir)).n_train == 64
 
 
 def test_a_strategy_of_one_phase_ends_with_its_root(
@@ -134,7 +140,7 @@ def test_the_proposer_needs_its_file_and_ends_with_it(finished: Written) -> None
     from llmzero_ray.agents.strategy import StrategyProposer
 
     alone = parse_config({"name": "x", "agents": {"proposer": "strategy"}})
-    with pytest.raises(ConfigError, match=r"needs agents\.replay_from"):
+    with pytest.raises(ConfigError, match=r"needs agents\.recorded_from"):
         check_backends(alone, 0.0, [].append)
     proposer = StrategyProposer.of(finished.root / "strategy.yaml")
 
@@ -168,14 +174,14 @@ def test_a_found_strategy_is_trained_again_beside_the_original(
     strategy = load_strategy(found.storage.paths.strategy)
     assert len(strategy.phases) > 1
 
-    async def notebook() -> ReplayComparison:  # under its running loop, which `replay` blocks
-        return llmzero_ray.replay(found.root, seeds=2, storage=tmp_path / "again", name="again")
+    async def notebook() -> RetrainComparison:  # under its running loop, which `retrain` blocks
+        return llmzero_ray.retrain(found.root, seeds=2, storage=tmp_path / "again", name="again")
 
     again = asyncio.run(notebook())
     assert again.deviations == ()
     assert again.plan.notes == ()
-    replayed = llmzero_ray.open(tmp_path / "again" / "again-1")
-    nodes = replayed.nodes().to_pylist()
+    again = llmzero_ray.open(tmp_path / "again" / "again-1")
+    nodes = again.nodes().to_pylist()
     assert len(nodes) == len(strategy.phases)
     for phase, node in zip(strategy.phases, nodes, strict=True):
         assert json.loads(node["hyperparameters"]) == phase.hyperparameters
@@ -190,7 +196,7 @@ def test_a_found_strategy_is_trained_again_beside_the_original(
     # On another task, by the command; its searches are there afterwards.
     monkeypatch.setenv("RAY_ADDRESS", head)
     path = str(found.storage.paths.strategy)
-    command = ["replay", path, "--task", other_task.directory, "--storage", str(tmp_path), "--name", "other"]
+    command = ["retrain", path, "--task", other_task.directory, "--storage", str(tmp_path), "--name", "other"]
     assert main(command) == 0
     output = capsys.readouterr().out
     assert "training rows, the strategy's had 64" in output
