@@ -81,7 +81,7 @@ def test_several_problems_are_listed_together_one_a_line_unknown_keys_first() ->
 @pytest.mark.parametrize(
     ("block", "expected"),
     [
-        ({"slots": {"count": True}}, "slots.count is True (slots); must be a whole number >= 1"),
+        ({"slots": {"count": True}}, "slots.count is true (slots); must be a whole number >= 1"),
         ({"slots": {"count": 1.5}}, "must be a whole number >= 1"),
         ({"slots": {"count": "2"}}, "slots.count is '2'"),
         ({"final": {"test": 1}}, "final.test is 1; must be true or false"),

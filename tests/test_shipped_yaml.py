@@ -25,6 +25,10 @@ ROOT = Path(__file__).parent.parent
 NOT_OURS = {".venv", "build", "dist", "runs", "data", "outputs"}
 
 
+def load_slips(path: Path) -> None:
+    assert all(slip["says"] for slip in yaml.safe_load(path.read_text()))
+
+
 def load_mapping(path: Path) -> None:
     """For files whose reader takes any mapping."""
     content = yaml.safe_load(path.read_text())
@@ -81,6 +85,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "llmzero_ray/config/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
     "llmzero_ray/config/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),
     "prompts": load_mapping,
+    "tests/cli": load_slips,
 }
 
 

@@ -18,7 +18,7 @@ SEARCH = "SEARCH"
 _SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
 
 
-class Command(TyperCommand):
+class GrammarCommand(TyperCommand):
     """One command. Its words are completed before Typer reads them, and its help has no type of Python."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommand, subcommands
-from llmzero_ray.cli.grammar import Command
+from llmzero_ray.cli.grammar import GrammarCommand
 from llmzero_ray.cli.subcommand import GROUPS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
 from llmzero_ray.utils.logs import show_warnings_plainly
@@ -55,7 +55,9 @@ class _Subcommands(TyperGroup):
             return None
         function = load(f"{place.module}:{place.function}", f"{cmd_name} is a command")
         app = typer.Typer(**_PLAIN)
-        app.command(cmd_name, cls=Command, help=_help(place, function), epilog=_examples(place))(function)
+        app.command(cmd_name, cls=GrammarCommand, help=_help(place, function), epilog=_examples(place))(
+            function
+        )
         command = typer.main.get_command(app)
         for param in command.params:
             if param.metavar in _PATHS:

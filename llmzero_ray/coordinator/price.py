@@ -19,7 +19,7 @@ _Limit = tuple[str, float, TokenCost]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Price:
+class PhasePrice:
     """What a phase takes of the limit that it uses up most."""
 
     limit: str
@@ -31,7 +31,9 @@ class Price:
     """Node whose answers and prompts are assumed."""
 
 
-def phase_price(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> Price | None:
+def phase_price(
+    state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters
+) -> PhasePrice | None:
     """Price of a planned phase. `before` is the configuration that its changes apply to. None if neither
     compute nor hours are limited, or no phase has been counted yet."""
     nodes = (None if spec.resume_from is None else spec.resume_from.node, run.on, 0)
@@ -41,7 +43,7 @@ def phase_price(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hype
         if planned is None or usual is None:
             continue
         prices = [
-            Price(
+            PhasePrice(
                 limit=name,
                 share=amount(planned, cost) / left,
                 usual_share=amount(usual, cost) / left,

@@ -79,25 +79,25 @@ def change(changed: Changed) -> str:
     return f"{short(changed.key)} {value(changed.key, changed.old)} → {value(changed.key, changed.new)}"
 
 
-class Table(str):
+class TextTable(str):
     """A Markdown table that also has its cells as plain text."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def followed_by(self, text: str) -> Table:
+    def followed_by(self, text: str) -> TextTable:
         """The same table with a text below it."""
-        made = Table(self + text)
+        made = TextTable(self + text)
         made.header, made.rows = self.header, self.rows
         return made
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> Table:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> TextTable:
     """A table; columns in `right` are aligned to the right."""
     aligned, plain_rows = set(right), tuple(map(tuple, rows))
     rule = ["---:" if i in aligned else "---" for i in range(len(header))]
     lines = [header, rule, *([cell(text) for text in row] for row in plain_rows)]
-    made = Table("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    made = TextTable("\n".join(f"| {' | '.join(line)} |" for line in lines))
     made.header, made.rows = tuple(header), plain_rows
     return made
 

@@ -34,7 +34,7 @@ from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.costs import Costs, Stay, cold_reason, costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.formatting import Table
+from llmzero_ray.report.formatting import TextTable
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.stopping.signals import annotate
 from llmzero_ray.utils.text import number, plural, short_duration
@@ -125,7 +125,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "tables": {
             name: {"header": made.header, "rows": made.rows}
             for name, made in tables.items()
-            if isinstance(made, Table)
+            if isinstance(made, TextTable)
         },
         "notes": {
             "decisions": _decided(decisions),

@@ -104,6 +104,8 @@ def preset(name: str) -> dict[str, Any]:
     """What the root of a shipped preset becomes, key by key."""
     found = public_api.preset(CONFIGS / f"{name}.yaml")
     composed = found.pop("composed")
+    here = f"{public_api.CHECKOUT}/"  # a model that lies in the checkout has an absolute path
+    found = json.loads(json.dumps(found).replace(here, ""))
     if name in COMPOSED:
         from omegaconf import OmegaConf
 
