@@ -26,7 +26,7 @@ from tests.report.builder import Phase, SearchBuilder
 from tests.report.conftest import METRICS, scripted
 from tests.ui.conftest import TOKEN
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
     pytest.mark.slow,
