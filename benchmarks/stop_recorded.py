@@ -2,8 +2,8 @@
 
     python -m benchmarks.stop_recorded [--json]
 
-Three kinds of recordings: whole runs of static recipes on the suite's tasks (`suite/rooms`, validated every
-ten steps, without train metrics), those of stop_record.py (`recorded_phases`, with the outcome of every
+Three kinds of recordings: whole runs of static recipes on the suite's tasks (`suite/headroom_runs`, validated
+every ten steps, without train metrics), those of stop_record.py (`recorded_phases`, with the outcome of every
 item), and the shorter ones of the tests. Every phase is judged at each of its validations, as the stopper
 would, against every other phase of its task that does not descend from it as the incumbent. A winner is a
 phase whose best validation, had it run on, beats the incumbent's; a losing phase is any other. The hindsight
@@ -42,7 +42,7 @@ from llmzero_ray.report.formatting import table
 from llmzero_ray.stopping.policy import StoppingPolicy
 
 RECORDED = Path(__file__).parent / "recorded_phases"
-ROOMS = Path(__file__).parent / "suite" / "rooms"
+HEADROOM_RUNS = Path(__file__).parent / "suite" / "headroom_runs"
 DEVELOPMENT = (
     "sum",
     "sum_alpha",
@@ -272,7 +272,7 @@ def report() -> dict[str, dict[str, Any]]:
 
 def is_of_suite(name: str) -> bool:
     """Whether these are whole runs of the suite."""
-    return (ROOMS / f"{name}.jsonl").is_file()
+    return (HEADROOM_RUNS / f"{name}.jsonl").is_file()
 
 
 @cache
@@ -287,14 +287,17 @@ def known(name: str) -> Recorded | None:
     if name == "harder register of the tests":
         return unrelated([c.regh_late(), c.regh_capped()], 512)
     if is_of_suite(name):
-        return unrelated(rooms(name), N_VAL)
+        return unrelated(static_runs(name), N_VAL)
     return load(name) if (RECORDED / f"{name}.json").is_file() else None
 
 
-def rooms(name: str) -> list[Curves]:
-    """Runs of the suite's measurement of room, each recipe and seed once. Three times as long ones repeat
+def static_runs(name: str) -> list[Curves]:
+    """Runs of the suite's measurement of headroom, each recipe and seed once. Three times as long ones repeat
     others."""
-    rows = [json.loads(line) for line in (ROOMS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (HEADROOM_RUNS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     runs = {json.dumps(row["curve"]): row for row in rows if row["times"] == 1}
     return [
         Curves(

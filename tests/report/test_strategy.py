@@ -148,7 +148,7 @@ def test_a_broken_strategy_is_refused_with_the_place_and_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("", "holds nothing"), ("phases: [", "broken YAML"), ("- 1", "holds list")]
+    ("text", "message"), [("", "holds nothing"), ("phases: [", "broken YAML"), ("- 1", "holds a list")]
 )
 def test_a_file_that_is_no_strategy_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "strategy.yaml"

@@ -696,7 +696,7 @@ def by_model(replies: Mapping[str, Any]) -> Callable[[Request], Any]:
 def test_another_model_answers_in_time_where_the_main_one_is_out_of_service(
     lab: Callable[..., Lab], outage: Any
 ) -> None:
-    it = lab(fallback_model=OTHER, deadline_s=8.0, effort="high", thinking="adaptive")
+    it = lab(fallback_model=OTHER, deadline_s=20.0, effort="high", thinking="adaptive")
     it.server.takes_images = False
     it.server.offers(OTHER, thinking=("disabled",))
     it.server.play(by_model({MODEL: outage, OTHER: Answer(input=proposal_answer())}))
