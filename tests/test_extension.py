@@ -202,7 +202,7 @@ def test_what_a_refused_extension_suggests_extends_the_search(reason: str, asked
     said = str(refusal(search.core, ev.HintGiven(text="x")))
     command = shlex.split(said.split("`")[1])
     assert command[:3] == ["llmzero", "resume", str(ROOT)]
-    assert extension_problem(search.core, read_settings(command[4::2])) is None
+    assert extension_problem(search.core, read_settings(command[3:])) is None
     extended(search, **{key.removeprefix("budget."): value for key, value in suggested.items()})
     assert (search.core.end_reason, search.core.ending) == (None, None)
     assert any(run.active for run in search.core.runs.values())

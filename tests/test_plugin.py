@@ -107,7 +107,7 @@ def test_a_command_of_a_package_stands_in_help_where_it_says_and_runs(
     register("llmzero_ray.commands", "mine", table(monkeypatch, greet=GREET))
     names = list(catalogue.subcommands())
     assert names[names.index("doctor") + 1] == "greet"
-    assert names[names.index("draft") + 1] == "compare"  # of an extension, as `draft` is
+    assert names[names.index("draft") + 1] == "score"  # of an extension, as `draft` is
     assert main(["greet", "--name", "Ann"]) == 0
     assert capsys.readouterr().out == "hello Ann\n"
 

@@ -180,8 +180,7 @@ def test_a_found_strategy_is_trained_again_beside_the_original(
     again = asyncio.run(notebook())
     assert again.deviations == ()
     assert again.plan.notes == ()
-    again = llmzero_ray.open(tmp_path / "again" / "again-1")
-    nodes = again.nodes().to_pylist()
+    nodes = llmzero_ray.open(tmp_path / "again" / "again-1").nodes().to_pylist()
     assert len(nodes) == len(strategy.phases)
     for phase, node in zip(strategy.phases, nodes, strict=True):
         assert json.loads(node["hyperparameters"]) == phase.hyperparameters
