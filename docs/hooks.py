@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -25,6 +26,7 @@ from llmzero_ray.hyperparameters import SPACE, allowed
 from llmzero_ray.tasks.sft.config import SftConfig
 
 ROOT = Path(__file__).parent.parent
+_WORKER = "https://unpkg.com/iframe-worker/shim"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -40,6 +42,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Read the worker of the search box from the site itself: pages opened as files need it."""
+    return output.replace(_WORKER, "../" * page.url.count("/") + "javascripts/iframe-worker-1.0.4.js")
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    return output_content.replace(_WORKER, "/javascripts/iframe-worker-1.0.4.js")
 
 
 def _listed(nav: list[Any], title: str) -> Iterator[str]:
