@@ -247,7 +247,7 @@ def test_a_dead_endpoint_costs_each_decision_its_deadline_and_the_expert_goes_on
     assert "The rules answer instead of the language model" in core.runs[1].proposal.rationale
     (decided,) = [event for event in search.events(ev.Decided) if event.node == 1]
     (planned,) = [event for event in search.events(ev.PhasePlanned) if event.node == 1]
-    assert planned.time - decided.time < 1.0 + 10.0
+    assert planned.time - decided.time < 60.0  # not the 600 s of the default
     assert {call.outcome for call in search.events(ev.AgentCalled)} == {"deadline"}
 
 
