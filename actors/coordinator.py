@@ -208,9 +208,8 @@ class SearchCoordinator:
         core, storage, config = loop.core, self._storage, loop.core.config
         task = await asyncio.to_thread(load_task, config.task.dir)
         agents = search_agents(config, task.n_val, budget, loop.post, storage)
-        actor = start_stopper(
-            config, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file
-        )
+        where = in_shared_slots(config, self._started.config["slots"]["shared"])
+        actor = start_stopper(where, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file)
         self._stopper = StopperClient(core, storage, actor)
         return CommandExecutor(
             core,

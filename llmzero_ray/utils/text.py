@@ -24,7 +24,7 @@ _SYNONYMS = {
     "mcq": "multiple_choice choice",
     "claude": "anthropic",
     "wall_clock_hours": "hours time max_hours",
-    "runs": "trials n_trials num_samples max_trials iterations",
+    "runs": "trials num_samples max_trials iterations",
     "dollars": "usd cost price money",
     "n_steps": "steps max_iters",
     "key_file": "api_key key",

@@ -161,7 +161,10 @@ def test_a_file_that_is_no_reward_is_refused(
 
 def test_an_unknown_reward_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert score(["--jsonl", write(tmp_path / "rows.jsonl", ROW), "--reward", "unheard"]) == 2
-    assert "unheard is neither a known kind nor a Python file" in capsys.readouterr().err
+    assert (
+        "unheard is neither a known kind (exact_match, mcq, math, regex) nor a Python file"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_reward_of_a_task_is_taken_from_its_manifest(
