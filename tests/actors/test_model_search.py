@@ -390,12 +390,16 @@ def test_a_search_runs_on_recorded_answers_without_a_network(
     server: MessagesServer, model_search: MakeSearch, make_search: MakeSearch
 ) -> None:
     server.play(sensible)
-    first = model_search({"step_s": 0.3}, budget={"runs": 4}, stopper={"min_steps": 4, "interval_steps": 2})
+    script = {"sink": [2]}
+    first = model_search(
+        {**script, "step_s": 0.6}, budget={"runs": 4}, stopper={"min_steps": 4, "interval_steps": 2}
+    )
     before = first.start().wait()
     assert "early_stopped" in {run.status for run in before.runs.values()}
     n_requests = len(server.requests)
     server.play([Fail(status=500)])
-    again = make_search(budget={"runs": 4}, agents={"backend": "recorded", "recorded_from": str(first.root)})
+    recorded = {"backend": "recorded", "recorded_from": str(first.root)}
+    again = make_search(script, budget={"runs": 4}, agents=recorded)
     after = again.start().wait()
     assert len(server.requests) == n_requests
     assert after.dollars == 0
