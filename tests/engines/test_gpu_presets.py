@@ -225,7 +225,7 @@ def test_small_models_fit_slots_of_few_gpus(name: str, gpus: int) -> None:
 def test_presets_for_one_gpu_need_no_cluster_and_name_the_task_that_ships() -> None:
     own = {name: config for name, config in PRESETS.items() if name.startswith("one_gpu")}
     assert {config.slots.gpu_memory_gib for config in own.values()} == {22.0, 39.4, 79.2}
-    made = load_task_file(CONFIGS.parent / "examples" / "one_gpu" / "task.yaml")
+    made = load_task_file(CONFIGS / "tasks" / "gsm_symbolic.yaml")
     for name, config in own.items():
         text = (CONFIGS / name).read_text()
         assert config.slots.n_gpus == config.slots.count == 1

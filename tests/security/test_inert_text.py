@@ -63,7 +63,7 @@ def test_an_error_on_the_terminal_has_no_control_characters(
             raise TaskError(f"{HOSTILE}\nsecond line")
 
     monkeypatch.setattr(cli, "_command", Command)
-    assert cli.main([]) == 2
+    assert cli.main(["list"]) == 2
     shown = capsys.readouterr().err
     assert is_plain(shown) and shown.splitlines()[-1] == "second line"
 
