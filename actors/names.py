@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmzero_ray.config import SearchConfig
 
 NAMESPACE = "llmzero"
 logger = logging.getLogger("llmzero_ray.actors.names")
@@ -26,9 +29,14 @@ def stopper_name(search: str) -> str:
     return f"stopper-{search}"
 
 
-def runner_name(search: str, slot: int) -> str:
-    """Name of a slot's runner actor."""
-    return f"runner-{search}-slot{slot}"
+def slots_name(config: SearchConfig) -> str:
+    """Name of the slots that a search uses: its own, or those that it shares with other searches."""
+    return config.slots.shared or config.name
+
+
+def runner_name(slots: str, slot: int) -> str:
+    """Name of a slot's runner actor; `slots` as from `slots_name`."""
+    return f"runner-{slots}-slot{slot}"
 
 
 def lender_name(slots: str) -> str:

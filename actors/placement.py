@@ -18,7 +18,7 @@ from llmzero_ray.engines.capacity import required_and_available, shortfall, side
 from llmzero_ray.errors import CapacityError
 
 from .machines import cluster_machines, free_cpus
-from .names import group_name, slot_of_group
+from .names import group_name, slot_of_group, slots_name
 from .threads import Threads
 
 _LOOK_S = 0.1
@@ -65,7 +65,7 @@ class Placement:
         slots = range(config.slots.count) if slots is None else slots
         # For hardware of an earlier search, VeRL's other processes already have their CPUs.
         found_there = config.slots.shared is not None and await self._threads.run(
-            _existing, group_name(config.slots.shared, 0, 0)
+            _existing, group_name(slots_name(config), 0, 0)
         )
         try:
             self._asked.update(slots)
@@ -253,7 +253,7 @@ def _request_group(
     from ray.util.placement_group import placement_group
 
     slots = config.slots
-    name = group_name(slots.shared or config.name, slot, machine)
+    name = group_name(slots_name(config), slot, machine)
     elsewhere = {"ray.io/node-id": f"!in({','.join(beside)})"} if beside else {}
     return _existing(name) or placement_group(
         [{"GPU": 1, "CPU": slots.cpus_per_gpu} for _ in range(slots.gpus_per_node)],

@@ -11,7 +11,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import Slot
 
-from .names import actor_options, end_actor, find_actor, runner_name, slot_of
+from .names import actor_options, end_actor, find_actor, runner_name, slot_of, slots_name
 from .placement import Placement, check_fixed_capacity, group_of, remove_groups
 from .runner import PhaseRunner
 from .threads import Threads
@@ -58,8 +58,7 @@ class RunnerPool:
         self._fixed_capacity = fixed_capacity
         self._threads = Threads("slots", _SLOT_THREADS)
         self._shared = settings().slots.shared
-        self._slots = self._shared or search
-        """Name of the slots."""
+        self._slots = slots_name(settings())
         self._lifetime = "detached" if detached else None
         self._placement = Placement(self._slots, self._threads, avoided, detached=detached)
         self._runners: dict[int, Any] = {}

@@ -27,7 +27,7 @@ from llmzero_ray.utils.failpoints import reach
 from llmzero_ray.utils.logs import log_to
 
 from .agent_services import stopping_policy
-from .names import coordinator_name, find_actor, restarting, runner_name, stopper_name
+from .names import coordinator_name, find_actor, restarting, runner_name, slots_name, stopper_name
 from .verdict_delivery import VerdictDelivery
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
@@ -53,8 +53,6 @@ class StopperActor:
         self._config = parse_config(config, source="search.yaml")
         use_key_file(key_file, KEY_ENVS.get(self._config.agents.provider, KEY_ENV))
         self._storage = SearchStorage(storage, self._config.name)
-        self._slots = self._config.slots.shared or self._config.name
-        """Name of the slots, in those of the runners."""
         self._policy = stopping_policy(self._config, facts, self._storage, n_val)
         self._n_val = n_val
         self._chain: tuple[NodeView, ...] = ()
@@ -105,7 +103,7 @@ class StopperActor:
 
         asking: asyncio.Task[bool] | None = None
         try:
-            runner = await asyncio.to_thread(find_actor, runner_name(self._slots, slot))
+            runner = await asyncio.to_thread(find_actor, runner_name(slots_name(self._config), slot))
         except ValueError:
             logger.info("node=%d is not watched: slot %d has no runner", view.node, slot)
             return

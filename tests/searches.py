@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -21,6 +22,13 @@ def code_of_the_page(holding: str) -> str:
     page = (CHECKOUT / "docs" / "extend.md").read_text()
     (found,) = (one for one in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if holding in one)
     return str(found)
+
+
+def page_data(report_html: Path) -> dict[str, Any]:
+    """The data that a report.html shows."""
+    embedded = report_html.read_text(encoding="utf-8").partition('id="view">')[2]
+    found: dict[str, Any] = json.loads(embedded.partition("</script>")[0])
+    return found
 
 
 def scripted_search(

@@ -13,11 +13,14 @@ _MOST = 20
 """Names of searches in a message."""
 
 
+def is_search(root: Path) -> bool:
+    """Whether a directory is that of a search, or of one whose start was interrupted."""
+    return any((root / file).is_file() for file in ("search.yaml", "starting"))
+
+
 def searches_in(storage: Path) -> list[Path]:
-    """Directories of the searches of a storage, and of those whose start was interrupted."""
-    files = ("search.yaml", "starting")
-    there = sorted(storage.iterdir()) if storage.is_dir() else []
-    return [path for path in there if any((path / file).is_file() for file in files)]
+    """Directories of the searches of a storage."""
+    return [path for path in sorted(storage.iterdir()) if is_search(path)] if storage.is_dir() else []
 
 
 def beside(root: Path) -> str:

@@ -16,7 +16,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_lines
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.locate import find, searches_in
+from llmzero_ray.storage.locate import find, is_search, searches_in
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.private_files import private_file
 
@@ -83,8 +83,7 @@ def _shown(place: str, storage: str) -> tuple[Path, str | None]:
         ConfigError: there is neither a search nor a storage of that name, or it is empty.
     """
     path = Path(place).absolute()
-    is_search = any((path / name).is_file() for name in ("search.yaml", "starting"))
-    if (path.is_dir() and not is_search) or place == "runs":
+    if (path.is_dir() and not is_search(path)) or place == "runs":
         if not searches_in(path):
             raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
         return path, None

@@ -103,7 +103,8 @@ def test_a_proposal_is_asked_for_until_the_model_answers_or_the_search_ends(
 
     asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
     assert [type(event) for event in posted] == ([ev.Proposed] if ending is None else [])
-    assert proposer.n_asked == 6 or ending is not None
+    if ending is None:
+        assert proposer.n_asked == 6
 
 
 def test_a_language_model_is_told_the_paired_differences_between_the_checkpoints(tmp_path: Path) -> None:

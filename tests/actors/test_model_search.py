@@ -4,7 +4,6 @@ engine."""
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import signal
@@ -23,6 +22,7 @@ from llmzero_ray.methods.skills import Transcript
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
+from tests.searches import page_data
 
 from .conftest import Search, left_over, pids_of
 
@@ -172,8 +172,7 @@ def test_the_model_proposes_and_everything_it_was_asked_is_kept(
     pictures = list(search.storage.paths.agents(1).glob("proposer-0.0.png"))
     assert [path.read_bytes()[:4] for path in pictures] == [b"\x89PNG"]
     assert [check.differences for check in check_decisions(search.follower.events, search.root)] == [()] * 4
-    page = search.storage.paths.report.with_suffix(".html").read_text()
-    tables = json.loads(page.partition('id="view">')[2].partition("</script>")[0])["tables"].values()
+    tables = page_data(search.storage.paths.report.with_suffix(".html"))["tables"].values()
     rows = [row for table in tables for row in table["rows"]]
     asked = sum(call.agent == "proposer" for call in calls)
     assert [row[:3] for row in rows if row[0] == "proposer"] == [["proposer", str(asked), "0"]]

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.blackbox import commands, inputs, journals, public_api, tables
+from tests.searches import page_data
 
 ENDED = ("finished", "failed", "two_slots", "steered", "model")
 INTERRUPTED = ("paused", "killed")
@@ -82,9 +83,7 @@ def numbers_of(report: str) -> Counter[str]:
 
 def numbers_in(root: Path) -> set[str]:
     """Every number in the tables of report.md and in the data of report.html, which has all of them."""
-    text = (root / "report.html").read_text()
-    data = json.loads(text.partition('id="view">')[2].partition("</script>")[0])
-    found, todo = set(numbers_of((root / "report.md").read_text())), [data]
+    found, todo = set(numbers_of((root / "report.md").read_text())), [page_data(root / "report.html")]
     while todo:
         value = todo.pop()
         if isinstance(value, dict):

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from statistics import median
@@ -78,22 +79,19 @@ def test_the_tree_shows_every_run_with_its_score_its_changes_and_how_it_ended(st
     assert "▶ 3" in text
 
 
+def reported(
+    storage: SearchStorage, node: int, scores: Mapping[int, float | None], metrics: Mapping[str, float]
+) -> None:
+    """Metric points of a node: step -> validation, each with the same metrics."""
+    with MetricWriter(storage, node, 0) as writer:
+        for step, score in scores.items():
+            at = {"step": step, "global_step": step, "wall_s": 1.0}
+            writer.write(MetricPoint(node=node, attempt=0, metrics=dict(metrics), val_score=score, **at))
+
+
 def test_a_training_phase_shows_its_step_its_reward_and_its_best_validation(storage: SearchStorage) -> None:
     follower = written(storage, half_way())
-    with MetricWriter(storage, 3, 0) as writer:
-        for step, score in ((5, None), (10, 0.61), (11, None)):
-            metrics = {"critic/score/mean": 0.44}
-            writer.write(
-                MetricPoint(
-                    node=3,
-                    attempt=0,
-                    step=step,
-                    global_step=step,
-                    wall_s=1.0,
-                    metrics=metrics,
-                    val_score=score,
-                )
-            )
+    reported(storage, 3, {5: None, 10: 0.61, 11: None}, {"critic/score/mean": 0.44})
     text = shown(follower)
     assert "node 3 in slot 0" in text
     assert "step 11/20" in text
@@ -112,10 +110,7 @@ def test_a_base_model_from_which_nothing_can_be_learnt_is_told_before_the_first_
     search.ready()
     search.start(0)
     follower = written(storage, search)
-    with MetricWriter(storage, 0, 0) as writer:
-        writer.write(
-            MetricPoint(node=0, attempt=0, step=0, global_step=0, wall_s=1.0, metrics={}, val_score=score)
-        )
+    reported(storage, 0, {0: score}, {})
     assert said in shown(follower)
 
 
@@ -143,20 +138,8 @@ def test_a_phase_that_ends_by_its_compute_shows_about_how_long_it_will_be(storag
     assert run.spec is not None
     limit = ComputeLimit(amount=640.0, cost=TokenCost())
     run.spec = dataclasses.replace(run.spec, compute=limit)
-    assert ", until its compute is spent" in shown(follower) or "starting" in shown(follower)
-    with MetricWriter(storage, 3, 0) as writer:
-        for step in (1, 2):
-            writer.write(
-                MetricPoint(
-                    node=3,
-                    attempt=0,
-                    step=step,
-                    global_step=step,
-                    wall_s=1.0,
-                    metrics={LENGTH: 1.0},
-                    val_score=None,
-                )
-            )
+    assert "starting" in shown(follower)
+    reported(storage, 3, {1: None, 2: None}, {LENGTH: 1.0})
     tokens = tokens_of(run.spec.hyperparameters, {LENGTH: 1.0})
     assert f"step 2 of about {round(640 / amount(tokens, limit.cost))}" in shown(follower)
 
