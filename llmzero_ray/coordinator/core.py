@@ -91,6 +91,8 @@ class CoordinatorCore(SearchState):
         handler(self, event)
         self.meter.take(event)
         self.active_time.take(event)
+        if self.started is not None and isinstance(self.search, TreeSearch):
+            self.search.fresh_start_fits = fresh_start_fits(self)
 
     def resume(self) -> list[Command]:
         """All commands that are due after a replay, including those that earlier coordinators issued."""
@@ -125,7 +127,6 @@ class CoordinatorCore(SearchState):
         self.search = make_search(settings.method, settings, runs, self.config.seed, dict(event.root))
         if isinstance(self.search, TreeSearch):
             self.search.offers_best = self.config.agents.backend != "expert"
-            self.search.fresh_start_fits = lambda: fresh_start_fits(self)
         self.fit_slots()
         self.slots_needed = self.config.slots.reserve == "at_start"
         self.meter = Meter(self.config.slots.n_gpus)

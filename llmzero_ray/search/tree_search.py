@@ -13,7 +13,7 @@ search.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -44,7 +44,7 @@ class TreeSearch:
         self.budget = budget
         self.offers_best = False
         """Whether a node may also resume the best node's checkpoints, from another branch."""
-        self.fresh_start_fits: Callable[[], bool] = lambda: True
+        self.fresh_start_fits = True
         """Whether a run from the base model can still become as long as the best strategy. Otherwise none is
         forced while a node is open."""
         self._tree = Tree(self.rules)
@@ -102,7 +102,7 @@ class TreeSearch:
             return self._decide("root")
         # Before anything is selected: a search whose nodes are all closed is reopened by a scratch child.
         few = tree.n_scratch / tree.n_evolve < self.rules.rho_min
-        if few and (tree.root.terminal or self.fresh_start_fits()):
+        if few and (tree.root.terminal or self.fresh_start_fits):
             return self._decide("scratch", tree.best_unpruned() or tree.root)
         if tree.root.terminal:
             return self._decide("stop", stop_reason="exhausted")

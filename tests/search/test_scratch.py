@@ -29,7 +29,7 @@ def test_a_scratch_run_raises_the_share_again() -> None:
 
 def test_no_scratch_run_is_forced_where_none_can_become_as_long_as_the_best() -> None:
     search = grow(*five_evolved())
-    search.fresh_start_fits = lambda: False
+    search.fresh_start_fits = False
     assert chosen(search)[0] == "evolve"
 
 
@@ -87,7 +87,7 @@ def test_a_scratch_child_reopens_a_terminal_node_and_an_exhausted_search() -> No
         rho_min=0.6,
     )
     assert search.node(0).terminal
-    search.fresh_start_fits = lambda: False  # nothing else could begin
+    search.fresh_start_fits = False  # nothing else could begin
     assert chosen(search) == ("scratch", 1)
     search.begin(search.ask())
     assert not search.node(1).terminal
