@@ -1,11 +1,19 @@
 """Settings of a search: search.yaml, the presets that ship, and changes of single fields."""
 
+from llmzero_ray.config.loading import (
+    REMOVED,
+    RENAMED,
+    change_settings,
+    load_config,
+    parse_config,
+    resolve_config,
+    set_key,
+    stored_config,
+)
 from llmzero_ray.config.search_config import (
     FIXED_NUM_SEQS,
     FIXED_UTILIZATION,
     HUB_ID,
-    REMOVED,
-    RENAMED,
     AgentModelConfig,
     AgentsConfig,
     AllowedKey,
@@ -24,13 +32,7 @@ from llmzero_ray.config.search_config import (
     TaskConfig,
     TokenCostConfig,
     TrackingConfig,
-    change_settings,
     hub_model,
-    load_config,
-    parse_config,
-    resolve_config,
-    set_key,
-    stored_config,
 )
 
 __all__ = [

@@ -1,17 +1,13 @@
 """The configuration of a search, `search.yaml`: every field once, with default, bound, unit and meaning.
 
-`load_config` reads a file and gives a frozen `SearchConfig`, or one `ConfigError` that lists everything wrong
-with it. Not here: the meaning of hyper-parameters (hyperparameters/), the numbers of the search rules
-(search_rules.py) and of the stopping rules (stopping.py); both are only carried.
+Not here: reading a file (loading.py), the meaning of hyper-parameters (hyperparameters/), the numbers of the
+search rules (search_rules.py) and of the stopping rules (stopping.py); both are only carried.
 """
 
 from __future__ import annotations
 
-import copy
-import logging
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 
-from llmzero_ray.config import presets
 from llmzero_ray.config.search_rules import MethodRules
 from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.config.strategy_file import check_rank
@@ -32,15 +27,9 @@ from llmzero_ray.config.yaml_text import (
     LocalPath,
     StrictModel,
     local_path,
-    read_yaml,
-    replace_key,
     setting,
     to_yaml,
-    validated,
 )
-from llmzero_ray.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 """`OWNER/NAME`, as the Hugging Face Hub names models."""
@@ -60,28 +49,6 @@ FIXED_UTILIZATION = 0.5
 
 AGENT_METHODS = ("llmzero", "skills")
 """Search methods whose phases agents propose. All others plan their runs themselves."""
-REMOVED = {
-    "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
-    "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
-    "agents.prefetch": "a proposal waits for the end of the phase it continues. Remove the key.",
-    "agents.priors: none": "take `paper` or `appendix_f`.",
-    "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
-    "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",
-    "search.score_model": "a search chooses by the best validation score. Remove the key.",
-    "stopper.bank_stop": "the curve bank never stopped a phase. Remove the key.",
-    "stopper.dead_run": "it is a fact for the early stopper, never a stop. Remove the key.",
-    "stopper.entropy_collapse": "it is a fact for the early stopper, never a stop. Remove the key.",
-    "stopper.kl_runaway": "it is a fact for the early stopper, never a stop. Remove the key.",
-    "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
-}
-"""Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
-RENAMED: dict[str, str] = {
-    "agents.backend: replay": "agents.backend: recorded",
-    "agents.replay_from": "agents.recorded_from",
-    "search.method: replay": "search.method: schedule",
-    "search.recipes": "search.n_trials",
-}
-"""Setting, or `setting: value`, of version 0.1 -> its name now. Version 0.2 takes both."""
 
 
 def hub_model(path: str) -> tuple[str | None, str | None]:
@@ -727,174 +694,3 @@ class SearchConfig(StrictModel):
     def to_yaml(self) -> str:
         """The resolved configuration as a file, every field written out."""
         return to_yaml(self.to_json())
-
-
-def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> SearchConfig:
-    """The configuration in a YAML file, or a shipped one by its name, with `dotted.key=value` overrides
-    applied in order and paths made absolute.
-
-    Relative directories count from the current directory; a `model.path` that is no local directory is kept
-    as a name.
-
-    Raises:
-        ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
-        out of bounds.
-    """
-    place = presets.path_of(local_path(os.fspath(path)))
-    if not place.exists():
-        raise ConfigError(
-            f"{place}: cannot be read (No such file or directory). `llmzero init` writes a search.yaml to "
-            "begin with."
-        )
-    return resolve_config(read_yaml(place), overrides, source=place.name)
-
-
-def resolve_config(
-    data: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "search.yaml"
-) -> SearchConfig:
-    """`load_config` for the data of a file; `source` opens the messages.
-
-    Raises:
-        ConfigError: unknown keys (with the nearest one) or values out of bounds.
-    """
-    changed = copy.deepcopy(dict(data))
-    for override in overrides:
-        _apply_override(changed, override)
-    config = parse_config(changed, source=source)
-    return config.model_copy(
-        update={
-            "storage": _absolute(config.storage),
-            "task": config.task.model_copy(update={"dir": _absolute(config.task.dir)}),
-            "model": config.model.model_copy(update={"path": _absolute_if_there(config.model.path)}),
-            "agents": config.agents.model_copy(
-                update={
-                    "key_file": None if config.agents.key_file is None else _absolute(config.agents.key_file),
-                    "prompts": None if config.agents.prompts is None else _absolute(config.agents.prompts),
-                    "recorded_from": (
-                        None
-                        if config.agents.recorded_from is None
-                        else _absolute(config.agents.recorded_from)
-                    ),
-                }
-            ),
-        }
-    )
-
-
-def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> SearchConfig:
-    """The configuration in plain data, such as `SearchConfig.to_json` gives; `source` opens the messages.
-
-    Raises:
-        ConfigError: everything that is wrong, one line each.
-    """
-    gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _removed(data)]
-    if gone:
-        raise ConfigError("\n".join(gone))
-    return validated(SearchConfig, _with_new_names(data, source), source)
-
-
-def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
-    """`parse_config` for a configuration that a search wrote itself. Settings in `REMOVED` are dropped; those
-    in `RENAMED` are taken without a note.
-
-    Raises:
-        ConfigError: everything else that is wrong, one line each.
-    """
-    kept = copy.deepcopy(dict(data))
-    for name in _removed(kept):
-        block, _, key = name.partition(": ")[0].partition(".")
-        del kept[block][key]
-    return validated(SearchConfig, _with_new_names(kept), source)
-
-
-def _removed(data: Mapping[str, Any]) -> list[str]:
-    """The names in `REMOVED` that the data of a configuration holds."""
-    return _held(REMOVED, data)
-
-
-def _held(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:
-    """The names, each a setting or `setting: value`, that the data of a configuration holds."""
-    flat = {
-        f"{block}.{key}": value
-        for block, values in data.items()
-        if isinstance(values, Mapping)
-        for key, value in values.items()
-    }
-    return [name for name in names if name in flat or any(name == f"{k}: {v}" for k, v in flat.items())]
-
-
-def _with_new_names(data: Mapping[str, Any], source: str | None = None) -> dict[str, Any]:
-    """The data of a configuration with the names in `RENAMED` replaced by the new ones. `source` opens a note
-    about each; None gives no notes. A setting under both names keeps both, so that the old one is refused."""
-    held = _held(RENAMED, data)
-    found = copy.deepcopy(dict(data)) if held else dict(data)
-    for old in held:
-        block, _, rest = RENAMED[old].partition(".")
-        key, _, value = rest.partition(": ")
-        if value:
-            found[block][key] = value
-        elif key not in found[block]:
-            found[block][key] = found[block].pop(old.partition(".")[2])
-        if source is not None:
-            _note_new_name(old, source)
-    return found
-
-
-def _note_new_name(old: str, source: str) -> None:
-    logger.warning(
-        "%s: %s is called %s since 0.2. Rename it: 0.3 refuses the old name.", source, old, RENAMED[old]
-    )
-
-
-def _apply_override(data: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(
-            f"--set {override!r} is not of the form key=value; write for example --set budget.runs=8"
-        )
-    set_key(data, key.strip(), read_yaml(text, source=f"--set {key.strip()}"))
-
-
-def set_key(data: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value at a dotted key into the data of a configuration, such as 8 at `budget.runs`.
-
-    Raises:
-        ConfigError: a key on the way holds a value that has no keys.
-    """
-    if key in RENAMED:
-        _note_new_name(key, "a setting")
-        key = RENAMED[key]
-    parts = key.split(".")
-    # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
-    for i, part in enumerate(parts[:-1]):
-        if part == "overrides":
-            parts = [*parts[: i + 1], ".".join(parts[i + 1 :])]
-            break
-    replace_key(data, parts, value)
-
-
-def change_settings(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
-    """Replace fields in the data of a configuration: by dotted keys, or by blocks, whose other fields stay.
-
-    Raises:
-        ConfigError: a key on the way holds a value that has no keys.
-    """
-    for key, value in _with_new_names(settings, "the settings").items():
-        known = data.get(key)
-        nested = isinstance(value, Mapping) and isinstance(known, Mapping)
-        set_key(data, key, _merged(known, value) if nested else value)
-
-
-def _merged(block: Any, changes: Any) -> Any:
-    """A block with the changes in it; the keys of blocks inside of it may hold dots themselves."""
-    if not (isinstance(block, Mapping) and isinstance(changes, Mapping)):
-        return changes
-    return {**block, **{key: _merged(block.get(key), value) for key, value in changes.items()}}
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _absolute_if_there(path: str | None) -> str | None:
-    return _absolute(path) if path is not None and Path(path).expanduser().exists() else path
