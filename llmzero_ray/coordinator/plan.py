@@ -91,7 +91,7 @@ class Planner:
             note = "; ".join(filter(None, (note, f"left out: {'; '.join(useless.values())}")))
         if source is not None:
             try:
-                self.space.check_transition(self._hyperparameters(source.node), full, resumed=True)
+                self.space.check_transition(self._hyperparameters(source.node), full)
             except HyperparameterError as error:
                 raise ProposalError(str(error)) from error
         twin = None if run.clone is not None else self._twin(run, full, source)

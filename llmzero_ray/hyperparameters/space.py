@@ -331,14 +331,12 @@ class Space:
                 given = ", ".join(f"{self.short(key)}={format_value(key, full[key])}" for key in keys)
                 raise HyperparameterError(f"{given}: {why}.")
 
-    def check_transition(self, parent: Hyperparameters, child: Hyperparameters, *, resumed: bool) -> None:
+    def check_transition(self, parent: Hyperparameters, child: Hyperparameters) -> None:
         """Reject a child that resumes from a parent's checkpoint with another adapter shape.
 
         Raises:
             HyperparameterError: a key of `kept_at_resume` differs; a phase from the base model may change it.
         """
-        if not resumed:
-            return
         for key, (old, new) in self.diff(parent, child).items():
             if key in self.kept_at_resume:
                 change = (

@@ -119,10 +119,10 @@ def best_score(request: StopRequest) -> float | None:
     return max((score for _, score in request.incumbent_path), default=None)
 
 
-def takes_off(d: Dynamics, more: float = TAKE_OFF) -> str:
+def takes_off(d: Dynamics) -> str:
     """Description of a late take-off, or empty if there is none.
 
-    In a take-off, sampled answers improve beyond their noise, and by at least `more` more than validation.
+    In a take-off, sampled answers improve beyond their noise, and by `TAKE_OFF` more than validation.
     Growth is relative to each one's own beginning, because a reward need not be an accuracy.
     """
     v, reward = d.validation, d.reward
@@ -132,7 +132,7 @@ def takes_off(d: Dynamics, more: float = TAKE_OFF) -> str:
     if v.last < max(v.best, begin) - OVERFIT * v.margin:
         return ""
     sampled, greedy = _growth(reward.first, reward.last), _growth(begin, v.last)
-    if sampled < more + max(0.0, greedy):
+    if sampled < TAKE_OFF + max(0.0, greedy):
         return ""
     return (
         f"a take-off may come: the train reward rose {number(reward.first)} -> {number(reward.last)}, "

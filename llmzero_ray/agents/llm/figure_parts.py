@@ -64,7 +64,7 @@ def smoothed_line(
         return
     axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **style_args)
     marker = "o" if len(steps) == 1 else ""
-    smooth = style.rolling_mean(values, 2)
+    smooth = style.rolling_mean(values)
     axes.plot(steps, smooth, color=colour, linewidth=1.4, marker=marker, markersize=2.5, **style_args)
 
 
