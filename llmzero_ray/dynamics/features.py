@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from llmzero_ray.dynamics.gains import ScoreGain, gains
 from llmzero_ray.hyperparameters import clip_is_inert
-from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TEMPERATURE
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.records.metrics import (
     ADVANTAGE_MAX,
@@ -232,7 +232,6 @@ class Dynamics:
     clip_inert: bool
     """Whether each step makes one update on its own rollouts, so that clip ranges and ppo_kl have no
     effect."""
-    batch: int
     validation: Validation | None
     temperature: float = 1.0
     """Sampling temperature of the rollouts."""
@@ -282,7 +281,6 @@ def observe(
         group_spread=_group_spread(curves),
         cap=cap,
         clip_inert=clip_is_inert(hyperparameters),
-        batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
         validation=_validation(curves, n_val),
         temperature=_number(hyperparameters.get(TEMPERATURE, 1.0)),
         chance=chance,
