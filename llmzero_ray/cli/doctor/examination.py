@@ -15,12 +15,12 @@ from llmzero_ray.cli.doctor import training
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context, Stage
 from llmzero_ray.cli.doctor.probes import probe_machine
 from llmzero_ray.cli.doctor.rows import CheckFinding, Row, skipped
-from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.cli.interrupts import raise_on_termination
 from llmzero_ray.cli.output import print_line
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import nodes_up, run_on_nodes
+from llmzero_ray.utils.threads import in_thread
 
 _LOOK_S = 180.0
 
@@ -95,7 +95,7 @@ def _run_stage(stage: Stage, context: Context) -> None:
 def _limited(check: Check, context: Context, limit_s: float) -> CheckFinding | list[Row]:
     limit_s += check.limit_per_node_s * len(context.nodes)
     try:
-        return within(limit_s, lambda: check.run(context))
+        return in_thread(lambda: check.run(context)).result(limit_s)
     except LlmzeroError as error:
         return CheckFinding("FAIL", str(error))
     except TimeoutError:
