@@ -25,8 +25,7 @@ from llmzero_ray.search.base import Action, Cut, Decision, StopReason
 from llmzero_ray.search.decision import Seen, Trace, TreeDecision
 from llmzero_ray.search.reasons import reason_in_words
 from llmzero_ray.search.tree import Tree, TreeNode
-from llmzero_ray.search.uct import TIE, exploration, fair_visits, q_value
-from llmzero_ray.search.values import Values
+from llmzero_ray.search.uct import TIE, Values, exploration, fair_visits, q_value
 
 MAX_SCORE = 1e100
 """Maximum absolute score. Beyond it, differences of scores could overflow."""
