@@ -22,8 +22,7 @@ from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
 from llmzero_ray.search import lineage
 from llmzero_ray.search.base import Action, Cut, Decision, StopReason
-from llmzero_ray.search.decision import Seen, Trace, TreeDecision
-from llmzero_ray.search.reasons import reason_in_words
+from llmzero_ray.search.decision import Seen, Trace, TreeDecision, reason_in_words
 from llmzero_ray.search.tree import Tree, TreeNode
 from llmzero_ray.search.uct import TIE, Values, exploration, fair_visits, q_value
 

@@ -29,7 +29,7 @@ from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves, Score, score_without_items
 from llmzero_ray.records.metrics import series as curve
 from llmzero_ray.records.significance import score_interval
-from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary
+from llmzero_ray.report import cost_tables, phase_tables, summary
 from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.costs import Costs, Stay, cold_reason, costs, stays_of
@@ -83,9 +83,9 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "parts": summary.part_table(known),
         "confirmed": summary.confirm_table(facts),
         "node_tests": summary.node_test_table(facts),
-        "verdicts": event_tables.verdict_table(judged),
-        "failures": event_tables.failure_table(facts),
-        "decisions": event_tables.decision_table(decisions),
+        "verdicts": phase_tables.verdict_table(judged),
+        "failures": phase_tables.failure_table(facts),
+        "decisions": phase_tables.decision_table(decisions),
         "account": cost_tables.account_table(account),
         "phases": cost_tables.phase_table(facts),
         "calls": cost_tables.call_table(calls) if calls else "",
@@ -131,7 +131,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
             "decisions": _decided(decisions),
             "account": _started(account),
         },
-        "losses": list(event_tables.losses(facts)),
+        "losses": list(phase_tables.losses(facts)),
         "on_cpu": account.on_cpu,
         "versions": dict(facts.versions),
         "config": facts.config.to_json(),
@@ -143,7 +143,7 @@ def _decided(decisions: Sequence[DecisionRow]) -> str:
     differing = sum(bool(row.differences) for row in decisions)
     same = f"{differing} of them come out differently" if differing else "all of them come out the same"
     return (
-        f"{plural(len(decisions), 'decision')}: {event_tables.counted_actions(decisions)}. Replayed through "
+        f"{plural(len(decisions), 'decision')}: {phase_tables.counted_actions(decisions)}. Replayed through "
         f"the rules of this version, {same}. Numbers are upper confidence bounds: a node's new child against "
         "its best open child."
     )

@@ -25,7 +25,7 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.journal import Journal
 from llmzero_ray.records.events import Decided
 from llmzero_ray.search import SearchRules, TreeSearch
-from llmzero_ray.search.reasons import reason_in_words
+from llmzero_ray.search.decision import reason_in_words
 from tests.builders import Driver, make_config
 
 ROOT = Path(__file__).parents[2]
