@@ -1,4 +1,4 @@
-"""Records of the tree search's decisions with all numbers they were based on, as JSON.
+"""Records of the tree search's decisions with all numbers they were based on, as JSON and in words.
 
 A journal stores these records, so that a later replay can be compared with them number by number.
 """

@@ -95,8 +95,8 @@ class RewardValidator:
 
 
 def check_rows(reward: LoadedReward, gold_response: str | None, rows: Sequence[Row]) -> None:
-    """Return quietly when the reward works on `rows`; `gold_response` must then score 1, `{answer}` standing
-    for the ground truth.
+    """Try an empty and a right answer on each row, so that a fault shows here and not in VeRL's workers.
+    `gold_response` must score 1, `{answer}` standing for the ground truth.
 
     Raises:
         TaskError: the first fault.
