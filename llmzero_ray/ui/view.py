@@ -29,10 +29,20 @@ from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves, Score, score_without_items
 from llmzero_ray.records.metrics import series as curve
 from llmzero_ray.records.significance import score_interval
-from llmzero_ray.report import cost_tables, phase_tables, summary
+from llmzero_ray.report import phase_tables, summary
 from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.comparison import comparisons, policies
-from llmzero_ray.report.costs import Costs, Stay, cold_reason, costs, stays_of
+from llmzero_ray.report.costs import (
+    Costs,
+    Stay,
+    account_table,
+    call_table,
+    cold_reason,
+    costs,
+    median_setups,
+    phase_table,
+    stays_of,
+)
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable
 from llmzero_ray.stopping.request import saving_text
@@ -86,9 +96,9 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "verdicts": phase_tables.verdict_table(judged),
         "failures": phase_tables.failure_table(facts),
         "decisions": phase_tables.decision_table(decisions),
-        "account": cost_tables.account_table(account),
-        "phases": cost_tables.phase_table(facts),
-        "calls": cost_tables.call_table(calls) if calls else "",
+        "account": account_table(account),
+        "phases": phase_table(facts),
+        "calls": call_table(calls) if calls else "",
         "metrics": phase_tables.meaning_table(phase_tables.shown_notes(facts)),
     }
     whys = {row.node: row.reason for row in decisions}
@@ -151,7 +161,7 @@ def _decided(decisions: Sequence[DecisionRow]) -> str:
 
 def _started(account: Costs) -> str:
     """How phases started."""
-    setups = cost_tables.setups(account)
+    setups = median_setups(account)
     return f"{account.warm} of {plural(account.phases, 'phase')} started warm, {account.cold} cold" + (
         f" (median set-up {setups})." if setups else "."
     )
