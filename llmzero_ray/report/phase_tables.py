@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from llmzero_ray.agents.knowledge import MetricNote, metric_notes
-from llmzero_ray.coordinator.decision_text import DecisionRow
+from llmzero_ray.coordinator.replay import DecisionRow
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import canonical, short
 from llmzero_ray.records import PhaseFailure

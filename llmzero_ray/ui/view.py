@@ -17,8 +17,8 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.results import node_facts
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.budget import budget_limits, time_left
-from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
 from llmzero_ray.coordinator.follow import RunStatus
+from llmzero_ray.coordinator.replay import DecisionRow, decision_row
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.journal import active_seconds

@@ -20,7 +20,7 @@ from llmzero_ray.cli.explain import (
     render_decisions,
 )
 from llmzero_ray.cli.main import main
-from llmzero_ray.coordinator.decision_text import DecisionRow
+from llmzero_ray.coordinator.replay import DecisionRow
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.journal import Journal
 from llmzero_ray.records.events import Decided
