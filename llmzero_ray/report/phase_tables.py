@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from llmzero_ray.agents.knowledge import MetricNote, metric_notes
 from llmzero_ray.coordinator.replay import DecisionRow
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.hyperparameters import canonical, short
+from llmzero_ray.hyperparameters import canonical, format_value, short
 from llmzero_ray.records import PhaseFailure
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, LENGTH_AT_MAX, REWARDS
@@ -47,7 +47,7 @@ def _unchanged(run: PhaseRun) -> str:
 def change_table(facts: SearchFacts, run: PhaseRun) -> str:
     """Hyper-parameters in which a run differs from the one it continues, with the reasons."""
     rows = [
-        (f"`{short(c.key)}`", fmt.value(c.key, c.old), fmt.value(c.key, c.new), c.reason)
+        (f"`{short(c.key)}`", format_value(c.key, c.old), format_value(c.key, c.new), c.reason)
         for c in facts.changes(run)
     ]
     return fmt.table(("hyper-parameter", "before", "now", "why"), rows)
@@ -75,7 +75,7 @@ def strategy_table(facts: SearchFacts) -> str:
     rows = []
     for phase in facts.path:
         used = phase.run.spec.hyperparameters if phase.run.spec else {}
-        shown = [fmt.value(canonical(name), used.get(canonical(name))) for name in SAMPLING]
+        shown = [format_value(canonical(name), used.get(canonical(name))) for name in SAMPLING]
         steps = f"{phase.begin}–{phase.end}"
         rows.append((str(phase.number), steps, *shown, fmt.accuracy(score_at(facts, phase))))
     return fmt.table(header, rows, right=(0,))
