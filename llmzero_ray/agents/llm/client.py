@@ -158,7 +158,7 @@ class MessagesClient:
 
     def _run(self, work: _Work[T], budget: CallBudget, deadline_s: float) -> T:
         attempts = _Attempts(self.settings, budget, deadline_s)
-        thread = CallThread(attempts.outcome_of(work), "llmzero-llm")
+        thread = CallThread(attempts.outcome_of(work))
         self._running.add(thread)
         outcome: T | LlmzeroError
         try:

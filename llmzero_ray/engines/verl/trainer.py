@@ -318,7 +318,9 @@ class PhaseTrainer(DeterministicTrainer):
         self._push_weights()
         self._check_canary(actor)
         self._begin_rollouts(config, 0, max_tokens, max_tokens)
-        self.val_dataset = self._read(parquet, is_train=False)
+        self.val_dataset = NumberedRows(
+            create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=False)
+        )
         self.val_dataloader = self._val_loader()
         self._validate()
         self._shutdown_dump_executor()
@@ -343,11 +345,6 @@ class PhaseTrainer(DeterministicTrainer):
         super()._init_dataloader()
         self.val_dataset = NumberedRows(self.val_dataset)
         self.val_dataloader = self._val_loader()
-
-    def _read(self, parquet: str, is_train: bool) -> NumberedRows:
-        return NumberedRows(
-            create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=is_train)
-        )
 
     def _val_loader(self) -> StatefulDataLoader:
         return StatefulDataLoader(
