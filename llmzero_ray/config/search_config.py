@@ -41,6 +41,7 @@ from llmzero_ray.config.yaml_text import (
     validated,
 )
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.utils.text import is_number
 
 logger = logging.getLogger(__name__)
 
@@ -251,9 +252,7 @@ def _prices(value: Any) -> Any:
     """Four numbers as a tuple. Any other value except null is rejected."""
     if value is None or isinstance(value, tuple):
         return value
-    numbers = isinstance(value, list) and all(
-        isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in value
-    )
+    numbers = isinstance(value, list) and all(is_number(v) and v >= 0 for v in value)
     if not numbers or len(value) != _N_PRICES:
         raise ValueError(
             f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "

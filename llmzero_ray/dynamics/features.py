@@ -36,6 +36,7 @@ from llmzero_ray.records.metrics import (
     accuracy_error,
     series,
 )
+from llmzero_ray.utils.text import is_number
 
 SPIKE = 5.0
 """Factor over its settled level that makes a jump a spike."""
@@ -339,4 +340,4 @@ def _validation(curves: Curves, n_val: int) -> Validation | None:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return float(value) if is_number(value) else 0.0

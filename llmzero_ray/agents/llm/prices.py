@@ -21,7 +21,7 @@ from llmzero_ray.agents.knowledge import prompt_directory
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usage
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.utils.text import nearest
+from llmzero_ray.utils.text import is_number, nearest
 
 PRICE_FILE = "prices.yaml"
 """File in a user's directory of prompts with a table that replaces the package's."""
@@ -49,7 +49,7 @@ class Price:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
+            number = is_number(value)
             if not number or not 0 <= value < float("inf"):
                 raise ConfigError(
                     f"the price of {name} tokens is {value!r}; must be a number >= 0 (dollars per million)."
