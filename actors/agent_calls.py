@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from llmzero_ray.agents.backend import Agents
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
-from llmzero_ray.dynamics.checkpoint_differences import with_differences
-from llmzero_ray.dynamics.shown_answers import load_answers
+from llmzero_ray.dynamics.stored_outcomes import load_answers, with_differences
 from llmzero_ray.errors import CapReachedError, OutageError
 from llmzero_ray.records import Proposal
 from llmzero_ray.records import commands as cmd

@@ -1,4 +1,4 @@
-"""Hardware of the slots: reserves, awaits and releases placement groups.
+"""Hardware of the slots: finds the machines' resources; reserves, awaits and releases placement groups.
 
 There is one STRICT_PACK group per machine of a slot and one bundle per GPU. Groups are detached and named, so
 that a restarted coordinator finds them. Waiting is asynchronous: one poll of Ray's table serves all waiting
@@ -14,10 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.engines.capacity import required_and_available, shortfall, side_cpus
+from llmzero_ray.engines.capacity import Machine, required_and_available, shortfall, side_cpus
 from llmzero_ray.errors import CapacityError
 
-from .machines import cluster_machines, free_cpus
 from .names import group_name, slot_of_group, slots_name
 from .threads import Threads
 
@@ -28,6 +27,7 @@ _WITHOUT = (
     " Nodes that are used no more because a card failed there: {}. Once it is replaced, `ray stop` and "
     "`ray start` on the machine give it another id."
 )
+_GROUP = "ray.io/node-group"
 
 
 class Placement:
@@ -271,3 +271,29 @@ def _existing(name: str) -> Any:
         return get_placement_group(name)
     except ValueError:
         return None
+
+
+def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
+    """Live machines with all their resources, except those with node ids in `without`."""
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
+    found = [(node["NodeManagerAddress"], node["Resources"]) for node in alive]
+    return tuple(
+        Machine(address=address, cpus=has.get("CPU", 0.0), gpus=has.get("GPU", 0.0)) for address, has in found
+    )
+
+
+def may_grow() -> bool:
+    """Whether the cluster may add machines on demand. `ray up` and KubeRay name the group of each machine
+    that they start; `ray start` does not."""
+    import ray
+
+    return any(_GROUP in node["Labels"] for node in ray.nodes() if node["Alive"])
+
+
+def free_cpus() -> float:
+    """Unreserved CPUs of the whole cluster."""
+    import ray
+
+    return float(ray.available_resources().get("CPU", 0.0))

@@ -13,8 +13,7 @@ from typing import Any
 
 from llmzero_ray.config import parse_config
 from llmzero_ray.dynamics.answers import phase_doubts
-from llmzero_ray.engines.base import Engine, Slot
-from llmzero_ray.engines.phase_failure import failure_of
+from llmzero_ray.engines.base import Engine, Slot, failure_of
 from llmzero_ray.errors import EngineError, StorageError
 from llmzero_ray.prepared.task import validation_golds
 from llmzero_ray.records import (

@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
-from llmzero_ray.engines.phase_failure import card_fault
+from llmzero_ray.engines.base import card_fault
 from llmzero_ray.errors import CapacityError, EngineError, EngineLostError, EngineVersionError, LlmzeroError
 from llmzero_ray.records import FailureClass, PhaseFailure
 from llmzero_ray.records import commands as cmd

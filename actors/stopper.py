@@ -28,12 +28,14 @@ from llmzero_ray.utils.logs import log_to
 
 from .agent_services import stopping_policy
 from .names import coordinator_name, find_actor, restarting, runner_name, slots_name, stopper_name
-from .verdict_delivery import VerdictDelivery
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
 _GATHER_S, _MAX_GATHER_S = 0.008, 0.5
 """Seconds for which a runner collects points before it answers a poll: per watched phase, and at most. This
 gives about 125 polls per second in total."""
+_HARD_S = 10.0
+"""Seconds that a hard verdict waits for the coordinator before the phase is stopped without it."""
+_RETRY_S = 2.0
 
 
 class StopperActor:
@@ -216,3 +218,45 @@ def start_stopper(
     return (
         ray.remote(StopperActor).options(**options).remote(config.to_json(), storage, n_val, facts, key_file)
     )
+
+
+class VerdictDelivery:
+    """Delivers the verdicts of one search to the coordinator, which makes them durable and stops the phase.
+
+    It retries while the coordinator restarts or is replaced. A hard STOP does not wait for a coordinator that
+    cannot be reached.
+    """
+
+    def __init__(self, search: str) -> None:
+        self._search = search
+        self._coordinator: Any = None
+
+    async def deliver(self, runner: Any, verdict: ev.VerdictPosted) -> None:
+        """Post until the coordinator has it. After a timeout, a hard STOP also goes directly to the
+        runner."""
+        posting = asyncio.get_running_loop().create_task(self._post(verdict))
+        if not verdict.decision.hard:
+            return await posting
+        try:
+            await asyncio.wait_for(asyncio.shield(posting), _HARD_S)
+        except TimeoutError:
+            reason = f"verdict: {verdict.decision.rule}: {verdict.decision.reason}"
+            stop = runner.stop.options(concurrency_group="ctl")
+            await stop.remote(verdict.node, verdict.phase_attempt, reason)
+            await posting
+        return None
+
+    async def _post(self, verdict: ev.VerdictPosted) -> None:
+        import ray
+
+        while True:
+            known = self._coordinator is not None
+            try:
+                if not known:
+                    self._coordinator = await asyncio.to_thread(find_actor, coordinator_name(self._search))
+                await self._coordinator.post.remote(verdict)
+                return
+            except (ValueError, ray.exceptions.RayError):
+                self._coordinator = None
+                if not known:  # else another one may have its name by now
+                    await asyncio.sleep(_RETRY_S)

@@ -19,7 +19,7 @@ from statistics import fmean
 import pytest
 
 from llmzero_ray.config.changes import with_changes
-from llmzero_ray.dynamics.checkpoint_differences import with_differences
+from llmzero_ray.dynamics.stored_outcomes import with_differences
 from llmzero_ray.engines.capacity import (
     Machine,
     private_head_resources,

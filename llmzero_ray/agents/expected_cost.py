@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from llmzero_ray.agents.backend import llm_settings
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
-from llmzero_ray.agents.llm.prices import FREE, Price, cost, price_of
+from llmzero_ray.agents.llm.prices import FREE, Price, cost, image_tokens, price_of
 from llmzero_ray.agents.llm.settings import HOURLY
-from llmzero_ray.agents.llm.token_bound import image_tokens
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import Course, Tokens
 from llmzero_ray.records.agents import AgentName

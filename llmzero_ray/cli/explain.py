@@ -16,7 +16,7 @@ import typer
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.grammar import ONLY
-from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
+from llmzero_ray.coordinator.replay import DecisionRow, decision_row
 from llmzero_ray.errors import ConfigError, HistoryError, LlmzeroError
 from llmzero_ray.search import Decision, SearchRules, TreeNode, TreeSearch
 from llmzero_ray.search.history import play_history, play_outcomes, read_history, read_outcomes

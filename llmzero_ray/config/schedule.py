@@ -14,13 +14,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from llmzero_ray.config.strategy_file import of_verl, parse_strategy
-from llmzero_ray.config.yaml_text import StrictModel, read_yaml, validated
+from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, read_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.text import nearest
 
 SHIPPED = Path(__file__).parent / "shipped"
 Value = bool | int | float | str
-_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _Float = BeforeValidator(lambda value: float(value) if type(value) is int else value)
 
 
@@ -31,7 +30,7 @@ class ParameterRange(StrictModel):
     high: Annotated[float | None, _Float] = None
     log: bool = False
     """Whether the range is uniform in the logarithm."""
-    choices: Annotated[tuple[Value, ...], _Tuple] = ()
+    choices: Annotated[tuple[Value, ...], AS_TUPLE] = ()
     of_default: bool = False
     """Whether the values are factors of the root's value."""
 
@@ -71,7 +70,7 @@ class Schedule(StrictModel):
     relative_to: dict[str, float] = Field(default_factory=dict)
     """Hyper-parameter -> its value in the recipe that the schedule was derived from. A phase's value is taken
     as a factor of the root's own value. Hyper-parameters that are not named are set as they are."""
-    phases: Annotated[tuple[SchedulePhase, ...], _Tuple] = Field(min_length=1)
+    phases: Annotated[tuple[SchedulePhase, ...], AS_TUPLE] = Field(min_length=1)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -136,7 +135,7 @@ def read_schedule(name: str) -> Schedule:
 
 Ranges = Annotated[dict[str, ParameterRange], BeforeValidator(lambda value: read_shipped("ranges", value))]
 Grid = Annotated[
-    dict[str, Annotated[tuple[Annotated[float, _Float], ...], _Tuple]],
+    dict[str, Annotated[tuple[Annotated[float, _Float], ...], AS_TUPLE]],
     BeforeValidator(lambda value: read_shipped("grids", value)),
 ]
 """Hyper-parameter -> factors of the root's value. Every combination is one cell; the last key varies

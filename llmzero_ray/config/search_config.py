@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     field_validator,
     model_validator,
@@ -22,6 +23,7 @@ from llmzero_ray.config.search_rules import MethodRules
 from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.config.strategy_file import check_rank
 from llmzero_ray.config.yaml_text import (
+    AS_TUPLE,
     OBJECT_STORES,
     PLUGIN,
     LocalPath,
@@ -30,6 +32,7 @@ from llmzero_ray.config.yaml_text import (
     setting,
     to_yaml,
 )
+from llmzero_ray.utils.text import is_number
 
 HUB_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
 """`OWNER/NAME`, as the Hugging Face Hub names models."""
@@ -212,6 +215,22 @@ _OTHERS_DEADLINE_S = 120.0
 """Default deadlines of agents."""
 
 
+def _prices(value: Any) -> Any:
+    """Four numbers as a tuple. Any other value except null is rejected."""
+    if value is None or isinstance(value, tuple):
+        return value
+    numbers = isinstance(value, list) and all(is_number(v) and v >= 0 for v in value)
+    if not numbers or len(value) != _N_PRICES:
+        raise ValueError(
+            f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "
+            "output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
+        )
+    return tuple(float(v) for v in value)
+
+
+_Price = Annotated[tuple[float, float, float, float] | None, BeforeValidator(_prices)]
+
+
 class AgentModelConfig(StrictModel):
     """What one agent has of its own; null: as the other agents."""
 
@@ -225,13 +244,8 @@ class AgentModelConfig(StrictModel):
     """How much effort the model spends on an answer."""
     deadline_s: float | None = setting(None, "seconds", gt=0)
     """Timeout of one of its answers."""
-    price: tuple[float, float, float, float] | None = None
+    price: _Price = None
     """Price of its model, as in `agents.price`."""
-
-    @field_validator("price", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return _prices(value)
 
 
 class AllowedKey(StrictModel):
@@ -243,17 +257,12 @@ class AllowedKey(StrictModel):
     """Smallest number."""
     high: float | None = None
     """Largest number."""
-    choices: tuple[str, ...] = ()
+    choices: Annotated[tuple[str, ...], AS_TUPLE] = ()
     """The words of a `choice`."""
     nullable: bool = False
     """Whether null is a value."""
     doc: str = setting("", max_length=200)
     """What it does, for the agents."""
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
 
     @field_validator("low", "high", mode="before")
     @classmethod
@@ -319,7 +328,7 @@ class AgentsConfig(StrictModel):
     deadline_s: float | None = setting(None, "seconds", gt=0)
     """Timeout of one answer in seconds, retries included. After it the expert answers, or the phase
     continues. If null: 600 for the proposer, 60 for the early stopper, 120 for the others."""
-    price: tuple[float, float, float, float] | None = None
+    price: _Price = None
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: Literal["expert", "stop"] = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
@@ -347,11 +356,6 @@ class AgentsConfig(StrictModel):
         own = next((one.deadline_s for name, one in self.per_agent.items() if name == agent), None)
         return own or self.deadline_s or _DEADLINES_S.get(agent or "", _OTHERS_DEADLINE_S)
 
-    @field_validator("price", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return _prices(value)
-
     @model_validator(mode="after")
     def _consistent(self) -> AgentsConfig:
         if self.key_file is not None and self.base_url is None:
@@ -365,21 +369,6 @@ class AgentsConfig(StrictModel):
                 "that was run with `claude`."
             )
         return self
-
-
-def _prices(value: Any) -> Any:
-    """Four numbers as a tuple. Any other value except null is rejected."""
-    if value is None or isinstance(value, tuple):
-        return value
-    numbers = isinstance(value, list) and all(
-        isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in value
-    )
-    if not numbers or len(value) != _N_PRICES:
-        raise ValueError(
-            f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "
-            "output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
-        )
-    return tuple(float(v) for v in value)
 
 
 class EngineConfig(StrictModel):

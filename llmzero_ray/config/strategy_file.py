@@ -11,9 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from llmzero_ray.config.yaml_text import StrictModel, read_yaml, to_yaml, validated
+from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, read_yaml, to_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import NodeKind
 
@@ -25,7 +25,6 @@ FORMAT: Literal[1] = 1
 _LORA_RANK = "actor_rollout_ref.model.lora_rank"
 _SCHEDULER = "actor_rollout_ref.actor.optim.lr_scheduler_type"
 _WARM_UP = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
-_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 
 
 class Source(StrictModel):
@@ -74,7 +73,7 @@ class StrategyPhase(StrictModel):
     diagnosis: str
     """What was seen in the phase it was proposed from; empty for the first."""
     rationale: str
-    changes: Annotated[tuple[StrategyChange, ...], _Tuple]
+    changes: Annotated[tuple[StrategyChange, ...], AS_TUPLE]
     hyperparameters: dict[str, Any]
     """VeRL's key -> value, complete."""
 
@@ -129,7 +128,7 @@ class Confirmed(StrictModel):
     mean: float
     standard_error: float | None
     n: int = Field(ge=1)
-    interval: Annotated[tuple[float, float], _Tuple]
+    interval: Annotated[tuple[float, float], AS_TUPLE]
     """95 %, over the items alone."""
     among: int = Field(ge=1)
     """Strategies that were confirmed; this is the best of them."""
@@ -174,7 +173,7 @@ class Strategy(StrictModel):
     adapter: dict[str, str]
     """File below best/ -> SHA-256; empty when the adapter was not there to be copied."""
     software: dict[str, str]
-    phases: Annotated[tuple[StrategyPhase, ...], _Tuple] = Field(min_length=1)
+    phases: Annotated[tuple[StrategyPhase, ...], AS_TUPLE] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _is_a_chain(self) -> Strategy:
@@ -241,7 +240,7 @@ class TuneStrategy(StrictModel):
     mode: Literal["max", "min"]
     value: float
     """Value of the metric at the end of the last phase."""
-    phases: Annotated[tuple[TuneStrategyPhase, ...], _Tuple] = Field(min_length=1)
+    phases: Annotated[tuple[TuneStrategyPhase, ...], AS_TUPLE] = Field(min_length=1)
 
     def to_yaml(self) -> str:
         """The file; `read_strategy` gives the same strategy back."""

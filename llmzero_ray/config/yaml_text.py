@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 from urllib.parse import unquote
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -28,6 +28,10 @@ PLUGIN = r"^([A-Za-z_][\w-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 def setting(default: Any, unit: str = "", **bounds: Any) -> Any:
     """A field with the unit that error messages name."""
     return Field(default, json_schema_extra={"unit": unit} if unit else None, **bounds)
+
+
+AS_TUPLE = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""Makes a list of a file a tuple, which a strict model asks for."""
 
 
 class StrictModel(BaseModel):

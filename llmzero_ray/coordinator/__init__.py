@@ -4,7 +4,6 @@ from llmzero_ray.coordinator.budget import budget_limits, busy_gpu_hours, over_b
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.coordinator.replay import (
-    DecisionCheck,
     apply_recorded,
     check_decisions,
     not_started,
@@ -25,7 +24,6 @@ from llmzero_ray.coordinator.steering import extension_problem, measures_alone, 
 
 __all__ = [
     "CoordinatorCore",
-    "DecisionCheck",
     "apply_recorded",
     "budget_limits",
     "budget_of",

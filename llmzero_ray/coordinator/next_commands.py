@@ -143,8 +143,8 @@ def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
 def _before(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Hyperparameters:
     """Configuration that the changes of a proposal apply to."""
     root = state.planner.root
-    source = None if spec.resume_from is None else _trained(state, spec.resume_from.node)
-    on = root if run.on is None else _trained(state, run.on)
+    source = None if spec.resume_from is None else state.planner.hyperparameters_of(spec.resume_from.node)
+    on = root if run.on is None else state.planner.hyperparameters_of(run.on)
     return base_of_changes(run.kind, on=on, source=source, root=root)
 
 
@@ -156,16 +156,10 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
     """
     if state.memory is None or run.clone is not None:
         return
-    repairs = _trained(state, run.on) if run.kind == "debug" and run.on is not None else None
+    repairs = state.planner.hyperparameters_of(run.on) if run.kind == "debug" and run.on is not None else None
     problem = state.memory.problem(spec.hyperparameters, before=_before(state, run, spec), repairs=repairs)
     if problem:
         raise ProposalError(problem)
-
-
-def _trained(state: SearchState, node: int) -> Hyperparameters:
-    spec = state.runs[node].spec
-    assert spec is not None, f"node {node} was used before it was planned"
-    return spec.hyperparameters
 
 
 def _next_decision(state: SearchState) -> Command | None:

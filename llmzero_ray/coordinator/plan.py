@@ -91,7 +91,7 @@ class Planner:
             note = "; ".join(filter(None, (note, f"left out: {'; '.join(useless.values())}")))
         if source is not None:
             try:
-                self.space.check_transition(self._hyperparameters(source.node), full, resumed=True)
+                self.space.check_transition(self.hyperparameters_of(source.node), full)
             except HyperparameterError as error:
                 raise ProposalError(str(error)) from error
         twin = None if run.clone is not None else self._twin(run, full, source)
@@ -116,7 +116,7 @@ class Planner:
                     node=node, step=best if best in saved and best is not None else max(saved)
                 )
                 break
-        full = self._base(run, None) if source is None else self._hyperparameters(source.node)
+        full = self._base(run, None) if source is None else self.hyperparameters_of(source.node)
         note = "The parent's own configuration is continued"
         twin = self._twin(run, full, source)
         if twin is not None:
@@ -139,7 +139,7 @@ class Planner:
             source, score = self._measured_base(spec)
         if source is None or score is None:
             return None
-        if not scored_alike(self._hyperparameters(source.node), spec.hyperparameters):
+        if not scored_alike(self.hyperparameters_of(source.node), spec.hyperparameters):
             return None
         outcome = self.runs[source.node].outcome
         val_tokens = 0.0 if outcome is None else outcome.val_tokens or 0.0
@@ -276,12 +276,13 @@ class Planner:
         """The configuration to which changes apply (`base_of_changes`)."""
         return base_of_changes(
             run.kind,
-            on=self.root if run.on is None else self._hyperparameters(run.on),
-            source=None if source is None else self._hyperparameters(source.node),
+            on=self.root if run.on is None else self.hyperparameters_of(run.on),
+            source=None if source is None else self.hyperparameters_of(source.node),
             root=self.root,
         )
 
-    def _hyperparameters(self, node: int) -> Hyperparameters:
+    def hyperparameters_of(self, node: int) -> Hyperparameters:
+        """Configuration of a planned phase."""
         spec = self.runs[node].spec
         assert spec is not None, f"node {node} was used before it was planned"
         return spec.hyperparameters

@@ -1,9 +1,9 @@
-"""Replay of a journal: the state of the search, and every decision made again and compared."""
+"""Replay of a journal: the state of the search, and every decision made again, compared, and as text."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.errors import ConfigError, JournalError, LlmzeroError
 from llmzero_ray.records import Event
 from llmzero_ray.records.events import Decided
-from llmzero_ray.search import Decision
+from llmzero_ray.search import Decision, SearchNode
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.storage.locate import beside
 from llmzero_ray.storage.presence import owner, start_of
@@ -139,3 +139,40 @@ def _plain(data: Any) -> Any:
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionRow:
+    """One decision as text."""
+
+    node: int | None
+    """The run it began; None for the end of the search."""
+    action: str
+    on: int | None
+    reason: str
+    """The reason of the choice, with its numbers."""
+    outcome: str = ""
+    """Outcome of the run; empty when there is none."""
+    differences: tuple[str, ...] = ()
+    """Differences between replay and record."""
+
+
+def decision_row(check: DecisionCheck, nodes: Mapping[int, SearchNode]) -> DecisionRow:
+    """A checked decision of a journal as text, with `nodes` at the journal's end."""
+    recorded = check.recorded
+    return DecisionRow(
+        node=recorded.node,
+        action=recorded.action,
+        on=recorded.on,
+        reason=check.reason,
+        outcome="" if recorded.node is None else _outcome_in_words(nodes[recorded.node]),
+        differences=check.differences,
+    )
+
+
+def _outcome_in_words(node: SearchNode) -> str:
+    if node.is_running:
+        return "no result"
+    scored = "" if node.score is None else f" {node.score:.4f}"
+    moved = "" if node.parent == node.created_on else f", moved to {node.parent}"
+    return f"{node.status.replace('_', ' ')}{scored}{moved}{', pruned' if node.pruned else ''}"

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from llmzero_ray.dynamics.gains import ScoreGain, gains
 from llmzero_ray.hyperparameters import clip_is_inert
-from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TEMPERATURE, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TEMPERATURE
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.records.metrics import (
     ADVANTAGE_MAX,
@@ -36,6 +36,7 @@ from llmzero_ray.records.metrics import (
     accuracy_error,
     series,
 )
+from llmzero_ray.utils.text import is_number
 
 SPIKE = 5.0
 """Factor over its settled level that makes a jump a spike."""
@@ -232,7 +233,6 @@ class Dynamics:
     clip_inert: bool
     """Whether each step makes one update on its own rollouts, so that clip ranges and ppo_kl have no
     effect."""
-    batch: int
     validation: Validation | None
     temperature: float = 1.0
     """Sampling temperature of the rollouts."""
@@ -282,7 +282,6 @@ def observe(
         group_spread=_group_spread(curves),
         cap=cap,
         clip_inert=clip_is_inert(hyperparameters),
-        batch=int(_number(hyperparameters.get(TRAIN_BATCH))),
         validation=_validation(curves, n_val),
         temperature=_number(hyperparameters.get(TEMPERATURE, 1.0)),
         chance=chance,
@@ -341,4 +340,4 @@ def _validation(curves: Curves, n_val: int) -> Validation | None:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return float(value) if is_number(value) else 0.0

@@ -1,4 +1,4 @@
-"""Protocol of every engine: train one phase, stop it, score a policy.
+"""Protocol of every engine: train one phase, stop it, score a policy. What made a phase fail.
 
 An engine knows no actor, no journal and no tree. It is driven by one thread (`run`, `evaluate`, `close`);
 `stop` may come from any other thread at any time.
@@ -9,13 +9,33 @@ coordinator).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from llmzero_ray.records import ItemOutcome, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec
+from llmzero_ray.errors import NonFiniteError
+from llmzero_ray.records import (
+    Checkpoint,
+    FailureClass,
+    ItemOutcome,
+    MetricPoint,
+    PhaseFailure,
+    PhaseResult,
+    PhaseSpec,
+)
 
 OnMetric: TypeAlias = Callable[[MetricPoint], None]
+_TAIL_CHARS = 4000
+CARD_FAULT = (
+    r"uncorrectable (?:ECC|NVLink)|GPU is lost|fallen off the bus|no CUDA-capable device|hardware stack error"
+    r"|Xid \("
+)
+"""Pattern of what CUDA and NVIDIA's driver say of a GPU that has failed, whatever was computed on it. A lost
+process, a lost connection and a full memory are no such faults."""
+_FAULT = re.compile(CARD_FAULT, re.IGNORECASE)
+_FAULT_CHARS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +112,26 @@ class Engine(Protocol):
     def close(self) -> None:
         """End every process of the engine. Idempotent."""
         ...
+
+
+def failure_of(
+    node: int, error: Exception, *, steps_done: int, checkpoints: Iterable[Checkpoint]
+) -> PhaseFailure:
+    """Failed phase for an uncaught exception of an engine."""
+    classes: list[tuple[type[Exception], FailureClass]] = [(MemoryError, "oom"), (NonFiniteError, "nan")]
+    trace = "".join(traceback.format_exception(error))
+    return PhaseFailure(
+        node=node,
+        failure_class=next((name for kind, name in classes if isinstance(error, kind)), "engine"),
+        cause=f"{type(error).__name__}: {error}".splitlines()[0],
+        log_tail=trace[-_TAIL_CHARS:],
+        steps_done=steps_done,
+        checkpoints=tuple(checkpoints),
+    )
+
+
+def card_fault(text: str) -> str | None:
+    """The last line of a message or log that tells of a failed card, at most 300 characters; None if
+    there is none."""
+    found = [line.strip() for line in text.splitlines() if _FAULT.search(line)]
+    return found[-1][:_FAULT_CHARS] if found else None

@@ -6,7 +6,7 @@ chooses vLLM's sizes where the configuration says `auto`. Not here: tables and m
 """
 
 from llmzero_ray.estimate.card import card_gib, is_for_gpus
-from llmzero_ray.estimate.estimate import Estimate, TaskSizes
+from llmzero_ray.estimate.estimate import Estimate
 from llmzero_ray.estimate.fit import Assessment
 from llmzero_ray.estimate.learned import SearchMemory
 from llmzero_ray.estimate.search_time import Cases, Course, EstimateCase, MeasuredTimes, Tokens
@@ -24,7 +24,6 @@ __all__ = [
     "SearchMemory",
     "StageMemory",
     "StageTimes",
-    "TaskSizes",
     "TimeLimits",
     "Tokens",
     "card_gib",

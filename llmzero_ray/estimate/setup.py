@@ -17,7 +17,7 @@ from llmzero_ray.estimate.sizes import Range
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.hyperparameters.verl_keys import MAX_TOKENS
 from llmzero_ray.records import Hyperparameters
-from llmzero_ray.utils.text import GIB
+from llmzero_ray.utils.text import GIB, is_number
 
 _ACTOR = "actor_rollout_ref.actor."
 _FSDP = "actor_rollout_ref.actor.fsdp_config."
@@ -228,6 +228,6 @@ class _Keys(dict[str, Any]):
 
     def number(self, key: str) -> float:
         value = self[key]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise _wrong(key, value, "a number")
         return float(value)

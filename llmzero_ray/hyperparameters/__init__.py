@@ -6,21 +6,19 @@ loads no VeRL.
 """
 
 from llmzero_ray.hyperparameters.couplings import clip_is_inert, largest_divisor, resolve
-from llmzero_ray.hyperparameters.space import AUTO, Limits, Parameter, Space, allowed, format_value
+from llmzero_ray.hyperparameters.space import Limits, Parameter, Space, allowed, format_value
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
 from llmzero_ray.hyperparameters.verl_space import VERL_SPACE, scored_alike, space_with
 
-SPACE, BY_KEY, NAMES = VERL_SPACE.parameters, VERL_SPACE.by_key, VERL_SPACE.names
+SPACE, BY_KEY = VERL_SPACE.parameters, VERL_SPACE.by_key
 canonical, short, is_hot = VERL_SPACE.canonical, VERL_SPACE.short, VERL_SPACE.is_hot
-owned, denied, forbidden = VERL_SPACE.owned, VERL_SPACE.denied, VERL_SPACE.forbidden
+owned, forbidden = VERL_SPACE.owned, VERL_SPACE.forbidden
 defaults, normalize, diff = VERL_SPACE.defaults, VERL_SPACE.normalize, VERL_SPACE.diff
 complete, validate = VERL_SPACE.complete, VERL_SPACE.validate
 check_transition = VERL_SPACE.check_transition
 
 __all__ = [
-    "AUTO",
     "BY_KEY",
-    "NAMES",
     "SPACE",
     "VERL_SPACE",
     "VERL_VERSION",
@@ -33,7 +31,6 @@ __all__ = [
     "clip_is_inert",
     "complete",
     "defaults",
-    "denied",
     "diff",
     "forbidden",
     "format_value",

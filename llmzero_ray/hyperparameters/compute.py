@@ -23,6 +23,7 @@ from llmzero_ray.records import (
     TokenCounts,
 )
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves, series
+from llmzero_ray.utils.text import is_number
 
 GENERATION_TIME = "timing_s/gen"
 
@@ -170,6 +171,6 @@ def measured_cost(steps: Iterable[tuple[Hyperparameters, Mapping[str, float | No
 
 def _number(value: object) -> float:
     """The value if it is a finite number, otherwise 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         return 0.0
     return float(value)

@@ -36,6 +36,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     WARMUP_STEPS,
 )
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.utils.text import is_number
 
 MICRO_BATCHES: Mapping[str, str] = {
     MICRO_BATCH: MINI_BATCH,
@@ -81,7 +82,7 @@ def follow_kl(
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return float(value) if is_number(value) else 0.0
 
 
 def follow_mini_batch(

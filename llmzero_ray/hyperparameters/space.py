@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
-from llmzero_ray.utils.text import clean, nearest, one_line
+from llmzero_ray.utils.text import clean, is_number, nearest, one_line
 
 AUTO = "auto"
 MAX_TEXT = 200
@@ -331,14 +331,12 @@ class Space:
                 given = ", ".join(f"{self.short(key)}={format_value(key, full[key])}" for key in keys)
                 raise HyperparameterError(f"{given}: {why}.")
 
-    def check_transition(self, parent: Hyperparameters, child: Hyperparameters, *, resumed: bool) -> None:
+    def check_transition(self, parent: Hyperparameters, child: Hyperparameters) -> None:
         """Reject a child that resumes from a parent's checkpoint with another adapter shape.
 
         Raises:
             HyperparameterError: a key of `kept_at_resume` differs; a phase from the base model may change it.
         """
-        if not resumed:
-            return
         for key, (old, new) in self.diff(parent, child).items():
             if key in self.kept_at_resume:
                 change = (
@@ -406,17 +404,13 @@ def _plain(key: str, value: Any) -> HyperparameterValue:
         )
     if value == MISSING:
         raise HyperparameterError(f"{key}={value}: stands for no value at all; write the value itself.")
-    if isinstance(value, list | tuple) and all(_is_number(v) for v in value):
+    if isinstance(value, list | tuple) and all(is_number(v) for v in value):
         return tuple(float(v) for v in value)
     if value is not None and not isinstance(value, bool | int | float | str):
         raise HyperparameterError(f"{key}={_shown(value)}: must be a number, a text, true, false or null.")
     if isinstance(value, float) and not math.isfinite(value):
         raise HyperparameterError(f"{key}={value!r}: must be finite.")
     return value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _float(row: Parameter, value: Any) -> float:

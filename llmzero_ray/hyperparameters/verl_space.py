@@ -39,12 +39,13 @@ def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
     return all(one.get(name, missing) == other.get(name, missing) for name in names)
 
 
-def space_with(allow: Mapping[str, AllowedKey], space: Space = VERL_SPACE) -> Space:
+def space_with(allow: Mapping[str, AllowedKey]) -> Space:
     """Space with the keys of `agents.allow`, which proposals may also set. They need not be VeRL's.
 
     Raises:
         ConfigError: a key that no proposal may ever set.
     """
+    space = VERL_SPACE
     if not allow:
         return space
     rows: dict[str, Parameter] = {row.key: row for row in space.proposable}

@@ -6,18 +6,13 @@ epochs/002.json              who writes in epoch 2
 """
 
 from llmzero_ray.journal.base import JournalStore
-from llmzero_ray.journal.event_file import FORMAT
-from llmzero_ray.journal.initialization import keep_initialization
 from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.opening import check_server, is_trusted, open_store, trust
-from llmzero_ray.journal.reader import Damage, Entry, JournalReader, read_all
-from llmzero_ray.journal.writer import ActiveTime, Journal, active_seconds
+from llmzero_ray.journal.reader import JournalReader, read_all
+from llmzero_ray.journal.writer import ActiveTime, Journal, active_seconds, keep_initialization
 
 __all__ = [
-    "FORMAT",
     "ActiveTime",
-    "Damage",
-    "Entry",
     "Journal",
     "JournalReader",
     "JournalStore",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from os import PathLike, fspath
@@ -14,11 +13,12 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from llmzero_ray.config.yaml_text import OBJECT_STORES
-from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
+from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.journal.base import JournalStore
 from llmzero_ray.journal.local import LocalStore
 from llmzero_ray.journal.object_store import ObjectStore, brief, store_errors
 from llmzero_ray.utils.text import one_line
+from llmzero_ray.utils.threads import in_thread
 
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
 """Limits of a request: seconds to connect, seconds until the response, number of tries."""
@@ -240,25 +240,13 @@ def _explained(error: BaseException, shown: str) -> StorageError:
 
 def _within(limit_s: float, open_it: Callable[[], JournalStore], shown: str) -> JournalStore:
     """Call `open_it` with a timeout, because the libraries may wait for minutes."""
-    outcome: list[JournalStore | LlmzeroError] = []
-
-    def work() -> None:
-        try:
-            outcome.append(open_it())
-        except LlmzeroError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=work, name="open-store", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if not outcome:
+    try:
+        return in_thread(open_it).result(limit_s)
+    except TimeoutError:
         raise StorageError(
             f"{shown}: does not answer within {limit_s:.0f} s. See that address and network are right, then "
             "run the same command again."
-        )
-    if isinstance(outcome[0], LlmzeroError):
-        raise outcome[0]
-    return outcome[0]
+        ) from None
 
 
 def _without_secrets(text: str) -> str:

@@ -25,7 +25,7 @@ from llmzero_ray.journal.names import EventName, SegmentName, read_names
 from llmzero_ray.journal.reader import Entry, JournalReader, Where
 from llmzero_ray.journal.segments import SEGMENT_EVENTS, remove_events, write_segment
 from llmzero_ray.records import Event
-from llmzero_ray.records.events import ENDS, INITIALIZATION, CoordinatorStarted
+from llmzero_ray.records.events import ENDS, INITIALIZATION, CoordinatorStarted, SearchStarted
 
 logger = logging.getLogger(__name__)
 _LOOSE = 64
@@ -233,3 +233,25 @@ def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float
 
 def _delivery(event: Event) -> tuple[str, int, int]:
     return event.source, event.attempt, event.sequence
+
+
+def keep_initialization(where: Where) -> bool:
+    """Remove the events from `SearchStarted` on, newest first. Returns False, without removing anything, if
+    there is nothing before it.
+
+    A kill in between leaves a shorter, consistent journal.
+
+    Raises:
+        JournalError: the journal is damaged.
+        StorageError: it cannot be read or changed.
+    """
+    reader = JournalReader(where)
+    events = reader.poll()
+    kept = next(
+        (place for place, event in enumerate(events) if isinstance(event, SearchStarted)), len(events)
+    )
+    if kept:
+        listing = read_names(reader.store.names(), place=str(reader.store))
+        for name in reversed([event for event in listing.events if event.number > kept]):
+            reader.store.remove(str(name))
+    return kept > 0

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from actors import app as app
     from actors import control_requests as control_requests
     from actors import head as head
-    from actors import machines as machines
     from actors import model_server as model_server
     from actors import names as names
     from actors import placement as placement

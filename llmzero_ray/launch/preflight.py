@@ -81,9 +81,9 @@ def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
     Raises:
         CapacityError: they never could; nothing has been reserved.
     """
-    machines = actors.machines.cluster_machines(without)
+    machines = actors.placement.cluster_machines(without)
     missing = shortfall(machines, config)
-    if missing is None or actors.machines.may_grow():
+    if missing is None or actors.placement.may_grow():
         return
     largest = largest_machine(machines)
     most = "" if largest is None else f" The largest is {largest.address} with {largest.gpus:g} GPUs and "

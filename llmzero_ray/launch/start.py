@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -46,6 +45,7 @@ from llmzero_ray.prepared.confirmation import check_spare_rows
 from llmzero_ray.prepared.task import check_same_task
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import SearchLock, being_started, is_extension_requested, owner, request
+from llmzero_ray.utils.threads import in_thread
 
 Say: TypeAlias = Callable[[str], None]
 """Takes one line for the user."""
@@ -91,7 +91,7 @@ class LaunchedSearch:
         def ended() -> bool:
             nonlocal left, asked
             if left is None:
-                asked = asked or _asked(lambda: actors.app.has_joined(running))
+                asked = asked or in_thread(lambda: actors.app.has_joined(running))
                 try:
                     joined, asked = asked.result(timeout=_ANSWER_S), None
                 except TimeoutError:
@@ -229,20 +229,6 @@ def _over_check(follower: Follower) -> Callable[[], bool]:
         return time.monotonic() - since > _ANSWER_S
 
     return is_over
-
-
-def _asked(ask: Callable[[], bool]) -> Future[bool]:
-    """The answer to come of a call that may never return."""
-    answer: Future[bool] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 - raised where the answer is taken
-            answer.set_exception(error)
-
-    threading.Thread(target=work, name="ask-ray", daemon=True).start()
-    return answer
 
 
 def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:

@@ -17,6 +17,7 @@ from llmzero_ray.config.schedule import ParameterRange, Schedule
 from llmzero_ray.hyperparameters import BY_KEY, canonical
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import ProposalRequest
+from llmzero_ray.utils.text import is_number
 
 FACTORS = (1.2, 0.8)
 """Factors by which an explored value changes (Jaderberg et al. 2017; the default of Ray Tune, in its
@@ -43,7 +44,7 @@ class PlannedStart:
 def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValue:
     """Factor times the root's value. A value that is not a number is unchanged."""
     usual = root.get(key)
-    if isinstance(usual, bool) or not isinstance(usual, int | float):
+    if not is_number(usual):
         return usual
     return typed(key, factor * usual)
 
@@ -81,10 +82,7 @@ def bounds(key: str, found: ParameterRange, root: Hyperparameters) -> tuple[floa
 def choices(key: str, found: ParameterRange, root: Hyperparameters) -> Sequence[HyperparameterValue]:
     """The values of a range that is a list."""
     if not found.of_default:
-        return [
-            typed(key, one) if isinstance(one, int | float) and not isinstance(one, bool) else one
-            for one in found.choices
-        ]
+        return [typed(key, one) if is_number(one) else one for one in found.choices]
     return list(dict.fromkeys(scaled(key, float(one), root) for one in found.choices))
 
 
@@ -108,7 +106,7 @@ def scheduled(schedule: Schedule, root: Hyperparameters, number: int) -> Values:
     for phase in schedule.phases[: number + 1]:
         for name, value in phase.changes.items():
             key = canonical(name)
-            numeric = isinstance(value, int | float) and not isinstance(value, bool)
+            numeric = is_number(value)
             if key in usual and numeric:
                 values[key] = scaled(key, float(value) / usual[key], root)
             else:
@@ -142,7 +140,7 @@ def explored(
             values[key] = draw(key, found, root, rng)
         else:
             factor = rng.choice(FACTORS)
-            moved = isinstance(old, int | float) and not isinstance(old, bool)
+            moved = is_number(old)
             values[key] = typed(key, float(old) * factor) if moved else old  # type: ignore[arg-type]
     return values
 

@@ -76,11 +76,11 @@ def png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
-def rolling_mean(values: Sequence[float], reach: int) -> list[float]:
-    """Mean over up to `reach` neighbours on each side. Gaps are skipped, and stay gaps if all values are
+def rolling_mean(values: Sequence[float]) -> list[float]:
+    """Mean over up to two neighbours on each side. Gaps are skipped, and stay gaps if all values are
     gaps."""
     means = []
     for i in range(len(values)):
-        near = [v for v in values[max(0, i - reach) : i + reach + 1] if math.isfinite(v)]
+        near = [v for v in values[max(0, i - 2) : i + 3] if math.isfinite(v)]
         means.append(sum(near) / len(near) if near else math.nan)
     return means

@@ -70,11 +70,8 @@ def validation_score(accs: Sequence[float]) -> Score:
     return mean_score(accs)
 
 
-def task_score(rows: Iterable[tuple[str, float]], *, missing_as_zero: bool = False) -> TaskScore:
+def task_score(rows: Iterable[tuple[str, float]]) -> TaskScore:
     """Test score of (data_source, acc) pairs of one task.
-
-    `missing_as_zero` counts ChemCoTBench subtasks without rows as 0 without error, for a comparison with
-    published averages.
 
     Raises:
         TaskError: no rows, a value that is not a number, an unknown part of a task, or rows of the paper's
@@ -85,7 +82,7 @@ def task_score(rows: Iterable[tuple[str, float]], *, missing_as_zero: bool = Fal
         by_source.setdefault(source, []).append(acc)
     micro = validation_score([acc for accs in by_source.values() for acc in accs])
     sources = {source: validation_score(accs) for source, accs in sorted(by_source.items())}
-    headline, parts, missing = _averages(sources, micro, missing_as_zero)
+    headline, parts, missing = _averages(sources, micro)
     return TaskScore(headline=headline, micro=micro, sources=sources, parts=parts, missing=missing)
 
 
@@ -102,7 +99,7 @@ def macro_average(rows: Iterable[tuple[str, float]]) -> Score | None:
 _Averages: TypeAlias = tuple[Score | None, dict[str, Score], tuple[str, ...]]
 
 
-def _averages(sources: Mapping[str, Score], micro: Score, missing_as_zero: bool) -> _Averages:
+def _averages(sources: Mapping[str, Score], micro: Score) -> _Averages:
     prefixes = {next((p for p in (CHEMCOT, SSMR, WILDSCI) if s.startswith(p)), "") for s in sources}
     if len(prefixes) > 1:
         raise TaskError(
@@ -110,7 +107,7 @@ def _averages(sources: Mapping[str, Score], micro: Score, missing_as_zero: bool)
         )
     prefix = prefixes.pop()
     if prefix == CHEMCOT:
-        return _chemcot(sources, missing_as_zero)
+        return _chemcot(sources)
     if prefix == SSMR:
         _refuse_unknown([source for source in sources if source not in SSMR_PARTS], SSMR_PARTS)
         return macro_mean(list(sources.values())), {}, tuple(s for s in SSMR_PARTS if s not in sources)
@@ -121,13 +118,11 @@ def _averages(sources: Mapping[str, Score], micro: Score, missing_as_zero: bool)
     return micro, {}, ()
 
 
-def _chemcot(sources: Mapping[str, Score], missing_as_zero: bool) -> _Averages:
+def _chemcot(sources: Mapping[str, Score]) -> _Averages:
     named = {source: subtask_named(source) for source in sources}
     _refuse_unknown([s for s, subtask in named.items() if subtask is None], [s.data_source for s in SUBTASKS])
     scores = {subtask.name: sources[source] for source, subtask in named.items() if subtask is not None}
     missing = tuple(name for name in CHEMCOT_19 if name not in scores)
-    if missing_as_zero:
-        scores |= {name: Score(mean=0.0, standard_error=0.0, n=0) for name in missing}
     averages = {
         f"acc_{category}": macro_mean([scores[name] for name in names if name in scores])
         for category, names in CHEMCOT_CATEGORIES.items()

@@ -193,10 +193,6 @@ class SearchFacts:
         """Nodes of the best strategy."""
         return frozenset(phase.node for phase in self.path)
 
-    def diagnosed_by(self, node: int) -> tuple[PhaseRun, ...]:
-        """Runs that were proposed from this node; their proposals contain diagnoses of it."""
-        return tuple(run for run in self.runs.values() if run.on == node and run.proposal is not None)
-
     def source(self, run: PhaseRun) -> PhaseRun | None:
         """The run whose checkpoint this one started from; None from the base model."""
         if run.spec is None or run.spec.resume_from is None:

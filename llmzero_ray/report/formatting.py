@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 from llmzero_ray.hyperparameters import format_value, short
-from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.records.metrics import Score
 from llmzero_ray.records.significance import Difference
 from llmzero_ray.report.facts import Changed
@@ -69,14 +68,10 @@ def share(part: float, whole: float) -> str:
     return NONE if whole <= 0 else f"{100 * part / whole:.1f} %"
 
 
-def value(key: str, of: HyperparameterValue) -> str:
-    """A hyper-parameter's value as in search.yaml."""
-    return format_value(key, of)
-
-
 def change(changed: Changed) -> str:
     """`lr 0.001 → 5e-4`."""
-    return f"{short(changed.key)} {value(changed.key, changed.old)} → {value(changed.key, changed.new)}"
+    old, new = format_value(changed.key, changed.old), format_value(changed.key, changed.new)
+    return f"{short(changed.key)} {old} → {new}"
 
 
 class TextTable(str):

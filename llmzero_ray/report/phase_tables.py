@@ -1,19 +1,26 @@
-"""Tables and phrases about phases: the best strategy phase by phase, and every other node."""
+"""Tables and phrases about phases: tree, best strategy, early stops, failures, decisions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from llmzero_ray.agents.knowledge import MetricNote, metric_notes
+from llmzero_ray.coordinator.replay import DecisionRow
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.hyperparameters import canonical, short
+from llmzero_ray.hyperparameters import canonical, format_value, short
+from llmzero_ray.records import PhaseFailure
+from llmzero_ray.records import events as ev
 from llmzero_ray.records.metrics import ENTROPY, GRAD_NORM, KL, LENGTH, LENGTH_AT_MAX, REWARDS
 from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.tree_text import started_from
+from llmzero_ray.stopping.request import saving_text
+from llmzero_ray.utils.text import collapse_whitespace
 
 SHOWN = (REWARDS[0], KL, ENTROPY, LENGTH, LENGTH_AT_MAX, GRAD_NORM)
+_CUT = 300
+"""Number of characters at which a runner's reason was cut off, in the middle of a word."""
 
 
 def path_table(facts: SearchFacts) -> str:
@@ -40,7 +47,7 @@ def _unchanged(run: PhaseRun) -> str:
 def change_table(facts: SearchFacts, run: PhaseRun) -> str:
     """Hyper-parameters in which a run differs from the one it continues, with the reasons."""
     rows = [
-        (f"`{short(c.key)}`", fmt.value(c.key, c.old), fmt.value(c.key, c.new), c.reason)
+        (f"`{short(c.key)}`", format_value(c.key, c.old), format_value(c.key, c.new), c.reason)
         for c in facts.changes(run)
     ]
     return fmt.table(("hyper-parameter", "before", "now", "why"), rows)
@@ -68,7 +75,165 @@ def strategy_table(facts: SearchFacts) -> str:
     rows = []
     for phase in facts.path:
         used = phase.run.spec.hyperparameters if phase.run.spec else {}
-        shown = [fmt.value(canonical(name), used.get(canonical(name))) for name in SAMPLING]
+        shown = [format_value(canonical(name), used.get(canonical(name))) for name in SAMPLING]
         steps = f"{phase.begin}–{phase.end}"
         rows.append((str(phase.number), steps, *shown, fmt.accuracy(score_at(facts, phase))))
     return fmt.table(header, rows, right=(0,))
+
+
+def stop_table(stopped: Sequence[PhaseRun]) -> str:
+    """Early-stopped phases with step, reason and savings of the stop. Empty without any."""
+    header = ("node", "at step", "rule", "reason", "best validation before", "saved")
+    return fmt.table(header, map(_stop_row, stopped), right=(0, 1)) if stopped else ""
+
+
+def _stop_row(run: PhaseRun) -> tuple[str, ...]:
+    verdict = next((v for v in run.verdicts if v.decision.stop), None)
+    done = (
+        "" if run.outcome is None else f"{run.outcome.steps_done} of {run.spec.n_steps if run.spec else '?'}"
+    )
+    if verdict is None:
+        return (str(run.node), done, "", run.stop_reason or "", fmt.accuracy(run.score), "")
+    return (
+        str(run.node),
+        f"{verdict.step} (ended at {done})",
+        verdict.decision.rule,
+        verdict.decision.reason,
+        fmt.accuracy(run.score),
+        "" if verdict.saves is None else saving_text(verdict.saves),
+    )
+
+
+def verdict_table(judged: Sequence[PhaseRun]) -> str:
+    """All verdicts with step, reason and savings of a stop. Empty without any."""
+    header = ("node", "at step", "verdict", "rule", "reason", "a stop saves")
+    rows = [
+        (
+            str(run.node),
+            str(verdict.step),
+            "STOP" if verdict.decision.stop else "CONTINUE",
+            verdict.decision.rule,
+            verdict.decision.reason,
+            "" if verdict.saves is None else saving_text(verdict.saves),
+        )
+        for run in judged
+        for verdict in run.verdicts
+    ]
+    return fmt.table(header, rows, right=(0, 1)) if rows else ""
+
+
+def failure_table(facts: SearchFacts) -> str:
+    """Failed runs with class, cause and follow-up runs; empty without any."""
+    failed = [run for run in facts.core.runs.values() if isinstance(run.outcome, PhaseFailure)]
+    rows = [_failure_row(facts, run) for run in failed]
+    header = ("node", "class", "cause", "steps done", "what followed")
+    return fmt.table(header, rows, right=(0, 3)) if rows else ""
+
+
+def _failure_row(facts: SearchFacts, run: PhaseRun) -> tuple[str, ...]:
+    failure = run.outcome
+    assert isinstance(failure, PhaseFailure)
+    name = "default recipe" if run.node == ev.REFERENCE else str(run.node)
+    cause, done = failure.cause, str(failure.steps_done)
+    return (name, failure.failure_class, cause, done, _followed(facts, run))
+
+
+def _followed(facts: SearchFacts, run: PhaseRun) -> str:
+    if run.node == ev.REFERENCE:
+        return "no comparison with it"
+    fixes = [other for other in facts.runs.values() if other.kind == "debug" and other.on == run.node]
+    parts = [f"debug run {fix.node}: {fix.status.replace('_', ' ')}" for fix in fixes]
+    if run.node in facts.nodes and facts.nodes[run.node].pruned:
+        parts.append("this node was pruned")
+    return "; ".join(parts) or "no debug run"
+
+
+def losses(facts: SearchFacts) -> Iterator[str]:
+    """Losses of hardware and interruptions, a sentence each."""
+    for event in facts.events:
+        if isinstance(event, ev.RunnerLost):
+            name = "the default recipe" if event.node == ev.REFERENCE else f"node {event.node}"
+            what = "while idle" if event.node is None else f"while {name} trained"
+            yield f"Slot {event.slot} lost its runner {what}: {_whole_sentences(event.reason)}."
+        elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
+            yield f"The search was interrupted: {collapse_whitespace(event.reason).removesuffix('.')}."
+        elif isinstance(event, ev.CoordinatorStarted) and event.epoch > 1:
+            yield f"Coordinator {event.epoch} took over."
+
+
+def _whole_sentences(reason: str) -> str:
+    """A reason on one line, without a last sentence that was cut off in the middle and without Ray's list of
+    what may have killed a worker."""
+    text = collapse_whitespace(reason).partition(" There are some potential root causes")[0]
+    whole = (
+        text if len(text) < _CUT or text.endswith(" ...") else text[: text.rfind(". ") + 1] or f"{text} ..."
+    )
+    return whole.rstrip().removesuffix(".")
+
+
+def extensions(facts: SearchFacts) -> str:
+    """`: budget.runs 8 → 12`, the settings with which a search was extended; empty without any."""
+    changed = [
+        f"{key} {event.before.get(key)} → {value}"
+        for event in facts.events
+        if isinstance(event, ev.SearchExtended)
+        for key, value in event.changes.items()
+    ]
+    return f": {', '.join(changed)}" if changed else ""
+
+
+def counted_actions(rows: Sequence[DecisionRow]) -> str:
+    """`4 evolve, 2 debug, 1 scratch`."""
+    return ", ".join(f"{n} {action}" for action, n in Counter(row.action for row in rows).items())
+
+
+def decision_table(rows: Sequence[DecisionRow]) -> str:
+    """Every decision with its reason, as replayed."""
+    return fmt.table(("node", "action", "on", "why", "outcome"), map(_decision_row, rows), right=(0, 2))
+
+
+def _decision_row(row: DecisionRow) -> tuple[str, ...]:
+    node, on = ("" if number is None else str(number) for number in (row.node, row.on))
+    return node, row.action, on, row.reason, row.outcome
+
+
+def draw(facts: SearchFacts) -> Iterator[str]:
+    """The tree of weights as lines of text: below each node stand those that started from one of its
+    checkpoints, in the order of creation."""
+    below: dict[int | None, list[int]] = {}
+    for run in facts.runs.values():
+        source = facts.source(run)
+        below.setdefault(None if source is None else source.node, []).append(run.node)
+    yield "base model"
+    todo: list[tuple[int | None, str]] = [(None, "")]
+    while todo:
+        node, lead = todo.pop()
+        if node is not None:
+            yield f"{lead}{_line(facts, node)}"
+        rest = lead.replace("├─ ", "│  ").replace("└─ ", "   ")
+        children = below.get(node, [])
+        for child in reversed(children):
+            todo.append((child, f"{rest}{'└─ ' if child == children[-1] else '├─ '}"))
+
+
+def _line(facts: SearchFacts, node: int) -> str:
+    run = facts.core.runs[node]
+    mark = " *" if node in facts.path_nodes else ""
+    status = run.status.replace("_", " ") + (", pruned" if facts.nodes[node].pruned else "")
+    return f"{node} {run.kind}{mark}  {best_at(run)}  {status}, {started_from(run)}"
+
+
+def best_at(run: PhaseRun) -> str:
+    """`0.4512@70` with the global step, or `no score`."""
+    if run.score is None or run.outcome is None:
+        return "no score"
+    step = run.outcome.best_step
+    return f"{run.score:.4f}" + ("" if step is None else f"@{run.base_step + step}")
+
+
+def started_from(run: PhaseRun) -> str:
+    """`from 2@30`, `from the base model`, or that it is not planned yet."""
+    if run.spec is None:
+        return "not planned yet"
+    source = run.spec.resume_from
+    return "from the base model" if source is None else f"from {source.node}@{source.step}"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.hyperparameters import canonical
-from llmzero_ray.report import event_tables, phase_tables, summary, tree_text
 from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report import phase_tables, summary
 from llmzero_ray.report.comparison import comparisons, policies
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import front_matter, missing
@@ -143,10 +143,8 @@ def _environment() -> Any:
         "scored": fmt.scored,
     }
     environment.globals |= {
-        "events": event_tables,
         "phases": phase_tables,
         "summary": summary,
         "table": fmt.table,
-        "tree": tree_text,
     }
     return environment

@@ -5,34 +5,28 @@ No clock, no file, no randomness: the same outcomes always give the same search.
 
 from llmzero_ray.config.search_rules import MethodRules, SearchRules
 from llmzero_ray.search.base import (
-    Action,
     Cut,
     Decision,
     SearchMethod,
     SearchNode,
-    StopReason,
     needs_model,
     plans_its_runs,
 )
-from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision
+from llmzero_ray.search.decision import Seen, TreeDecision
 from llmzero_ray.search.lineage import nearest_saved_step
 from llmzero_ray.search.registry import load_method, make_search, shipped_method, shipped_methods
 from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
 __all__ = [
-    "Action",
-    "ChildView",
     "Cut",
     "Decision",
-    "Level",
     "MethodRules",
     "NodeStatus",
     "SearchMethod",
     "SearchNode",
     "SearchRules",
     "Seen",
-    "StopReason",
     "TreeDecision",
     "TreeNode",
     "TreeSearch",

@@ -22,11 +22,10 @@ from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
 from llmzero_ray.search import lineage
 from llmzero_ray.search.base import Action, Cut, Decision, StopReason
-from llmzero_ray.search.decision import Seen, Trace, TreeDecision
-from llmzero_ray.search.reasons import reason_in_words
+from llmzero_ray.search.decision import Seen, Trace, TreeDecision, reason_in_words
 from llmzero_ray.search.tree import Tree, TreeNode
-from llmzero_ray.search.uct import TIE, exploration, fair_visits, q_value
-from llmzero_ray.search.values import Values
+from llmzero_ray.search.uct import TIE, Values, exploration, fair_visits, q_value
+from llmzero_ray.utils.text import is_number
 
 MAX_SCORE = 1e100
 """Maximum absolute score. Beyond it, differences of scores could overflow."""
@@ -343,6 +342,6 @@ def check_score(score: object) -> float | None:
     """
     if score is None:
         return None
-    if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= MAX_SCORE:
+    if not is_number(score) or not abs(score) <= MAX_SCORE:
         raise SearchError(f"score is {score!r}; must be a finite number (at most {MAX_SCORE:g}) or null.")
     return float(score)

@@ -32,7 +32,7 @@ def _check_hyperparameters(strategy: Strategy, source: str) -> None:
         try:
             typed = normalize(phase.hyperparameters)
             if before is not None:
-                check_transition(before, typed, resumed=True)
+                check_transition(before, typed)
         except HyperparameterError as error:
             raise ConfigError(f"{source}: phase {phase.phase}: {error}") from error
         before = typed

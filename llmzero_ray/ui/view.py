@@ -17,8 +17,8 @@ from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.results import node_facts
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.budget import budget_limits, time_left
-from llmzero_ray.coordinator.decision_text import DecisionRow, decision_row
 from llmzero_ray.coordinator.follow import RunStatus
+from llmzero_ray.coordinator.replay import DecisionRow, decision_row
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.journal import active_seconds
@@ -29,10 +29,20 @@ from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves, Score, score_without_items
 from llmzero_ray.records.metrics import series as curve
 from llmzero_ray.records.significance import score_interval
-from llmzero_ray.report import cost_tables, event_tables, phase_tables, summary
+from llmzero_ray.report import phase_tables, summary
 from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.comparison import comparisons, policies
-from llmzero_ray.report.costs import Costs, Stay, cold_reason, costs, stays_of
+from llmzero_ray.report.costs import (
+    Costs,
+    Stay,
+    account_table,
+    call_table,
+    cold_reason,
+    costs,
+    median_setups,
+    phase_table,
+    stays_of,
+)
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable
 from llmzero_ray.stopping.request import saving_text
@@ -83,12 +93,12 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "parts": summary.part_table(known),
         "confirmed": summary.confirm_table(facts),
         "node_tests": summary.node_test_table(facts),
-        "verdicts": event_tables.verdict_table(judged),
-        "failures": event_tables.failure_table(facts),
-        "decisions": event_tables.decision_table(decisions),
-        "account": cost_tables.account_table(account),
-        "phases": cost_tables.phase_table(facts),
-        "calls": cost_tables.call_table(calls) if calls else "",
+        "verdicts": phase_tables.verdict_table(judged),
+        "failures": phase_tables.failure_table(facts),
+        "decisions": phase_tables.decision_table(decisions),
+        "account": account_table(account),
+        "phases": phase_table(facts),
+        "calls": call_table(calls) if calls else "",
         "metrics": phase_tables.meaning_table(phase_tables.shown_notes(facts)),
     }
     whys = {row.node: row.reason for row in decisions}
@@ -131,7 +141,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
             "decisions": _decided(decisions),
             "account": _started(account),
         },
-        "losses": list(event_tables.losses(facts)),
+        "losses": list(phase_tables.losses(facts)),
         "on_cpu": account.on_cpu,
         "versions": dict(facts.versions),
         "config": facts.config.to_json(),
@@ -143,7 +153,7 @@ def _decided(decisions: Sequence[DecisionRow]) -> str:
     differing = sum(bool(row.differences) for row in decisions)
     same = f"{differing} of them come out differently" if differing else "all of them come out the same"
     return (
-        f"{plural(len(decisions), 'decision')}: {event_tables.counted_actions(decisions)}. Replayed through "
+        f"{plural(len(decisions), 'decision')}: {phase_tables.counted_actions(decisions)}. Replayed through "
         f"the rules of this version, {same}. Numbers are upper confidence bounds: a node's new child against "
         "its best open child."
     )
@@ -151,7 +161,7 @@ def _decided(decisions: Sequence[DecisionRow]) -> str:
 
 def _started(account: Costs) -> str:
     """How phases started."""
-    setups = cost_tables.setups(account)
+    setups = median_setups(account)
     return f"{account.warm} of {plural(account.phases, 'phase')} started warm, {account.cold} cold" + (
         f" (median set-up {setups})." if setups else "."
     )

@@ -115,11 +115,11 @@ def use_key_file(path: str | None, key_env: str = KEY_ENV) -> None:
 
 
 @contextlib.contextmanager
-def key_file_in_use(path: str | None, key_env: str = KEY_ENV) -> Iterator[None]:
+def key_file_in_use(path: str | None) -> Iterator[None]:
     """`use_key_file` for a while, in a process that others will use afterwards."""
-    file_env = f"{key_env}_FILE"
+    file_env = f"{KEY_ENV}_FILE"
     before = os.environ.get(file_env)
-    use_key_file(path, key_env)
+    use_key_file(path)
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import TypeGuard
 
 GIB = 2**30
 """Bytes."""
@@ -82,6 +83,11 @@ def _distance(one: str, other: str) -> int:
                 best = min(best, older[j - 2] + 1)
             row.append(best)
     return row[-1]
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is a number. True and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def number(value: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.dynamics.shown_answers import choose, load_answers
+from llmzero_ray.dynamics.stored_outcomes import choose, load_answers
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
 from llmzero_ray.records import ItemOutcome, MetricPoint

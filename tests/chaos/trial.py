@@ -26,7 +26,6 @@ SCRIPT: dict[str, Any] = {"step_s": 0.04, "fail": [2], "sink": [4, 7], "adapter_
 """What the scripted engine of a search under strikes does: one node fails, two unlearn."""
 _CLEAN_S = 120.0
 """How long actors and processes may take to go away after the end."""
-_ATTACHED = ("is at work on it; following", "has ended")
 
 
 def scripted_config(

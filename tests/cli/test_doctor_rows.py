@@ -15,7 +15,7 @@ from rich.console import Console
 
 from llmzero_ray.cli.doctor.agents import agents_found
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context
-from llmzero_ray.cli.doctor.examination import rows_of_check
+from llmzero_ray.cli.doctor.command import rows_of_check
 from llmzero_ray.cli.doctor.machine_findings import clocks, free_space, same_files, sandbox, storage, versions
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch

@@ -20,12 +20,12 @@ from llmzero_ray.cli.explain import (
     render_decisions,
 )
 from llmzero_ray.cli.main import main
-from llmzero_ray.coordinator.decision_text import DecisionRow
+from llmzero_ray.coordinator.replay import DecisionRow
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.journal import Journal
 from llmzero_ray.records.events import Decided
 from llmzero_ray.search import SearchRules, TreeSearch
-from llmzero_ray.search.reasons import reason_in_words
+from llmzero_ray.search.decision import reason_in_words
 from tests.builders import Driver, make_config
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from llmzero_ray.agents.llm.prices import Price, cost
-from llmzero_ray.agents.llm.token_bound import probe_worst_case
+from llmzero_ray.agents.llm.prices import Price, cost, probe_worst_case
 from llmzero_ray.cli.main import main
 from llmzero_ray.launch.start_checks import StartChecks
 from llmzero_ray.records.events import AgentCalled

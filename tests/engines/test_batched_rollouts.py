@@ -20,9 +20,9 @@ from llmzero_ray.engines.verl.batched_rollouts import (
     refusal,
     rows_of,
     shares,
+    validated,
 )
 from llmzero_ray.engines.verl.seeds import derive_seed
-from llmzero_ray.engines.verl.validation import validated
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmzero_ray.engines.phase_failure import failure_of
+from llmzero_ray.engines.base import failure_of
 from llmzero_ray.records import Checkpoint, PhaseFailure
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.phase_failure import card_fault
+from llmzero_ray.engines.base import card_fault
 from llmzero_ray.engines.verl.engine import VerlEngine
 from llmzero_ray.errors import EngineLostError
 from llmzero_ray.records import PhaseFailure

@@ -18,8 +18,6 @@ from tests.marks import slow_example
 
 from .builders import setup, shape
 
-MIB = 2**20
-
 
 def at(name: str, shape: ModelShape, setup: Setup) -> StageMemory:
     return next(stage for stage in stages(shape, setup) if stage.name == name)

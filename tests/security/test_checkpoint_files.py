@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from llmzero_ray.engines.verl.data_only import loading_data_alone
+from llmzero_ray.engines.verl.full_checkpoint import loading_data_alone
 
 
 class Touch:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import ray.exceptions
 
-from actors import verdict_delivery
-from actors.verdict_delivery import VerdictDelivery
+from actors import stopper
+from actors.stopper import VerdictDelivery
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.events import VerdictPosted
 
@@ -48,7 +48,7 @@ class Names:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.coordinator: Coordinator | None = None
         self.n_looked, self.away_for = 0, 0
-        monkeypatch.setattr(verdict_delivery, "find_actor", self._find)
+        monkeypatch.setattr(stopper, "find_actor", self._find)
 
     def _find(self, name: str) -> Coordinator:
         self.n_looked += 1
@@ -92,7 +92,7 @@ def test_the_coordinator_is_looked_up_once(names: Names) -> None:
 
 
 def test_a_replacement_receives_the_verdict_at_once(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_delivery, "_RETRY_S", 3600.0)
+    monkeypatch.setattr(stopper, "_RETRY_S", 3600.0)
     first = names.coordinator = Coordinator()
     way, runner = VerdictDelivery("demo"), Runner()
 
@@ -110,8 +110,8 @@ def test_a_replacement_receives_the_verdict_at_once(names: Names, monkeypatch: p
 def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
     names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdict_delivery, "_HARD_S", 0.05)
-    monkeypatch.setattr(verdict_delivery, "_RETRY_S", 0.01)
+    monkeypatch.setattr(stopper, "_HARD_S", 0.05)
+    monkeypatch.setattr(stopper, "_RETRY_S", 0.01)
     way, runner, back = VerdictDelivery("demo"), Runner(), Coordinator()
 
     async def scene() -> None:
@@ -127,8 +127,8 @@ def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
 
 
 def test_a_soft_stop_waits_for_the_coordinator(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdict_delivery, "_HARD_S", 0.0)
-    monkeypatch.setattr(verdict_delivery, "_RETRY_S", 0.01)
+    monkeypatch.setattr(stopper, "_HARD_S", 0.0)
+    monkeypatch.setattr(stopper, "_RETRY_S", 0.01)
     names.coordinator, names.away_for = Coordinator(), 3
     runner = Runner()
     run(VerdictDelivery("demo").deliver(runner, verdict(7)))

@@ -15,7 +15,7 @@ from llmzero_ray.prepared.reward import load_task_reward
 from llmzero_ray.prepared.reward_validation import RewardValidator
 from llmzero_ray.prepared.reward_validation.calls import call_arguments
 from llmzero_ray.prepared.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
-from llmzero_ray.prepared.reward_validation.report import ValidationReport, shown
+from llmzero_ray.prepared.reward_validation.report import ValidationReport, shown, validation_table
 from llmzero_ray.prepared.sandbox import Isolation, Sandbox, SandboxLimits
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
@@ -54,7 +54,7 @@ def test_a_good_reward_passes_every_check(tmp_path: Path) -> None:
     assert found.passed and failed(found) == []
     assert found.gold_response == "<answer>{answer}</answer>"
     assert (found.n_rows, found.isolation) == (40, "bubblewrap")
-    head, *lines = found.table()
+    head, *lines = validation_table(found.entry())
     assert head == ("gate", "found", "needed", "result")
     assert [line[0] for line in lines] == [check.name for check in found.checks]
     assert {line[3] for line in lines} == {"passed"}

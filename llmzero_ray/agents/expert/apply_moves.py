@@ -26,6 +26,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     TRAIN_BATCH,
 )
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
+from llmzero_ray.utils.text import is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +101,9 @@ def signature(base: Hyperparameters, full: Hyperparameters) -> frozenset[tuple[s
 
 
 def _sign(old: HyperparameterValue, new: HyperparameterValue) -> str:
-    if _is_number(old) and _is_number(new):
-        return "+" if float(new) > float(old) else "-"  # type: ignore[arg-type]
+    if is_number(old) and is_number(new):
+        return "+" if float(new) > float(old) else "-"
     return str(new)
-
-
-def _is_number(value: HyperparameterValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # --- one move -----------------------------------------------------------------------------------------------
@@ -122,7 +119,7 @@ def _applied(base: ProposalBase, move: Move) -> Change | None:
 
 
 def _moved(base: ProposalBase, move: Move, old: HyperparameterValue) -> HyperparameterValue:
-    if isinstance(old, bool) or not isinstance(old, int | float):
+    if not is_number(old):
         return None
     if old == 0:
         return _from_zero(base, move)

@@ -1,7 +1,7 @@
 """Offline early stopper: ends a phase whose validation can no longer pass the best one.
 
 The highest validation that the phase may still reach is that of the line through its validations, extended to
-its last step, with room for the run noise measured in this search (dynamics/outlook.py). A phase continues if
+its last step, with room for the run noise measured in this search. A phase continues if
 the gain of the incumbent over the same steps would suffice. A rising train reward or longer responses do not
 save a phase, except for a late take-off: greedy validation is flat while sampled answers clearly improve.
 
@@ -12,15 +12,18 @@ Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+from typing import TypeAlias
 
-from llmzero_ray.dynamics.features import Dynamics, Validation, observe
+from llmzero_ray.dynamics.features import Dynamics, Validation, fit, observe
 from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.dynamics.observations import rate_is_zero, reward_rising, stands_still
-from llmzero_ray.dynamics.outlook import Outlook, outlook, run_noise
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import StopRequest
-from llmzero_ray.records.metrics import accuracy_error
-from llmzero_ray.records.significance import NOISE
+from llmzero_ray.records.metrics import Series, accuracy_error
+from llmzero_ray.records.significance import CLEAR, NOISE
 from llmzero_ray.utils.text import number
 
 RULE = "early_stopper"
@@ -29,6 +32,8 @@ TAKE_OFF = 0.15
 announces a late take-off."""
 OVERFIT = 2.0
 """Margins of lost validation from which a rising train reward no longer announces a take-off."""
+Points: TypeAlias = Sequence[tuple[int, float]]
+"""(step, validation score), by step."""
 
 
 class ExpertEarlyStopper:
@@ -119,10 +124,10 @@ def best_score(request: StopRequest) -> float | None:
     return max((score for _, score in request.incumbent_path), default=None)
 
 
-def takes_off(d: Dynamics, more: float = TAKE_OFF) -> str:
+def takes_off(d: Dynamics) -> str:
     """Description of a late take-off, or empty if there is none.
 
-    In a take-off, sampled answers improve beyond their noise, and by at least `more` more than validation.
+    In a take-off, sampled answers improve beyond their noise, and by `TAKE_OFF` more than validation.
     Growth is relative to each one's own beginning, because a reward need not be an accuracy.
     """
     v, reward = d.validation, d.reward
@@ -132,7 +137,7 @@ def takes_off(d: Dynamics, more: float = TAKE_OFF) -> str:
     if v.last < max(v.best, begin) - OVERFIT * v.margin:
         return ""
     sampled, greedy = _growth(reward.first, reward.last), _growth(begin, v.last)
-    if sampled < more + max(0.0, greedy):
+    if sampled < TAKE_OFF + max(0.0, greedy):
         return ""
     return (
         f"a take-off may come: the train reward rose {number(reward.first)} -> {number(reward.last)}, "
@@ -168,3 +173,56 @@ def _untrained(d: Dynamics) -> str:
     moved = "" if not len(d.kl) else f", {d.kl.name} stays at {number(d.kl.last)}"
     level = f"validation stays at {d.validation.last:.3f}" if d.validation is not None else ""
     return f"nothing moves in {d.n_steps} steps: {level}{moved}, reward within its noise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """Line through a phase's validations, extended to its last step."""
+
+    level: float
+    """Value of the line at the last validation; after a fall, the better of the last two scores."""
+    pace: float
+    """Gain per step, at least 0: a fall may turn."""
+    steps_left: int
+    noise: float
+    """Run noise (`run_noise`)."""
+    slack: float
+    """Room above the line at the last step: `NOISE` standard deviations of a validation, and `CLEAR` standard
+    errors of the line's gain."""
+
+    @property
+    def peak(self) -> float:
+        """Highest validation that may still come."""
+        return self.level + self.pace * self.steps_left + self.slack
+
+
+def outlook(points: Points, n_steps: int, noise: float) -> Outlook:
+    """Outlook of a phase of `n_steps` steps with two validations or more, its start included."""
+    steps, scores = zip(*points, strict=True)
+    pace = max(0.0, fit(Series("validation", steps, scores)).slope)
+    left = n_steps - steps[-1]
+    spread = math.sqrt(len(steps) * pvariance(steps))
+    line = fmean(scores) + pace * (steps[-1] - fmean(steps))
+    return Outlook(
+        level=min(line, max(scores[-2:])),
+        pace=pace,
+        steps_left=left,
+        noise=noise,
+        slack=noise * math.hypot(NOISE, CLEAR * left / spread),
+    )
+
+
+def run_noise(curves: Iterable[Points], item_error: float) -> float:
+    """Standard deviation of a validation from one step to another, as it is seen in `curves`.
+
+    Each validation is compared with the straight line between its two neighbours. The error from the items
+    alone, `item_error`, counts as one more such distance. It is the least noise, and all of it if no curve
+    has three validations.
+    """
+    squares = [item_error**2]
+    for points in curves:
+        for before, here, after in zip(points, points[1:], points[2:], strict=False):
+            share = (here[0] - before[0]) / (after[0] - before[0])
+            distance = here[1] - (1 - share) * before[1] - share * after[1]
+            squares.append(distance**2 / (1 + (1 - share) ** 2 + share**2))
+    return max(item_error, math.sqrt(fmean(squares)))

@@ -23,6 +23,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     WARMUP_RATIO,
 )
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
+from llmzero_ray.utils.text import is_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Dimension:
 
     def coordinate(self, value: HyperparameterValue) -> float | None:
         """Coordinate of a value on this scale. None if it is not a number, or 0 on a logarithmic scale."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or (self.log and value <= 0):
+        if not is_number(value) or (self.log and value <= 0):
             return None
         return math.log(value) if self.log else float(value)
 

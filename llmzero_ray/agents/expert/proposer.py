@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, median
 
-from llmzero_ray.agents.expert.affordable import affordable
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
@@ -30,8 +30,10 @@ from llmzero_ray.dynamics.gains import (
     went_on,
 )
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
-from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens, step_tokens
+from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCost, TokenCounts
 from llmzero_ray.records.agents import NodeView, ProposalRequest
+from llmzero_ray.records.metrics import STEP_TIME, VAL_TOKENS, series
 
 __all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 
@@ -233,3 +235,29 @@ def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
         came = "not finished" if attempt.gain is None else str(attempt.gain)
         came = "failed" if attempt.failed else f"{came}, in doubt" if attempt.doubted else came
         yield f"From the same start node {attempt.node} {what} ({came})."
+
+
+def affordable(
+    request: ProposalRequest, full: Hyperparameters, shown: NodeView, n_steps: int, *, n_gpus: int
+) -> int:
+    """Length of a phase of configuration `full`: `n_steps`, or as many as the compute and the hours leave,
+    but at least one. `shown` is the phase whose answers and prompts are assumed. The price of a step is the
+    one that requests to a language model show: tokens as compute.py charges them."""
+    step = shown.step_tokens or step_tokens(shown.hyperparameters, shown.curves)
+    if step is None:
+        return n_steps
+    planned = planned_tokens(full, 1, like=shown.hyperparameters, step=step)
+    fit, budget = [float(n_steps)], request.budget
+    if budget.compute is not None:
+        counted = series(shown.curves, VAL_TOKENS).values
+        sampled = shown.val_tokens if shown.val_tokens is not None else fmean(counted) if counted else 0.0
+        validation = TokenCounts(rollout=sampled / (request.task.test_freq or n_steps), trained=0.0)
+        each = amount(planned, budget.compute.cost) + amount(validation, budget.compute.cost)
+        fit += [budget.compute.amount / each] if each > 0 else []
+    times, unit = series(shown.curves, STEP_TIME).values, TokenCost(rollout=1.0, trained=1.0)
+    whole = amount(step, unit)
+    seconds = median(times) * amount(planned, unit) / whole if times and whole > 0 else 0.0
+    for hours, gpus in ((budget.wall_clock_hours, 1), (budget.gpu_hours, n_gpus)):
+        if hours is not None and seconds > 0:
+            fit.append(3600 * hours / gpus / seconds)
+    return max(1, round(min(fit)))

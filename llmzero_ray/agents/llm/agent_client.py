@@ -110,6 +110,19 @@ class CallReport:
     reservations: tuple[str, ...] = ()
     """Ids of the budget reservations that the call has settled."""
 
+    @classmethod
+    def of(cls, budget: CallBudget, **fields: Any) -> CallReport:
+        """Report with the cost that `budget` has booked for the call; `fields` are the other ones."""
+        return cls(
+            **fields,
+            usage=budget.usage,
+            dollars=budget.dollars,
+            latency_s=budget.latency_s,
+            n_attempts=budget.n_attempts,
+            estimated=budget.estimated,
+            reservations=budget.reservations,
+        )
+
 
 Report: TypeAlias = Callable[[CallReport], None]
 
@@ -191,26 +204,21 @@ class AgentClient:
                 parsed=parsed, problems=problems, conversation=conversation, content=response.content
             )
         except (ProposalError, CapReachedError, AgentError) as error:
-            problem, outcome = str(error), _outcome(error)
+            problem, outcome = str(error), outcome_of(error)
             raise
         finally:
             if problem:
                 logger.warning("node=%d %s: %s", call.node, name, problem)
             self._report(
-                CallReport(
+                CallReport.of(
+                    budget,
                     name=name,
                     call=call,
                     model=budget.model or self.model,
                     response=response,
                     outcome=outcome,
                     problem=problem,
-                    usage=budget.usage,
-                    dollars=budget.dollars,
-                    latency_s=budget.latency_s,
-                    n_attempts=budget.n_attempts,
                     png=conversation.png,
-                    estimated=budget.estimated,
-                    reservations=budget.reservations,
                 )
             )
 
@@ -251,7 +259,8 @@ def _call(
     )
 
 
-def _outcome(error: Exception) -> str:
+def outcome_of(error: Exception) -> str:
+    """Outcome of a call that raised, as in `CallReport.outcome`."""
     match error:
         case LlmCallError():
             return error.kind

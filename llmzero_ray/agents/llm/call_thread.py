@@ -19,11 +19,11 @@ T = TypeVar("T")
 class CallThread(Generic[T]):
     """Thread that runs one coroutine. It is a daemon and leaves nothing behind."""
 
-    def __init__(self, work: Coroutine[Any, Any, T], name: str) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._loop = asyncio.new_event_loop()
         self._task = self._loop.create_task(work)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        threading.Thread(target=self._run, name="llmzero-llm", daemon=True).start()
 
     def result(self, timeout_s: float) -> T:
         """Result of the coroutine; blocks.

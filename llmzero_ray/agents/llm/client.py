@@ -43,10 +43,9 @@ from llmzero_ray.agents.llm.messages_api import (
     request_body,
 )
 from llmzero_ray.agents.llm.openai_api import chat_request, message_of
-from llmzero_ray.agents.llm.prices import FREE
+from llmzero_ray.agents.llm.prices import FREE, probe_worst_case, worst_case
 from llmzero_ray.agents.llm.providers import NEEDS, check_packages, sdk_client, sdk_module
 from llmzero_ray.agents.llm.settings import LlmSettings, is_same_server
-from llmzero_ray.agents.llm.token_bound import probe_worst_case, worst_case
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.utils.api_key import CUSTOM_HEADERS_ENV
 
@@ -159,7 +158,7 @@ class MessagesClient:
 
     def _run(self, work: _Work[T], budget: CallBudget, deadline_s: float) -> T:
         attempts = _Attempts(self.settings, budget, deadline_s)
-        thread = CallThread(attempts.outcome_of(work), "llmzero-llm")
+        thread = CallThread(attempts.outcome_of(work))
         self._running.add(thread)
         outcome: T | LlmzeroError
         try:

@@ -6,12 +6,13 @@ width x height / 750 tokens. The style is the report's (plots/style.py).
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from llmzero_ray.agents.llm import figure_parts
 from llmzero_ray.errors import AgentError
 from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
@@ -30,14 +31,19 @@ from llmzero_ray.records.metrics import (
     PPO_KL,
     REWARDS,
     Curves,
+    accuracy_error,
     series,
 )
+from llmzero_ray.utils.text import number
 
 COMPOSITE_WIDTH, ROW_HEIGHT = 1100, 270
 OVERLAY_SIZE = (900, 520)
 _PER_ROW = 3
 CLIPPING = (CLIPFRAC, PPO_KL)
 """Metrics that say nothing where nothing is clipped."""
+_SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend.fontsize": 7.5}
+_COLOURS = 64
+"""Colours of a picture's palette, which covers also rare ones: no line changes its colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +163,10 @@ def composite_png(
         return None
     columns = min(_PER_ROW, n_panels)
     rows = math.ceil(n_panels / columns)
-    with figure_parts.figure_style():
-        figure = figure_parts.new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
+    with _figure_style():
+        figure = _new_figure(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30)
         grid = figure.add_gridspec(
-            rows, columns, **figure_parts.margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
+            rows, columns, **_margins(COMPOSITE_WIDTH, rows * ROW_HEIGHT + 30, rows, columns)
         )
         places = [figure.add_subplot(grid[divmod(i, columns)]) for i in range(n_panels)]
         if validated:
@@ -172,7 +178,7 @@ def composite_png(
             _frame(axes, parts, max((part.end for part, _ in beside), default=0))
             if i + columns >= n_panels:
                 axes.set_xlabel("step of the phase" if from_scratch else "global step")
-        return figure_parts.png(figure)
+        return _png(figure)
 
 
 def _parts(path: Sequence[NodeView]) -> list[_Part]:
@@ -191,7 +197,7 @@ def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
         if start is not None and math.isfinite(start):
             axes.plot(part.begin, start, "o", color="white", mec=style.BLUE, markersize=4, zorder=5)
             steps, values = [part.begin, *steps], [start, *values]
-        figure_parts.band(axes, steps, values, n_val, style.BLUE)
+        _band(axes, steps, values, n_val, style.BLUE)
         axes.plot(steps, values, color=style.BLUE, linewidth=1.4, marker="o", markersize=2.5)
         if len(parts) > 1:
             axes.annotate(
@@ -232,7 +238,7 @@ def _metric_panel(axes: Any, parts: Sequence[_Part], panel: Panel) -> None:
     colours = (style.BLUE, style.ORANGE)
     for part in parts:
         for name, colour in zip(panel.metrics, colours, strict=False):
-            figure_parts.smoothed_line(axes, *part.line(name), colour)
+            _smoothed_line(axes, *part.line(name), colour)
     axes.set_title(panel.title)
     drawn = [name for name in panel.metrics if any(part.line(name)[0] for part in parts)]
     if len(drawn) > 1:
@@ -269,7 +275,7 @@ def _frame(axes: Any, parts: Sequence[_Part], end: int) -> None:
     margin = 0.02 * max(1, last - first)
     axes.set_xlim(first - margin, last + margin)
     axes.locator_params(axis="x", nbins=6, integer=True)
-    figure_parts.few_ticks(axes)
+    _few_ticks(axes)
 
 
 # --- the early stopper's figure -----------------------------------------------------------------------------
@@ -284,9 +290,9 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
     running = request.running
     end = running.base_step + running.n_steps
     best, now = _parts(request.incumbent_chain or (request.incumbent,)), _parts((running,))
-    with figure_parts.figure_style():
-        figure = figure_parts.new_figure(*OVERLAY_SIZE)
-        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **figure_parts.margins(*OVERLAY_SIZE, 2, 2))
+    with _figure_style():
+        figure = _new_figure(*OVERLAY_SIZE)
+        grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1), **_margins(*OVERLAY_SIZE, 2, 2))
         main = figure.add_subplot(grid[:, 0])
         _overlay_validation(main, request, n_val)
         for part in best[1:]:
@@ -299,18 +305,18 @@ def overlay_png(request: StopRequest, *, n_val: int = 500) -> bytes:
         main.set_title("validation", fontweight="bold")
         main.set_xlabel("global step")
         main.legend(loc="lower right", bbox_to_anchor=(1.01, 0.985), ncols=2, columnspacing=1.0)
-        figure_parts.few_ticks(main)
+        _few_ticks(main)
         for row, (name, title) in enumerate(((REWARDS[0], "reward (train)"), (LENGTH, "response length"))):
             axes = figure.add_subplot(grid[row, 1])
             for parts, colour, dash in ((best, style.GREEN, "--"), (now, style.BLUE, "-")):
                 for part in parts:
-                    figure_parts.smoothed_line(axes, *part.line(name), colour, linestyle=dash)
+                    _smoothed_line(axes, *part.line(name), colour, linestyle=dash)
             if not axes.lines:
                 axes.text(0.5, 0.5, "not logged", transform=axes.transAxes, ha="center", color=style.GREY)
             axes.set_title(title)
             axes.locator_params(axis="x", nbins=4, integer=True)
-            figure_parts.few_ticks(axes)
-        return figure_parts.png(figure)
+            _few_ticks(axes)
+        return _png(figure)
 
 
 def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:
@@ -319,14 +325,14 @@ def _overlay_validation(axes: Any, request: StopRequest, n_val: int) -> None:
         [request.incumbent.score] if request.incumbent.score is not None else []
     )
     steps, values = [s for s, _ in history], [v for _, v in history]
-    figure_parts.band(axes, steps, values, n_val, style.GREEN)
+    _band(axes, steps, values, n_val, style.GREEN)
     label = f"best (node {request.incumbent.node})"
     look: dict[str, Any] = {"linewidth": 1.6, "marker": "o", "markersize": 3}
     axes.plot(steps, values, color=style.GREEN, linestyle="--", label=label, **look)
     if scores:
         axes.axhline(max(scores), color=style.GREEN, linewidth=0.8, linestyle=":")
     steps, values = _with_start(request.running.curves)
-    figure_parts.band(axes, steps, values, n_val, style.BLUE)
+    _band(axes, steps, values, n_val, style.BLUE)
     axes.plot(steps, values, color=style.BLUE, label=f"running (node {request.running.node})", **look)
 
 
@@ -335,3 +341,77 @@ def _with_start(curves: Curves) -> tuple[list[int], list[float]]:
     points += zip(curves.val_steps, curves.val_scores, strict=True)
     kept = [(curves.base_step + s, v) for s, v in points if math.isfinite(v)]
     return [s for s, _ in kept], [v for _, v in kept]
+
+
+@contextmanager
+def _figure_style() -> Iterator[None]:
+    """Context manager: the report's style with smaller fonts."""
+    import matplotlib
+
+    with style.applied():
+        matplotlib.rcParams.update(_SIZE)
+        yield
+
+
+def _new_figure(width: int, height: int) -> Any:
+    """Empty figure of this size in pixels, without automatic layout, which would cost several drawings."""
+    figure = style.new_figure(width / style.DPI, height / style.DPI)
+    figure.set_layout_engine("none")
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    """The figure as a PNG with a palette, a third of the usual bytes. Equal figures give equal bytes."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(style.png(figure))) as picture:
+        found = picture.convert("RGB").quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE)
+        found.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _margins(width: int, height: int, rows: int, columns: int) -> dict[str, float]:
+    """Margins of the panels for `add_gridspec`: tick labels left, titles above, axis label below."""
+    left, right, top, bottom, gap_x, gap_y = 64, 14, 34, 54, 74, 62
+    panel_x = (width - left - right - (columns - 1) * gap_x) / columns
+    panel_y = (height - top - bottom - (rows - 1) * gap_y) / rows
+    return {
+        "left": left / width, "right": 1 - right / width, "top": 1 - top / height, "bottom": bottom / height,
+        "wspace": gap_x / panel_x, "hspace": gap_y / panel_y,
+    }  # fmt: skip
+
+
+def _smoothed_line(
+    axes: Any, steps: Sequence[int], values: Sequence[float], colour: str, **style_args: Any
+) -> None:
+    """Draw a thin line of the values, and a thick one of their mean over two steps on both sides."""
+    if not steps:
+        return
+    axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **style_args)
+    marker = "o" if len(steps) == 1 else ""
+    smooth = style.rolling_mean(values)
+    axes.plot(steps, smooth, color=colour, linewidth=1.4, marker=marker, markersize=2.5, **style_args)
+
+
+def _band(axes: Any, steps: Sequence[int], values: Sequence[float], n_val: int, colour: str) -> None:
+    """Draw a band of one standard error around validation scores."""
+    errors = [accuracy_error(v, n_val) for v in values]
+    low = [v - e for v, e in zip(values, errors, strict=True)]
+    high = [v + e for v, e in zip(values, errors, strict=True)]
+    axes.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _few_ticks(axes: Any) -> None:
+    """Set few ticks with short numbers. A flat line keeps its value in the middle."""
+    axes.locator_params(axis="y", nbins=5)
+    axes.yaxis.set_major_formatter(_tick)
+    axes.tick_params(labelsize=7, length=2)
+    values = [v for line in axes.lines for v in line.get_ydata() if isinstance(v, float) and math.isfinite(v)]
+    if values and max(values) - min(values) < 1e-9 * max(1.0, abs(values[0])):
+        room = max(0.1 * abs(values[0]), 0.01)
+        axes.set_ylim(values[0] - room, values[0] + room)
+
+
+def _tick(value: float, _: int) -> str:
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 else number(value)

@@ -1,10 +1,12 @@
-"""Prices of tokens: list prices of the `genai-prices` package, and the cost of a call.
+"""Prices of tokens: list prices of the `genai-prices` package, the cost of a call, and its upper bound.
 
-The table is part of that package; nothing is downloaded. A search keeps its initial price.
+The table is part of that package; nothing is downloaded. A search keeps its initial price. No tokenizer makes
+more tokens than there are bytes of text, so a bound is several times the usual count.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,9 +18,10 @@ from typing import Any
 import yaml
 
 from llmzero_ray.agents.knowledge import prompt_directory
-from llmzero_ray.agents.llm.messages import Usage
+from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usage
+from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.utils.text import nearest
+from llmzero_ray.utils.text import is_number, nearest
 
 PRICE_FILE = "prices.yaml"
 """File in a user's directory of prompts with a table that replaces the package's."""
@@ -26,6 +29,12 @@ _DATED = re.compile(r"-\d{8}$")
 _PER = 1_000_000
 _SELLERS = {"bedrock": "aws", "vertex": "google", "openai": "openai"}
 """Provider -> its id in the package; the others have Anthropic's prices."""
+OVERHEAD_TOKENS = 1024
+"""Tokens that the API adds: the prompt that explains tools (some hundred tokens), roles and separators."""
+_PIXELS_PER_TOKEN = 700
+"""Pixels per token of an image, a lower bound: about 750, and larger images are scaled down first."""
+_LARGEST_IMAGE_TOKENS = 8192
+_PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +49,7 @@ class Price:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
+            number = is_number(value)
             if not number or not 0 <= value < float("inf"):
                 raise ConfigError(
                     f"the price of {name} tokens is {value!r}; must be a number >= 0 (dollars per million)."
@@ -185,3 +194,32 @@ def _price(source: Path, model: Any, numbers: Any) -> Price:
         return Price(**numbers)
     except ConfigError as error:
         raise ConfigError(f"{source}: {model}: {error}") from error
+
+
+def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
+    """Maximum tokens of one answered request of `call`. The whole prompt counts as newly cached, the most
+    expensive case."""
+    tools = [[tool.name, tool.description, dict(tool.schema)] for tool in (call.tool, *call.others)]
+    text = sum(len(block.text.encode()) for block in call.system)
+    text += sum(len(json.dumps(tool, default=str).encode()) for tool in tools)
+    text += sum(len(block.text.encode()) for block in call.content if isinstance(block, TextBlock))
+    text += sum(len(json.dumps([answer.content, answer.reason]).encode()) for answer in call.refused)
+    text += sum(len(json.dumps([one.content, one.result, one.then]).encode()) for one in call.exchanges)
+    images = sum(image_tokens(block.png) for block in call.content if isinstance(block, ImageBlock))
+    return Usage(
+        cache_creation=OVERHEAD_TOKENS + text + images, output=settings.output_tokens(call.max_tokens)
+    )
+
+
+def probe_worst_case(image: bytes | None) -> Usage:
+    """Maximum tokens of the smallest possible message, with an image if given."""
+    images = 0 if image is None else image_tokens(image)
+    return Usage(cache_creation=OVERHEAD_TOKENS + images, output=1)
+
+
+def image_tokens(png: bytes) -> int:
+    """Upper bound of the tokens of one image, from the size in its header."""
+    if len(png) < 24 or not png.startswith(_PNG_HEADER):
+        return _LARGEST_IMAGE_TOKENS
+    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    return min(math.ceil(width * height / _PIXELS_PER_TOKEN) + 64, _LARGEST_IMAGE_TOKENS)

@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.backend import needs_key
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
-from llmzero_ray.cli.doctor.clocks import clock_offsets
 from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
-from llmzero_ray.cli.doctor.probes import probe_sandbox
+from llmzero_ray.cli.doctor.probes import clock_offsets, probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import SearchConfig

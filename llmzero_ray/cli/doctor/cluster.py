@@ -36,7 +36,7 @@ def resources_of_all(*, private_head: bool) -> CheckFinding:
     """Total resources of the joined cluster."""
     if private_head:
         return CheckFinding("ok", "none is running: this machine alone, with logical CPUs")
-    machines = actors.machines.cluster_machines()
+    machines = actors.placement.cluster_machines()
     gpus, cpus = sum(m.gpus for m in machines), sum(m.cpus for m in machines)
     return CheckFinding("ok", f"{len(machines)} machine(s), {gpus:g} GPUs, {cpus:g} CPUs")
 
@@ -46,9 +46,9 @@ def slots_fit(config: SearchConfig) -> CheckFinding:
     added."""
     import ray
 
-    machines = actors.machines.cluster_machines()
+    machines = actors.placement.cluster_machines()
     if (missing := shortfall(machines, config)) is not None:
-        if actors.machines.may_grow():
+        if actors.placement.may_grow():
             return CheckFinding("ok", f"{MUST_GROW}; {missing}")
         return CheckFinding("FAIL", missing, "see `found`")
     slots, free = config.slots, ray.available_resources()

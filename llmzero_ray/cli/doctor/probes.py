@@ -1,7 +1,7 @@
-"""Probes of one machine, as plain values: versions, free space, sandbox, files, the storage.
+"""Probes of one machine, as plain values: versions, free space, sandbox, files, the storage, its clock.
 
-Each function runs as a Ray task on one node. Not here: starting it there (launch/nodes.py), interpretation of
-the results (machine_findings.py).
+Each function but `clock_offsets` runs as a Ray task on one node. Not here: starting it there
+(launch/nodes.py), interpretation of the results (machine_findings.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
+from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.prepared.sandbox import Isolation, find_isolation
 from llmzero_ray.utils.files import file_digest, storage_error, text_digest
 
@@ -25,6 +26,7 @@ PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
 SCRATCH = ("/tmp", "/dev/shm")
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _LOOK_S = 0.2
+_CLOCK_TRIES = 3
 
 
 def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,3 +141,24 @@ def _sources_digest() -> str:
 def now() -> float:
     """Unix time of this machine's clock."""
     return time.time()
+
+
+def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | NoResult]:
+    """Label -> seconds by which a node's clock is ahead of this one's, and the uncertainty of that.
+
+    The one-way time is half of the shortest of a few round trips.
+    """
+    found: dict[str, tuple[float, float] | NoResult] = {}
+    for node in nodes:
+        tries = []
+        for _ in range(_CLOCK_TRIES):
+            began = time.time()
+            there = run_on_nodes([node], now, limit_s=limit_s)[node.label]
+            ended = time.time()
+            if isinstance(there, NoResult):
+                found[node.label] = there
+                break
+            tries.append((there - (began + ended) / 2, (ended - began) / 2))
+        else:
+            found[node.label] = min(tries, key=lambda offset: offset[1])
+    return found

@@ -6,10 +6,10 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from llmzero_ray.cli.doctor.time_limit import within
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import StorageError
 from llmzero_ray.utils.files import FileLock, storage_error
+from llmzero_ray.utils.threads import in_thread
 
 _REMOVE_S = 60.0
 
@@ -51,6 +51,6 @@ class Scratch:
         if self._lock is None:
             return
         with contextlib.suppress(TimeoutError):
-            within(_REMOVE_S, lambda: shutil.rmtree(self._path, ignore_errors=True))
+            in_thread(lambda: shutil.rmtree(self._path, ignore_errors=True)).result(_REMOVE_S)
         self._lock.release()
         self._lock = None

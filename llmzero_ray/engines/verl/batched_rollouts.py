@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ returns a callback that waits for the answers, in the form of `RecordingServer.g
 Put: TypeAlias = Callable[[list[str], str, list[dict[str, Any]], Any], None]
 """Callback that puts keys into a partition of the queue, with a tag for each and a TensorDict of columns, or
 None."""
+_TURNS = 2
+"""Turns of a prompt and its answer, as VeRL counts them."""
 
 
 @dataclass
@@ -388,3 +392,31 @@ def _columns(sample: Trajectory) -> dict[str, Any]:
     if sample.log_probs is not None:
         columns["rollout_log_probs"] = torch.tensor(sample.log_probs, dtype=torch.float32)
     return columns
+
+
+@dataclass
+class ValidatedAnswers:
+    """Columns of the scored answers, in order, as VeRL's trainer collects them."""
+
+    data_sources: list[str] = field(default_factory=list)
+    uids: list[str] = field(default_factory=list)
+    infos: dict[str, list[Any]] = field(default_factory=lambda: {"reward": []})
+    """Reward, and every further value of a reward function. None if it gave none."""
+    turns: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def validated(samples: Sequence[Trajectory]) -> ValidatedAnswers:
+    """Validated answers of the samples that have a score."""
+    found = ValidatedAnswers()
+    scored = [sample for sample in samples if sample.error is None and sample.score is not None]
+    given = [sample.extra_fields.get("reward_extra_info") or {} for sample in scored]
+    names = dict.fromkeys(name for info in given for name in info)
+    for sample in scored:
+        found.data_sources.append(sample.row.get("data_source", "unknown"))
+        found.uids.append(sample.row["uid"])
+        found.infos["reward"].append(float(np.float32(sample.score)))  # as the queue keeps it
+        found.turns.append(_TURNS)
+        found.texts.append(sample.text)
+    found.infos |= {name: [info.get(name) for info in given] for name in names if name != "reward"}
+    return found

@@ -19,6 +19,7 @@ from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import EffectiveConfigError, NonFiniteError
 from llmzero_ray.records import Hyperparameters, PhaseSpec
 from llmzero_ray.records.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
+from llmzero_ray.utils.text import is_number
 
 logger = logging.getLogger(__name__)
 
@@ -254,10 +255,6 @@ def _single(values: set[Any]) -> Any:
 def _same(want: Any, seen: Any) -> bool:
     if isinstance(want, list | tuple) and isinstance(seen, list | tuple):
         return len(want) == len(seen) and all(map(_same, want, seen))
-    if _is_number(want) and _is_number(seen):
+    if is_number(want) and is_number(seen):
         return math.isclose(want, seen, rel_tol=1e-9, abs_tol=0.0)
     return bool(want == seen)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -169,7 +169,6 @@ class Driver:
             skip=request.skip,
             stop_asked=lambda: self._stops.get(request.run_id),
             restore=request.restore,
-            takes_start=request.takes_start,
         )
         try:
             config = self._compose(spec, self._settings)

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.engines.base import OnMetric, Stage
-from llmzero_ray.engines.phase_failure import card_fault
+from llmzero_ray.engines.base import OnMetric, Stage, card_fault
 from llmzero_ray.engines.verl import failures, internals, rolling_checkpoint
 from llmzero_ray.engines.verl.driver_process import DriverProcess, wait_until_slot_is_free
 from llmzero_ray.engines.verl.messages import (

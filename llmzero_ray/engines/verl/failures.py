@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from llmzero_ray.engines.phase_failure import CARD_FAULT
+from llmzero_ray.engines.base import CARD_FAULT
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError, RewardError
 from llmzero_ray.records import FailureClass
 

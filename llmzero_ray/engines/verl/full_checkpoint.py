@@ -4,20 +4,26 @@ trainer's.
 It is written between two steps, when nothing is in flight. The restored parts are compared with the saved
 ones before training. vLLM, agent loops and reward workers hold no state: every request carries a seed derived
 from its step and position. rolling_checkpoint.py decides which directory counts.
+
+A full checkpoint is in the search's storage, to which other processes and machines write. VeRL unpickles it,
+and unpickling runs any code in the file; `loading_data_alone` allows data only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 
 from llmzero_ray.engines.verl.config_check import check_restored, refuse
-from llmzero_ray.engines.verl.data_only import loading_data_alone
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.engines.verl.rolling_checkpoint import STATE, directory_of
 
@@ -86,3 +92,27 @@ def _differences(saved: list[dict[str, str]], acting: list[dict[str, str]]) -> l
         for part in before
         if before[part] != now.get(part)
     ]
+
+
+@contextlib.contextmanager
+def loading_data_alone() -> Iterator[None]:
+    """Context in which `torch.load` builds only tensors, numbers, texts, containers and NumPy arrays, even if
+    VeRL asks for more. Anything else in a file raises `pickle.UnpicklingError`."""
+    original = torch.load
+    random_states: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.uint32)), _reconstruct()]
+    torch.load = functools.partial(_load, original)
+    try:
+        with torch.serialization.safe_globals(random_states):
+            yield
+    finally:
+        torch.load = original
+
+
+def _load(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **{**kwargs, "weights_only": True})
+
+
+def _reconstruct() -> Any:
+    """Function with which NumPy arrays are pickled."""
+    made: Any = np.zeros(0).__reduce__()
+    return made[0]

@@ -24,6 +24,7 @@ from llmzero_ray.estimate.setup import ADAPTER_BUCKET_MEGABYTES, BUCKET_MEGABYTE
 from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
 from llmzero_ray.records import HyperparameterValue, PhaseSpec
+from llmzero_ray.utils.text import is_number
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
@@ -246,7 +247,7 @@ def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict
 
 def _number(keys: Mapping[str, HyperparameterValue], key: str) -> float:
     value = keys.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise ConfigError(f"{key} is {value!r}; must be a number, and every phase must set it")
     return value
 

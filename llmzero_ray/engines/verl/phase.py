@@ -145,8 +145,6 @@ class PhaseState:
     """Callback that returns the reason of a requested stop, or None."""
     restore: str | None = None
     """Full checkpoint to continue from."""
-    takes_start: bool = False
-    """Whether the spec's known start may replace the validation at step 0."""
     progress: Progress = field(default_factory=Progress)
     began: float = field(default_factory=time.monotonic)
     ready: float | None = None

@@ -29,7 +29,7 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from llmzero_ray.engines.verl import canary, config_check, full_checkpoint, patches
 from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
-from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts
+from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts, validated
 from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
 from llmzero_ray.engines.verl.deterministic_trainer import POLL_INTERVAL_S, DeterministicTrainer
@@ -46,7 +46,6 @@ from llmzero_ray.engines.verl.reward_calls import (
 from llmzero_ray.engines.verl.rollout_server import RecordingReplica, launch_servers
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.engines.verl.validation import validated
 from llmzero_ray.engines.verl.verl_hooks import (
     CallbackLogger,
     NumberedRows,
@@ -319,7 +318,9 @@ class PhaseTrainer(DeterministicTrainer):
         self._push_weights()
         self._check_canary(actor)
         self._begin_rollouts(config, 0, max_tokens, max_tokens)
-        self.val_dataset = self._read(parquet, is_train=False)
+        self.val_dataset = NumberedRows(
+            create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=False)
+        )
         self.val_dataloader = self._val_loader()
         self._validate()
         self._shutdown_dump_executor()
@@ -344,11 +345,6 @@ class PhaseTrainer(DeterministicTrainer):
         super()._init_dataloader()
         self.val_dataset = NumberedRows(self.val_dataset)
         self.val_dataloader = self._val_loader()
-
-    def _read(self, parquet: str, is_train: bool) -> NumberedRows:
-        return NumberedRows(
-            create_rl_dataset(parquet, self.config.data, self.tokenizer, self.processor, is_train=is_train)
-        )
 
     def _val_loader(self) -> StatefulDataLoader:
         return StatefulDataLoader(

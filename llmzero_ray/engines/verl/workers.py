@@ -38,7 +38,7 @@ from llmzero_ray.engines.verl.adapters import (
     write,
 )
 from llmzero_ray.engines.verl.canary import LogProbs
-from llmzero_ray.engines.verl.data_only import loading_data_alone
+from llmzero_ray.engines.verl.full_checkpoint import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
 from llmzero_ray.engines.verl.merging import Rounding, merged_weights
 

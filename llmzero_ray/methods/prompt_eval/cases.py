@@ -28,8 +28,7 @@ from llmzero_ray.coordinator import (
     started_core,
     task_view,
 )
-from llmzero_ray.dynamics.checkpoint_differences import with_differences
-from llmzero_ray.dynamics.shown_answers import load_answers
+from llmzero_ray.dynamics.stored_outcomes import load_answers, with_differences
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import commands as cmd

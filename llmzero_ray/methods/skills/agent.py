@@ -17,7 +17,7 @@ from typing import Literal
 
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
-from llmzero_ray.agents.llm.agent_client import CallReport, Report
+from llmzero_ray.agents.llm.agent_client import CallReport, Report, outcome_of
 from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
 from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError, raise_outage
 from llmzero_ray.agents.llm.messages import (
@@ -248,27 +248,20 @@ class SkillAgent:
             outcome = "ok"
             return response
         except (CapReachedError, AgentError) as error:
-            problem = str(error)
-            outcome = error.kind if isinstance(error, LlmCallError) else "cap"
-            outcome = "connection" if outcome == "cap" and isinstance(error, AgentError) else outcome
+            problem, outcome = str(error), outcome_of(error)
             logger.warning("node=%d %s: %s", node, name, problem)
             raise
         finally:
             self._report(
-                CallReport(
+                CallReport.of(
+                    budget,
                     name=name,
                     call=call,
                     model=budget.model or self._settings.model,
                     response=response,
                     outcome=outcome,
                     problem=problem,
-                    usage=budget.usage,
-                    dollars=budget.dollars,
-                    latency_s=budget.latency_s,
-                    n_attempts=budget.n_attempts,
                     png=None,
-                    estimated=budget.estimated,
-                    reservations=budget.reservations,
                 )
             )
 

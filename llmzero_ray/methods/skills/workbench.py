@@ -248,7 +248,7 @@ class Workbench:
         ).limits
         full = self._space.complete(base, values, n_gpus=self._n_gpus, limits=limits)
         if resume is not None:
-            self._space.check_transition(base, full, resumed=True)
+            self._space.check_transition(base, full)
         return dict(full)
 
 

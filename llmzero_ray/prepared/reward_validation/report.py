@@ -47,10 +47,6 @@ class ValidationReport:
         """Whether every check is passed."""
         return all(check.passed for check in self.checks)
 
-    def table(self) -> Table:
-        """Header and one line per check."""
-        return validation_table(self.entry())
-
     def text(self) -> str:
         """The result, and each check that failed with its examples, for an error message."""
         failed = [check for check in self.checks if not check.passed]

