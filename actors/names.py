@@ -31,9 +31,14 @@ def runner_name(search: str, slot: int) -> str:
     return f"runner-{search}-slot{slot}"
 
 
-def lender_name(slots: str) -> str:
-    """Name of the actor that leases the slots of that name."""
-    return f"lender-{slots}"
+def lease_name(slots: str, slot: int) -> str:
+    """Name of the actor that exists while a trial of Ray Tune uses the slot."""
+    return f"lease-{slots}-slot{slot}"
+
+
+class Lease:
+    """Actor that does nothing. A trial uses a slot while it owns the lease of that name, which Ray ends with
+    the trial."""
 
 
 def slot_of(search: str, actor: str) -> int | None:

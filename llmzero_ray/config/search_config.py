@@ -68,6 +68,7 @@ REMOVED = {
     "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
     "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",
     "search.score_model": "a search chooses by the best validation score. Remove the key.",
+    "slots.shared": "`llmzero compare` and Ray Tune hold the slots of their searches. Remove the key.",
     "stopper.bank_stop": "the curve bank never stopped a phase. Remove the key.",
     "stopper.dead_run": "it is a fact for the early stopper, never a stop. Remove the key.",
     "stopper.entropy_collapse": "it is a fact for the early stopper, never a stop. Remove the key.",
@@ -513,11 +514,6 @@ class SlotsConfig(StrictModel):
     max_infra_retries: int = setting(3, "repeats", ge=0)
     """Maximum retries of a phase after its hardware was lost. A phase that is lost twice from the same point
     has failed, whatever retries are left."""
-
-    shared: str | None = setting(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
-    """Name of slots that searches of one cluster use one after the other, never at once: hardware and engine
-    stay when a search ends, so that the next one begins warm. They go with the cluster. `llmzero compare`
-    sets it. Null: the search has slots of its own."""
 
     @property
     def n_gpus(self) -> int:
