@@ -185,7 +185,7 @@ class RunnerPool:
             return
         named = await self._threads.run(ray.util.list_named_actors, all_namespaces=True)
         found = {slot for entry in named if (slot := slot_of(self._slots, entry["name"])) is not None}
-        await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found | set(self._runners)))
+        await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found))
         if not self._held:
             await self._placement.release_all()
 

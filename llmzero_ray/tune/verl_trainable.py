@@ -94,7 +94,7 @@ class VerlTrainable(tune.Trainable):
         Raises:
             CapacityError: the cluster does not have it.
         """
-        _open_slots(cls.slot_use.config)
+        _hold_slots(cls.slot_use.config)
         return PlacementGroupFactory([{"CPU": 0.001}])
 
     @classmethod
@@ -102,7 +102,7 @@ class VerlTrainable(tune.Trainable):
         """End the engines and release the hardware. The scheduler of `tree_search` calls this at the end of
         the experiment. With another scheduler call it yourself, or the hardware is released when the process
         ends."""
-        _close_slots(cls.slot_use.config)
+        _release_slots(cls.slot_use.config.name)
 
     @classmethod
     def check_strategy(cls, strategy: Strategy | TuneStrategy) -> None:
@@ -315,33 +315,29 @@ def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) 
 
 _PRIVATE: dict[str, bool] = {}
 """Name of slots -> whether the cluster ends with this process."""
-_HELD: set[str] = set()
-"""Names of the slots that this process holds."""
+_HELD: dict[str, actors.runner_pool.RunnerPool] = {}
+"""Name of slots -> pool with which this process holds them."""
 
 
-def _open_slots(config: SearchConfig) -> None:
+def _hold_slots(config: SearchConfig) -> None:
     """Reserve the slots, unless they are reserved.
 
     Raises:
         CapacityError: the cluster does not have them; nothing stays reserved.
     """
-    if config.name not in _HELD:
-        _result_of(_holder(config).reserve())
-        _HELD.add(config.name)
+    name = config.name
+    if name not in _HELD:
+        pool = actors.runner_pool.RunnerPool(
+            name, config.storage, lambda: config, fixed_capacity=_PRIVATE.get(name, False), holder=True
+        )
+        _result_of(pool.reserve())
+        _HELD[name] = pool
 
 
-def _close_slots(config: SearchConfig) -> None:
-    if config.name in _HELD:
-        _HELD.discard(config.name)
+def _release_slots(name: str) -> None:
+    if pool := _HELD.pop(name, None):
         with contextlib.suppress(ray.exceptions.RayError):
-            _result_of(_holder(config).close_all(at_once=False))
-
-
-def _holder(config: SearchConfig) -> actors.runner_pool.RunnerPool:
-    fixed = _PRIVATE.get(config.name, False)
-    return actors.runner_pool.RunnerPool(
-        config.name, config.storage, lambda: config, fixed_capacity=fixed, holder=True
-    )
+            _result_of(pool.close_all(at_once=False))
 
 
 def _result_of(call: Coroutine[Any, Any, Any]) -> Any:
