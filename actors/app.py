@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from llmzero_ray.utils.api_key import KEY_ENVS, key_file, tracker_key_file
 from .coordinator import SearchCoordinator
 from .names import coordinator_name, end_actor, restarting, slot_of, stopper_name
 from .placement import remove_groups
+from .runner_pool import HELD_SLOTS_ENV
 
 _PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "tensordict", "numpy", "pydantic")
 
@@ -76,7 +78,8 @@ def start_on(
     tracker_keys = None
     if config.tracking.backends:
         tracker_keys = tracker_key_file(config.storage, private_head=private_head)
-    coordinator = wrapped.remote(config.storage, started, private_head, key, tracker_keys)
+    held_slots = os.environ.get(HELD_SLOTS_ENV)
+    coordinator = wrapped.remote(config.storage, started, private_head, key, tracker_keys, held_slots)
     joined = coordinator.join.remote()
     for call in checks:
         coordinator.post.remote(call)

@@ -13,7 +13,6 @@ import os
 import socket
 from typing import Any
 
-from llmzero_ray.config.changes import in_shared_slots
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.prepared import load_task
@@ -67,9 +66,10 @@ class SearchCoordinator:
         private_head: bool,
         key_file: str | None,
         tracker_keys: str | None = None,
+        held_slots: str | None = None,
     ) -> None:
         """`key_file` and `tracker_keys` are paths of files with the key of the agents' model and the keys of
-        trackers, if the command has them."""
+        trackers, if the command has them. `held_slots` as in `RunnerPool`."""
         import ray
 
         provider = started.config["agents"].get("provider", "anthropic")
@@ -85,7 +85,7 @@ class SearchCoordinator:
         self._budget: SearchBudget | None = None
         self._stopper: StopperClient | None = None
         self._trackers: list[Tracker] = []
-        self._tracker_keys = tracker_keys
+        self._tracker_keys, self._held_slots = tracker_keys, held_slots
         self._taken_over = self._ending = False
         self._failure: LlmzeroError | None = None
         self._actor = ray.get_runtime_context().current_actor
@@ -156,15 +156,15 @@ class SearchCoordinator:
             await loop.post(self._started)
             if loop.failure is not None:
                 raise loop.failure
-        # The configuration is read where it is used, because settings may change while the search runs. Which
-        # slots it shares is said at each start.
-        fixed, shared = self._private_head, self._started.config["slots"]["shared"]
+        fixed = self._private_head
+        # The configuration is read where it is used, because settings may change while the search runs.
         self._pool = pool = RunnerPool(
             name,
             directory,
-            lambda: in_shared_slots(core.config, shared),
+            lambda: core.config,
             fixed_capacity=fixed,
             avoided=lambda: core.avoided_nodes,
+            held_slots=self._held_slots,
         )
         restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         extended = core.finished is not None and await asyncio.to_thread(is_extension_requested, root)
@@ -208,9 +208,10 @@ class SearchCoordinator:
         core, storage, config = loop.core, self._storage, loop.core.config
         task = await asyncio.to_thread(load_task, config.task.dir)
         agents = search_agents(config, task.n_val, budget, loop.post, storage)
-        where = in_shared_slots(config, self._started.config["slots"]["shared"])
-        actor = start_stopper(where, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file)
-        self._stopper = StopperClient(core, storage, actor)
+        actor = start_stopper(
+            config, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file
+        )
+        self._stopper = StopperClient(core, storage, actor, pool)
         return CommandExecutor(
             core,
             loop.post,

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from llmzero_ray.config import SearchConfig
+from typing import Any
 
 NAMESPACE = "llmzero"
 logger = logging.getLogger("llmzero_ray.actors.names")
@@ -29,19 +26,19 @@ def stopper_name(search: str) -> str:
     return f"stopper-{search}"
 
 
-def slots_name(config: SearchConfig) -> str:
-    """Name of the slots that a search uses: its own, or those that it shares with other searches."""
-    return config.slots.shared or config.name
-
-
 def runner_name(slots: str, slot: int) -> str:
-    """Name of a slot's runner actor; `slots` as from `slots_name`."""
+    """Name of a slot's runner actor; `slots` is the name of the slots."""
     return f"runner-{slots}-slot{slot}"
 
 
-def lender_name(slots: str) -> str:
-    """Name of the actor that leases the slots of that name."""
-    return f"lender-{slots}"
+def lease_name(slots: str, slot: int) -> str:
+    """Name of the actor that exists while a trial of Ray Tune uses the slot."""
+    return f"lease-{slots}-slot{slot}"
+
+
+class Lease:
+    """Actor that does nothing. A trial uses a slot while it owns the lease of that name, which Ray ends with
+    the trial."""
 
 
 def slot_of(search: str, actor: str) -> int | None:

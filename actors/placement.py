@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.config.search_config import SlotsConfig
 from llmzero_ray.engines.capacity import Machine, required_and_available, shortfall, side_cpus
 from llmzero_ray.errors import CapacityError
 
-from .names import group_name, slot_of_group, slots_name
+from .names import group_name, slot_of_group
 from .threads import Threads
 
 _LOOK_S = 0.1
@@ -63,15 +64,10 @@ class Placement:
         """
         deadline = time.monotonic() + config.slots.timeout_s
         slots = range(config.slots.count) if slots is None else slots
-        # For hardware of an earlier search, VeRL's other processes already have their CPUs.
-        found_there = config.slots.shared is not None and await self._threads.run(
-            _existing, group_name(slots_name(config), 0, 0)
-        )
         try:
             self._asked.update(slots)
             found = await asyncio.gather(*(self._reserved(config, slot, deadline) for slot in slots))
-            if not found_there:
-                await self._wait_for_side_cpus(config, len(slots), deadline)
+            await self._wait_for_side_cpus(config, len(slots), deadline)
         except CapacityError:
             await self.release_all()
             raise
@@ -106,7 +102,11 @@ class Placement:
         """Group of one machine of a slot, requested unless it exists, and not on the nodes in `taken`."""
         beside = sorted({*taken, *self._avoided()})
         return await self._threads.run(
-            _request_group, config, slot, machine, beside=beside, detached=self._detached
+            _request_group,
+            config.slots,
+            group_name(self._search, slot, machine),
+            beside=beside,
+            detached=self._detached,
         )
 
     async def cancel(self, slot: int) -> None:
@@ -246,14 +246,10 @@ def group_of(group_id: str) -> Any:
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
 
 
-def _request_group(
-    config: SearchConfig, slot: int, machine: int, *, beside: Sequence[str], detached: bool
-) -> Any:
+def _request_group(slots: SlotsConfig, name: str, *, beside: Sequence[str], detached: bool) -> Any:
     """Group of one machine of a slot, requested unless it exists, and not on the nodes in `beside`."""
     from ray.util.placement_group import placement_group
 
-    slots = config.slots
-    name = group_name(slots_name(config), slot, machine)
     elsewhere = {"ray.io/node-id": f"!in({','.join(beside)})"} if beside else {}
     return _existing(name) or placement_group(
         [{"GPU": 1, "CPU": slots.cpus_per_gpu} for _ in range(slots.gpus_per_node)],

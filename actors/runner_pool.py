@@ -1,4 +1,8 @@
-"""Runners of a search's slots: started on reserved hardware, found again by name, closed at the end."""
+"""Runners of named slots: started on reserved hardware, found again by name, closed at the end.
+
+A search has slots of its own. `llmzero compare` and Ray Tune hold slots that their searches and trials use
+one after the other: each takes over the runner of the one before, whose engine is warm.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import Slot
 
-from .names import actor_options, end_actor, find_actor, runner_name, slot_of, slots_name
-from .placement import Placement, check_fixed_capacity, group_of, remove_groups
+from .names import actor_options, end_actor, find_actor, runner_name, slot_of
+from .placement import Placement, check_fixed_capacity, group_of
 from .runner import PhaseRunner
 from .threads import Threads
 
@@ -23,25 +27,17 @@ _SLOT_THREADS = 64
 _CLOSE_S = 60.0
 """Seconds allowed for an engine's orderly shutdown before its runner is killed."""
 
-
-def close_shared(slots: str) -> None:
-    """End the runner of the shared slots of that name (an idle engine in good order) and release their
-    hardware."""
-    import ray
-
-    name = runner_name(slots, 0)
-    with contextlib.suppress(ValueError, ray.exceptions.RayError):
-        ray.get(find_actor(name).close.remote(), timeout=_CLOSE_S)
-    end_actor(name)
-    remove_groups(slots)
+HELD_SLOTS_ENV = "LLMZERO_HELD_SLOTS"
+"""Environment variable of a command: the name of the slots that another process holds for its search."""
 
 
 class RunnerPool:
     """The runners of one search, by slot. `settings` returns the current configuration.
 
     `storage` is the parent of the search's directory. With `fixed_capacity`, the cluster never adds machines.
-    `avoided` returns the current ids of nodes on which a GPU failed. Without `detached`, runners and hardware
-    are released when the process that requested them ends.
+    `avoided` returns the current ids of nodes on which a GPU failed. `held_slots` is the name of the slots
+    that another process holds for this search; by default it has slots of its own. A pool that is `holder`
+    holds slots of the name `search` for others. Their hardware is released when its process ends.
     """
 
     def __init__(
@@ -52,14 +48,16 @@ class RunnerPool:
         *,
         fixed_capacity: bool,
         avoided: Callable[[], Collection[str]] = frozenset,
-        detached: bool = True,
+        held_slots: str | None = None,
+        holder: bool = False,
     ) -> None:
         self._search, self._storage, self._settings = search, storage, settings
         self._fixed_capacity = fixed_capacity
         self._threads = Threads("slots", _SLOT_THREADS)
-        self._shared = settings().slots.shared
-        self._slots = slots_name(settings())
-        self._lifetime = "detached" if detached else None
+        self._held = held_slots is not None
+        self._slots = held_slots or search
+        """Name of the slots."""
+        detached = not (self._held or holder)
         self._placement = Placement(self._slots, self._threads, avoided, detached=detached)
         self._runners: dict[int, Any] = {}
         self.closing = False
@@ -72,6 +70,8 @@ class RunnerPool:
         Raises:
             CapacityError: the cluster does not have it.
         """
+        if self._held:
+            return True
         config = self._settings()
         if self._fixed_capacity:
             await self._threads.run(check_fixed_capacity, config)
@@ -82,20 +82,16 @@ class RunnerPool:
         return self._runners[slot]
 
     async def find(self, slot: int) -> bool:
-        """Whether a runner that was started earlier still answers, so that it is used again."""
-        import ray
-
-        name = runner_name(self._slots, slot)
-        try:
-            self._runners[slot] = await self._threads.run(find_actor, name)
-            return bool((await self.health(slot))["search"] == self._search)
-        except (ValueError, ray.exceptions.RayError):
+        """Whether a runner that this search started earlier still answers, so that it is used again."""
+        runner, health = await self._answering(slot)
+        if health.get("search") != self._search:
             return False
+        self._runners[slot] = runner
+        return True
 
     async def health(self, slot: int) -> dict[str, Any]:
         """The runner's health report, also while it trains."""
-        found: dict[str, Any] = await self.runner(slot).health.options(concurrency_group="ctl").remote()
-        return found
+        return await _health(self.runner(slot))
 
     async def start(self, slot: int) -> bool:
         """Start a new runner on the slot's hardware, after killing an old one, and wait until it answers.
@@ -110,7 +106,7 @@ class RunnerPool:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         config, name = self._settings(), runner_name(self._slots, slot)
-        if self._shared is not None and await self._took_over(slot):
+        if self._held and slot not in self._runners and await self._took_over(slot):
             return True
         await self._threads.run(end_actor, name)
         groups = await self._placement.reserve(config, slot)
@@ -125,29 +121,37 @@ class RunnerPool:
             cpus_per_gpu=config.slots.cpus_per_gpu,
         )
         wrapped = ray.remote(concurrency_groups={"ctl": _CTL_THREADS})(PhaseRunner)
-        options = actor_options(
-            name, max_restarts=0, max_task_retries=0, scheduling_strategy=place, lifetime=self._lifetime
-        )
+        options = actor_options(name, max_restarts=0, max_task_retries=0, scheduling_strategy=place)
         self._runners[slot] = wrapped.options(**options).remote(config.to_json(), self._storage, description)
         health = await self.health(slot)
         logger.info("slot=%d runner started: process %d", slot, health["pid"])
         return True
 
     async def _took_over(self, slot: int) -> bool:
-        """Whether the slot has an idle runner left by an earlier search, which now serves this one."""
+        """Whether the held slot has an idle runner, which now serves this search. One that still trains has
+        the phase of a user that is gone."""
+        import ray
+
+        runner, health = await self._answering(slot)
+        if runner is None or health["current"] is not None:
+            return False
+        try:
+            await runner.use.remote(self._settings().to_json(), self._storage)
+        except ray.exceptions.RayError:
+            return False
+        self._runners[slot] = runner
+        logger.info("slot=%d runner taken over from %s", slot, health["search"])
+        return True
+
+    async def _answering(self, slot: int) -> tuple[Any, dict[str, Any]]:
+        """The slot's runner, whoever started it, and its health report. (None, {}) if none answers."""
         import ray
 
         try:
             runner = await self._threads.run(find_actor, runner_name(self._slots, slot))
-            self._runners[slot] = runner
-            health = await self.health(slot)
-            if health["search"] == self._search or health["current"] is not None:
-                return False  # our own useless runner, or one with the phase of a killed search
-            await runner.use.remote(self._settings().to_json(), self._storage)
+            return runner, await _health(runner)
         except (ValueError, ray.exceptions.RayError):
-            return False
-        logger.info("slot=%d runner taken over from %s", slot, health["search"])
-        return True
+            return None, {}
 
     def kill(self, slot: int) -> None:
         """End a runner at once. Its unanswered calls fail."""
@@ -161,30 +165,39 @@ class RunnerPool:
 
     async def stop_waiting(self, slot: int) -> None:
         """Stop waiting for the hardware of a slot."""
-        await self._placement.cancel(slot)
+        if not self._held:
+            await self._placement.cancel(slot)
 
     async def close(self, slot: int) -> None:
-        """Shut down an idle slot's runner and release its hardware."""
-        await self._close(slot, at_once=False)
+        """Shut down an idle slot's runner and release its hardware. A held slot is left to its next user."""
         self._runners.pop(slot, None)
-        await self._placement.release(slot)
+        if not self._held:
+            await self._close(slot, at_once=False)
+            await self._placement.release(slot)
 
     async def close_all(self, *, at_once: bool) -> None:
         """End all runners, with an orderly shutdown of idle engines unless `at_once`, and release all
-        hardware. Shared slots end only with `at_once`."""
+        hardware. The hardware of held slots stays, and so do their runners unless `at_once`."""
         import ray
 
         self.closing = True
-        if self._shared is not None and not at_once:
-            return  # the next search uses them
+        if self._held and not at_once:
+            return
         named = await self._threads.run(ray.util.list_named_actors, all_namespaces=True)
         found = {slot for entry in named if (slot := slot_of(self._slots, entry["name"])) is not None}
-        await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found | set(self._runners)))
-        await self._placement.release_all()
+        await asyncio.gather(*(self._close(slot, at_once=at_once) for slot in found))
+        if not self._held:
+            await self._placement.release_all()
 
     async def _close(self, slot: int, *, at_once: bool) -> None:
-        runner = self._runners.get(slot)
-        if runner is not None and not at_once:
+        name = runner_name(self._slots, slot)
+        if not at_once:
             with contextlib.suppress(Exception):
+                runner = await self._threads.run(find_actor, name)
                 await asyncio.wait_for(runner.close.remote(), _CLOSE_S)
-        await self._threads.run(end_actor, runner_name(self._slots, slot))
+        await self._threads.run(end_actor, name)
+
+
+async def _health(runner: Any) -> dict[str, Any]:
+    found: dict[str, Any] = await runner.health.options(concurrency_group="ctl").remote()
+    return found

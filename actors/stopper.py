@@ -27,7 +27,7 @@ from llmzero_ray.utils.failpoints import reach
 from llmzero_ray.utils.logs import log_to
 
 from .agent_services import stopping_policy
-from .names import coordinator_name, find_actor, restarting, runner_name, slots_name, stopper_name
+from .names import coordinator_name, find_actor, restarting, stopper_name
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
 _GATHER_S, _MAX_GATHER_S = 0.008, 0.5
@@ -77,24 +77,25 @@ class StopperActor:
     async def watch(
         self,
         slot: int,
+        runner: Any,
         attempt: int,
         view: NodeView,
         task: TaskView,
         verdicts: tuple[EarlierVerdict, ...] = (),
         budget: Budget | None = None,
     ) -> None:
-        """Watch the phase that begins in a slot, until it ends or the next one begins there. `verdicts` are
-        those on this attempt so far, `budget` is the phase's remaining budget."""
+        """Watch the phase that begins on a slot's runner, until it ends or the next one begins there.
+        `verdicts` are those on this attempt so far, `budget` is the phase's remaining budget."""
         old = self._watches.pop(slot, None)
         if old is not None:
             old.cancel()
         monitor = PhaseMonitor(self._policy, view, verdicts)
-        watch = self._watch(slot, attempt, view, task, monitor, budget)
+        watch = self._watch(runner, attempt, view, task, monitor, budget)
         self._watches[slot] = asyncio.get_running_loop().create_task(watch)
 
     async def _watch(
         self,
-        slot: int,
+        runner: Any,
         attempt: int,
         view: NodeView,
         task: TaskView,
@@ -104,11 +105,6 @@ class StopperActor:
         import ray
 
         asking: asyncio.Task[bool] | None = None
-        try:
-            runner = await asyncio.to_thread(find_actor, runner_name(slots_name(self._config), slot))
-        except ValueError:
-            logger.info("node=%d is not watched: slot %d has no runner", view.node, slot)
-            return
         try:
             # Polls are many and alike: they would crowd out other tasks in Ray's task list.
             poll = runner.poll.options(concurrency_group="ctl", enable_task_events=False)

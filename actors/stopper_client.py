@@ -19,13 +19,14 @@ from llmzero_ray.records.metrics import Curves
 from llmzero_ray.storage import SearchStorage
 
 from .agent_calls import read_curves
+from .runner_pool import RunnerPool
 
 
 class StopperClient:
-    """Client of one search's stopper. `actor` is its handle."""
+    """Client of one search's stopper. `actor` is its handle, `pool` has the runners that it watches."""
 
-    def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any) -> None:
-        self._core, self._storage, self._actor = core, storage, actor
+    def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any, pool: RunnerPool) -> None:
+        self._core, self._storage, self._actor, self._pool = core, storage, actor, pool
 
     async def set_incumbent(self, command: cmd.PushIncumbent) -> None:
         """Send the best node with its path's curve."""
@@ -38,7 +39,8 @@ class StopperClient:
             view = node_view(self._core, node, lambda _: Curves())
             verdicts = earlier_verdicts(self._core, node, attempt)
             budget = budget_of(self._core, node)
-            self._actor.watch.remote(slot, attempt, view, task_view(self._core), verdicts, budget)
+            task, runner = task_view(self._core), self._pool.runner(slot)
+            self._actor.watch.remote(slot, runner, attempt, view, task, verdicts, budget)
 
     async def resend(self) -> None:
         """Send all state again to a stopper that was restarted."""

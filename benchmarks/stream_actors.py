@@ -146,7 +146,8 @@ class StreamingRunner:
             base_step=0,
             curves=Curves(),
         )
-        self._stopper.watch.remote(self._slot.index, 0, view, TASK)
+        me = ray.get_runtime_context().current_actor
+        self._stopper.watch.remote(self._slot.index, me, 0, view, TASK)
         begun, length = time.perf_counter(), random.uniform(*load.phase_s)
         broken_at, counts, n = math.inf, False, 0
         while not self._heard.is_set():

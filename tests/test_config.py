@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from llmzero_ray.config import REMOVED, SearchConfig, load_config, parse_config, stored_config
-from llmzero_ray.config.changes import differing_keys, in_shared_slots
+from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.config.yaml_text import read_yaml, replace_key
 from llmzero_ray.errors import ConfigError
 
@@ -236,13 +236,6 @@ def test_a_value_that_is_no_block_is_not_replaced_by_one(tmp_path: Path) -> None
 
 
 # --- comparing ----------------------------------------------------------------------------------------------
-
-
-def test_a_search_goes_on_in_other_shared_slots() -> None:
-    """As a comparison's does after a kill, in whichever lane is free."""
-    first, second = ({"name": "demo", "slots": {"shared": f"first-lane{lane}"}} for lane in range(2))
-    assert differing_keys(parse_config(first), parse_config(second)) == {}
-    assert in_shared_slots(parse_config(first), "first-lane1") == parse_config(second)
 
 
 def test_differences_are_listed_key_by_key_and_a_moved_storage_is_none() -> None:

@@ -32,15 +32,6 @@ CHANGEABLE = (
 end, but nothing that its results depend on."""
 
 
-_WHERE = ("storage", "slots.shared")
-"""Keys with the location of a search, which may differ at each start."""
-
-
-def in_shared_slots(config: SearchConfig, name: str | None) -> SearchConfig:
-    """The configuration in the shared slots of that name. If None, it uses slots of its own."""
-    return config.model_copy(update={"slots": config.slots.model_copy(update={"shared": name})})
-
-
 def is_changeable(key: str) -> bool:
     """Whether a search may continue with another value of this dotted key."""
     block, dot, _ = key.partition(".")
@@ -89,10 +80,10 @@ def settings_text(changes: Mapping[str, Any]) -> str:
 
 
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) of every field that differs. `storage` and `slots.shared` are left out,
-    because a search may be moved and continue in other slots."""
+    """Dotted key -> (old, new) of every field that differs. `storage` is left out, because a search may be
+    moved."""
     before, after = _flatten(old.to_json()), _flatten(new.to_json())
-    keys = [key for key in (*before, *(k for k in after if k not in before)) if key not in _WHERE]
+    keys = [key for key in (*before, *(k for k in after if k not in before)) if key != "storage"]
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 

@@ -27,6 +27,7 @@ REMOVED = {
     "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
     "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",
     "search.score_model": "a search chooses by the best validation score. Remove the key.",
+    "slots.shared": "`llmzero compare` and Ray Tune hold the slots of their searches. Remove the key.",
     "stopper.bank_stop": "the curve bank never stopped a phase. Remove the key.",
     "stopper.dead_run": "it is a fact for the early stopper, never a stop. Remove the key.",
     "stopper.entropy_collapse": "it is a fact for the early stopper, never a stop. Remove the key.",

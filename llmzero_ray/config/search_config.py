@@ -470,11 +470,6 @@ class SlotsConfig(StrictModel):
     """Maximum retries of a phase after its hardware was lost. A phase that is lost twice from the same point
     has failed, whatever retries are left."""
 
-    shared: str | None = setting(None, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
-    """Name of slots that searches of one cluster use one after the other, never at once: hardware and engine
-    stay when a search ends, so that the next one begins warm. They go with the cluster. `llmzero compare`
-    sets it. Null: the search has slots of its own."""
-
     @property
     def n_gpus(self) -> int:
         """GPUs of one slot, over all its machines."""

@@ -150,13 +150,12 @@ class SearchState:
     def wanted_slots(self) -> list[int]:
         """Indices of the slots that should have a runner: the configured number, and any other slot that is
         still busy. With `slots.reserve: when_needed`, only the first slot and those that had a runner, until
-        more are needed. During the winner's final evaluation, only as many as have work. Slots that searches
-        share are kept for the next search."""
+        more are needed. During the winner's final evaluation, only as many as have work."""
         working = [slot.index for slot in self.slots if not slot.idle]
         reserved = [
             slot for slot in self.open_slots if self.slots_needed or slot.generation or not slot.index
         ]
-        if self.config.slots.shared or self.extension_wanted or not self.final.is_testing:
+        if self.extension_wanted or not self.final.is_testing:
             return sorted({*working, *(slot.index for slot in reserved)})
         idle = sorted((slot for slot in reserved if slot.idle), key=lambda slot: not slot.ready)
         return sorted([*working, *(slot.index for slot in idle[: self.final.n_waiting])])

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from actors import names as names
     from actors import placement as placement
     from actors import runner_pool as runner_pool
-    from actors import slot_lender as slot_lender
 else:
 
     def __getattr__(name: str) -> ModuleType:

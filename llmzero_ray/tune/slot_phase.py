@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections import deque
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import EngineLostError, LlmzeroError
@@ -17,39 +20,38 @@ _WAIT_S = 10.0
 """Maximum wait of one poll for points, in seconds."""
 _STOP_S = 600.0
 """Seconds until a phase with a requested stop is killed, unless `engine.stop_deadline_s` says otherwise."""
+_LOOK_S = 0.5
+"""Seconds between two looks for a free slot."""
 
 
 class SlotPhase:
-    """Leases a slot, waiting until one is free, and begins a phase on it. Used inside an actor.
+    """Leases a slot, waiting until one is free, and begins a phase on its runner. Used inside an actor.
 
     Raises:
         CapacityError: the slot's hardware was lost and does not return.
-        EngineLostError: the actor that leases slots of that name has died.
+        EngineLostError: a new runner died before it answered.
     """
 
     def __init__(self, slots: str, config: SearchConfig, spec: PhaseSpec) -> None:
-        names = actors.names
         self.spec = spec
         self._stop_s = config.engine.stop_deadline_s or _STOP_S
         self._points: deque[MetricPoint] = deque()
         self._cursor, self._is_over = 0, False
-        try:
-            self._lender = ray.get_actor(names.lender_name(slots), namespace=names.NAMESPACE)
-        except ValueError:
-            raise EngineLostError(
-                f"the slots {slots} were given back; a trial runs inside the Tuner's fit()."
-            ) from None
-        me = ray.get_runtime_context().current_actor
-        self._slot, self._runner = _answer(self._lender.lend.remote(me))
-        self._borrowed = True
         self._ctl = {"concurrency_group": "ctl"}
         self._outcome: PhaseResult | PhaseFailure | None = None
-        self._run: Any = None
+        slot, self._lease = _leased_slot(slots, config.slots.count)
+        self._lease_name = actors.names.lease_name(slots, slot)
+        pool = actors.runner_pool.RunnerPool(
+            config.name, config.storage, lambda: config, fixed_capacity=False, held_slots=slots
+        )
         try:
-            _answer(self._runner.use.remote(config.to_json(), config.storage))
+            asyncio.run(pool.start(slot))
+            self._runner = pool.runner(slot)
             self._run = self._runner.run.options(name=f"phase-{spec.search}").remote(spec)
-        except BaseException:
-            self._give_back(kill=True)
+        except BaseException as error:
+            self._give_back()
+            if isinstance(error, ray.exceptions.RayError):
+                raise EngineLostError(f"the runner of the slot died: {error}") from error
             raise
 
     def next_point(self) -> MetricPoint | None:
@@ -83,38 +85,43 @@ class SlotPhase:
         """
         if self._outcome is None:
             try:
-                self._outcome = _answer(self._run)
+                self._outcome = ray.get(self._run)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, LlmzeroError) else error from None
+            except ray.exceptions.RayActorError as error:
+                raise EngineLostError(f"the runner of the slot died: {error}") from error
             finally:
                 self._give_back()
         return self._outcome
 
     def end(self, reason: str) -> None:
         """End the phase at its next step if it is running, and end the lease."""
-        if not self._borrowed:
+        if self._lease is None:
             return
         stop = self._runner.stop.options(**self._ctl)
         try:
             ray.get(stop.remote(self.spec.node, self.spec.attempt, reason), timeout=self._stop_s)
             ray.get(self._run, timeout=self._stop_s)
         except ray.exceptions.GetTimeoutError:
-            self._give_back(kill=True)
+            ray.kill(self._runner)
         except ray.exceptions.RayError:
+            pass
+        finally:
             self._give_back()
-        else:
-            self._give_back()
 
-    def _give_back(self, *, kill: bool = False) -> None:
-        if self._borrowed:
-            self._borrowed = False
-            with contextlib.suppress(ray.exceptions.RayError):  # a lender that is gone has given all back
-                ray.get(self._lender.give_back.remote(self._slot, kill=kill))
+    def _give_back(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            actors.names.end_actor(self._lease_name, only=lease)
 
 
-def _answer(reference: Any) -> Any:
-    """Result of an actor call. Its own errors are raised as they were there."""
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause if isinstance(error.cause, LlmzeroError) else error from None
-    except ray.exceptions.RayActorError as error:
-        raise EngineLostError(f"the runner of the slot died: {error}") from error
+def _leased_slot(slots: str, count: int) -> tuple[int, Any]:
+    """(slot, lease) of a slot that no other trial uses, once there is one."""
+    names = actors.names
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    while True:
+        for slot in range(count):
+            options = names.actor_options(names.lease_name(slots, slot), lifetime=None)
+            with contextlib.suppress(ValueError):  # the name is taken
+                return slot, ray.remote(names.Lease).options(**options, scheduling_strategy=here).remote()
+        time.sleep(_LOOK_S)

@@ -6,12 +6,14 @@ when the first trial is created, and owns them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +26,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from llmzero_ray.config import SearchConfig, change_settings, load_config, resolve_config
 from llmzero_ray.config.strategy_file import Strategy, TuneStrategy, check_rank, other_model
 from llmzero_ray.coordinator import phase_seed
-from llmzero_ray.errors import ConfigError, EngineError, LlmzeroError
+from llmzero_ray.errors import EngineError
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.hyperparameters import Space
@@ -53,8 +55,6 @@ SCORE = "val_score"
 """Name of the validation score in results."""
 _ADAPTER, _FACTS = "adapter", "phase.json"
 """Files in a checkpoint."""
-_CLOSE_S = 120.0
-"""Seconds for closing all slots. Engines have a minute for an orderly shutdown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class VerlTrainable(tune.Trainable):
         Raises:
             CapacityError: the cluster does not have it.
         """
-        _open_slots(cls.slot_use.config)
+        _hold_slots(cls.slot_use.config)
         return PlacementGroupFactory([{"CPU": 0.001}])
 
     @classmethod
@@ -102,7 +102,7 @@ class VerlTrainable(tune.Trainable):
         """End the engines and release the hardware. The scheduler of `tree_search` calls this at the end of
         the experiment. With another scheduler call it yourself, or the hardware is released when the process
         ends."""
-        _close_slots(cls.slot_use.config.name)
+        _release_slots(cls.slot_use.config.name)
 
     @classmethod
     def check_strategy(cls, strategy: Strategy | TuneStrategy) -> None:
@@ -203,9 +203,6 @@ class VerlTrainable(tune.Trainable):
         if phase is not None:
             phase.end("verdict: ended by Ray Tune")
             shutil.rmtree(phase.spec.checkpoint_dir, ignore_errors=True)
-
-    def is_here(self) -> None:
-        """No-op that returns as long as this actor lives."""
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -311,11 +308,6 @@ def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) 
     known = dict(given) if isinstance(given, Mapping) else load_config(given).to_json()
     change_settings(known, settings)
     found = resolve_config(known)
-    if found.slots.shared is not None:
-        raise ConfigError(
-            f"slots.shared is {found.slots.shared!r}; trials of Ray Tune share slots of their own. Leave it "
-            "out."
-        )
     return with_model_here(found, None, log.info)
 
 
@@ -323,37 +315,32 @@ def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) 
 
 _PRIVATE: dict[str, bool] = {}
 """Name of slots -> whether the cluster ends with this process."""
-_LENDERS: dict[str, Any] = {}
-"""Name of slots -> actor that leases them, which lives as long as this process."""
+_HELD: dict[str, actors.runner_pool.RunnerPool] = {}
+"""Name of slots -> pool with which this process holds them."""
 
 
-def _open_slots(config: SearchConfig) -> None:
+def _hold_slots(config: SearchConfig) -> None:
     """Reserve the slots, unless they are reserved.
 
     Raises:
         CapacityError: the cluster does not have them; nothing stays reserved.
     """
     name = config.name
-    if name in _LENDERS:
-        return
-    wrapped = ray.remote(actors.slot_lender.SlotLender)
-    options = actors.names.actor_options(actors.names.lender_name(name), lifetime=None, max_restarts=0)
-    lender = wrapped.options(**options).remote(config.to_json(), fixed_capacity=_PRIVATE.get(name, False))
-    try:
-        ray.get(lender.reserve.remote())
-    except ray.exceptions.RayTaskError as error:
-        ray.kill(lender)
-        raise error.cause if isinstance(error.cause, LlmzeroError) else error from None
-    _LENDERS[name] = lender
+    if name not in _HELD:
+        pool = actors.runner_pool.RunnerPool(
+            name, config.storage, lambda: config, fixed_capacity=_PRIVATE.get(name, False), holder=True
+        )
+        _result_of(pool.reserve())
+        _HELD[name] = pool
 
 
-def _close_slots(name: str) -> None:
-    lender = _LENDERS.pop(name, None)
-    if lender is None:
-        return
-    with contextlib.suppress(ray.exceptions.RayError):
-        ray.get(lender.close.remote(), timeout=_CLOSE_S)
-    with contextlib.suppress(ray.exceptions.RayError):
-        ray.kill(lender)
-    # Of a lender that did not answer; Ray would take them at the end of this process.
-    actors.placement.remove_groups(name)
+def _release_slots(name: str) -> None:
+    if pool := _HELD.pop(name, None):
+        with contextlib.suppress(ray.exceptions.RayError):
+            _result_of(pool.close_all(at_once=False))
+
+
+def _result_of(call: Coroutine[Any, Any, Any]) -> Any:
+    """Result of a call, from a thread of its own: a notebook's thread has an event loop already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, call).result()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.runner_pool import close_shared
 from llmzero_ray.coordinator import check_decisions, replay
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.records import PhaseFailure, ResumeFrom
@@ -68,23 +67,12 @@ def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearc
     assert (search.storage.paths.node(0) / "metrics.parquet").is_file()
 
 
-@pytest.fixture(params=["slots of its own", "slots of a comparison"])
-def slots(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The `slots` block of a search; shared ones are given back."""
-    if request.param == "slots of its own":
-        yield {}
-    else:
-        yield {"shared": "lane"}
-        close_shared("lane")
-
-
 @pytest.mark.slow
 def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
-    make_search: MakeSearch, slots: dict[str, str]
+    make_search: MakeSearch,
 ) -> None:
     search = make_search(
         {"sink": [1], "step_s": 0.1},
-        slots=slots,
         budget={"runs": 2},
         phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},

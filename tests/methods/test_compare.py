@@ -358,7 +358,7 @@ def test_a_lane_stays_with_its_task_and_a_lost_search_ends_the_others(
     monkeypatch.setattr(lanes, "_search", search)
     runs = configs(plan, tmp_path)
     with pytest.raises(LlmzeroError, match=r"b-default-1 ended with exit code -9"):
-        lanes.run_all(runs, tmp_path, lanes=1, name="x", env={}, ended=lambda run, code: None)
+        lanes.run_all(runs, tmp_path, lanes=[{}], ended=lambda run, code: None)
     assert order == ["a-default-1", "a-random-1", "a-default-2", "a-random-2", "b-default-1"]
 
 
@@ -380,7 +380,7 @@ def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
     monkeypatch.setattr(lanes, "_search", search)
     for module in (command, results):
         monkeypatch.setattr(module, "outcome", found)
-    monkeypatch.setattr(command, "cluster", lambda config, n, name: nullcontext({}))
+    monkeypatch.setattr(command, "cluster", lambda config, n, name: nullcontext([{}]))
     monkeypatch.setattr(command, "read_pilot", lambda run, directory, hours: pilot())
     outcomes, _ = command._Comparison(plan, tmp_path).run(runs)
     failed = [run.name for run, one in outcomes.items() if one.problem]

@@ -11,9 +11,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 
+from actors import runner_pool
 from llmzero_ray import estimate
 from llmzero_ray.errors import StorageError
 from llmzero_ray.methods.compare import lanes
@@ -225,13 +227,14 @@ def run_a_comparison(directory: Path) -> None:
         start_private_head=lambda *_, **__: None,
         environment=lambda: {**os.environ, "RAY_ADDRESS": "there"},
     )
-    actors = SimpleNamespace(head=head, runner_pool=SimpleNamespace(close_shared=lambda _: None))
+    actors = SimpleNamespace(head=head, runner_pool=runner_pool)
     config = make_config(storage=str(directory))
     runs = {ComparedRun("t", "m", 1): config}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lanes, "actors", actors)
-        with lanes.cluster(config, 1, "demo") as env:
-            lanes.run_all(runs, directory, lanes=1, name="demo", env=env, ended=lambda *_: None)
+        patch.setattr(runner_pool, "RunnerPool", lambda *_, **__: AsyncMock())
+        with lanes.cluster(config, 1, "demo") as held:
+            lanes.run_all(runs, directory, lanes=held, ended=lambda *_: None)
 
 
 HELPERS: dict[str, Callable[[Path], object]] = {

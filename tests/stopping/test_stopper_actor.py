@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from actors import stopper
+from actors.runner_pool import RunnerPool
 from actors.stopper import StopperActor
 from actors.stopper_client import StopperClient
 from llmzero_ray.config.stopping import StopperSettings
@@ -85,7 +85,6 @@ class Watching:
         context = SimpleNamespace(was_current_actor_reconstructed=False)
         monkeypatch.setattr("ray.get_runtime_context", lambda: context)
         self.agent, self.runner, self.posts = agent, Runner(), Posts()
-        monkeypatch.setattr(stopper, "find_actor", lambda _: self.runner)
         config = make_config(storage=str(path))
         (path / config.name / "logs").mkdir(parents=True)
         self.actor = StopperActor(config.to_json(), str(path), 100, {})
@@ -97,7 +96,7 @@ class Watching:
 
         async def scene() -> None:
             await self.actor.set_incumbent((INCUMBENT,))
-            await self.actor.watch(0, 2, VIEW, c.TASK)
+            await self.actor.watch(0, self.runner, 2, VIEW, c.TASK)
             watch = self.actor._watches[0]
             self.runner.publish(*sound(12))
             await asyncio.to_thread(self.agent.asked.wait, PATIENCE_S)
@@ -191,7 +190,9 @@ def test_the_agent_is_told_what_was_left_when_the_phase_began(
     search.ready()
     sent: list[tuple[Any, ...]] = []
     handle = SimpleNamespace(watch=SimpleNamespace(remote=lambda *given: sent.append(given)))
-    StopperClient(search.core, SearchStorage(str(tmp_path), "demo"), handle).watch(0, 0, 0)
+    pool = RunnerPool("demo", str(tmp_path), make_config, fixed_capacity=False)
+    pool._runners[0] = Runner()
+    StopperClient(search.core, SearchStorage(str(tmp_path), "demo"), handle, pool).watch(0, 0, 0)
     ((*_, budget),) = sent
     assert (budget.compute.amount, budget.whole_compute, budget.runs) == (1000.0, 1000.0, 3)
 

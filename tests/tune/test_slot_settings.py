@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,15 +19,6 @@ def task_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"slots.shared": "mine"}, "slots.shared is 'mine'; trials of Ray Tune share slots"),
-        ({"root.overrides": {"lr": 7.0}}, "root.overrides: "),
-    ],
-)
-def test_what_cannot_be_trained_is_one_message_at_once(
-    tmp_path: Path, task_dir: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        verl_trainable(scripted_search(tmp_path, task_dir), **changes)
+def test_what_cannot_be_trained_is_one_message_at_once(tmp_path: Path, task_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"root\.overrides: "):
+        verl_trainable(scripted_search(tmp_path, task_dir), **{"root.overrides": {"lr": 7.0}})

@@ -141,15 +141,21 @@ def test_with_another_scheduler_a_call_gives_the_slots_back(tmp_path: Path, task
 
 
 @pytest.mark.long
-def test_slots_go_with_a_process_that_is_killed(tmp_path: Path, task_dir: Path, head: str) -> None:
+def test_slots_and_runners_go_with_a_process_that_is_killed(
+    tmp_path: Path, task_dir: Path, head: str
+) -> None:
     script = f"""
-import os, signal, ray
+import asyncio, os, signal, ray
 ray.init(address={head!r}, namespace={NAMESPACE!r}, log_to_driver=False, logging_level="ERROR")
+from actors.runner_pool import RunnerPool
 from llmzero_ray.tune import verl_trainable
 train = verl_trainable({scripted_search(tmp_path, task_dir)!r})
 train.default_resource_request({{}})
+config = train.slot_use.config
+pool = RunnerPool("a-trial", config.storage, lambda: config, fixed_capacity=False, held_slots=config.name)
+asyncio.run(pool.start(0))
 groups = ray.util.placement_group_table().values()
-print([group["state"] for group in groups if group["name"] == f"slot-{{train.slot_use.config.name}}-0-0"])
+print([group["state"] for group in groups if group["name"] == f"slot-{{config.name}}-0-0"])
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(

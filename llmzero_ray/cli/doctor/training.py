@@ -51,8 +51,7 @@ _MOST_CHANGED = 0.1
 def trial_of(config: SearchConfig) -> SearchConfig:
     """The search under another name, with separate files."""
     name = f"{config.name[:_NAME_CHARS]}-doctor"
-    slots = config.slots.model_copy(update={"shared": None})  # those of others are not touched
-    return config.model_copy(update={"name": name, "storage": str(scratch_of(config)), "slots": slots})
+    return config.model_copy(update={"name": name, "storage": str(scratch_of(config))})
 
 
 def name_in_use(config: SearchConfig) -> str | None:

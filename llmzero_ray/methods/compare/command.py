@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -145,8 +145,9 @@ class _Comparison:
                 self._outcomes[run] = found
         if all(run in self._outcomes for run in everything):
             return self._found(runs), self._pilots(wanted)
-        with cluster(next(iter(runs.values())), self._plan.parallel, self._plan.name) as env:
-            self._run(wanted, env)
+        lanes = min(self._plan.parallel, len(everything) - len(self._outcomes))
+        with cluster(next(iter(runs.values())), lanes, self._plan.name) as lanes_env:
+            self._run(wanted, lanes_env)
             pilots = self._pilots(wanted)
             self._check_forecast(pilots)
             by_task = sorted(runs, key=lambda run: [task.name for task in self._plan.tasks].index(run.task))
@@ -154,19 +155,12 @@ class _Comparison:
             budgeted = {
                 run: self._budgeted(runs[run], pilots[run.task], times[run.method]) for run in by_task
             }
-            self._run(budgeted, env)
+            self._run(budgeted, lanes_env)
         return self._found(runs), pilots
 
-    def _run(self, runs: Mapping[ComparedRun, SearchConfig], env: Mapping[str, str]) -> None:
+    def _run(self, runs: Mapping[ComparedRun, SearchConfig], lanes: Sequence[Mapping[str, str]]) -> None:
         left = {run: config for run, config in runs.items() if run not in self._outcomes}
-        run_all(
-            left,
-            self._directory,
-            lanes=self._plan.parallel,
-            name=self._plan.name,
-            env=env,
-            ended=self._ended_now,
-        )
+        run_all(left, self._directory, lanes=lanes, ended=self._ended_now)
 
     def _budgeted(self, config: SearchConfig, pilot: Pilot, times: int) -> SearchConfig:
         return with_budget(config, pilot, by_compute=self._plan.budget == "compute", times=times)

@@ -1,4 +1,4 @@
-"""Runs a comparison in several lanes at once. Each lane is one slot, whose engine its runs use in turn.
+"""Runs a comparison in several lanes at once. Each lane has its slots, whose engines its runs use in turn.
 
 A lane stays with its task while that has runs left, so the engine starts once. Every run is an ordinary
 search in a child process, which ends with this one.
@@ -6,17 +6,18 @@ search in a child process, which ends with this one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config.changes import in_shared_slots
 from llmzero_ray.config.yaml_text import to_yaml
 from llmzero_ray.engines.capacity import private_head_resources
 from llmzero_ray.errors import LlmzeroError
@@ -38,25 +39,38 @@ Ended = Callable[[ComparedRun, int], None]
 
 
 @contextlib.contextmanager
-def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[dict[str, str]]:
-    """Environment in which searches of `config` find a cluster with that many slots: an existing one, or a
-    head that this context starts and ends. The slots of the lanes are released at the end.
+def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[list[dict[str, str]]]:
+    """Environment of each lane, in which searches of `config` find a cluster and the lane's slots. It is an
+    existing cluster, or a head that this context starts and ends. The slots are held until the end.
 
     Raises:
-        CapacityError: RAY_ADDRESS names a cluster that does not answer, or Ray does not start.
+        CapacityError: RAY_ADDRESS names a cluster that does not answer or does not have the slots, or Ray
+            does not start.
     """
     with actors.head.disconnecting():
         private = not actors.head.join_if_there()
         if private:
-            several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": lanes})})
+            count = lanes * config.slots.count
+            several = config.model_copy(update={"slots": config.slots.model_copy(update={"count": count})})
             has_gpus = resolve_platform(config.engine.platform) == "gpu"
             actors.head.start_private_head((), **private_head_resources(several, has_gpus=has_gpus))
+        held = {
+            slots: actors.runner_pool.RunnerPool(
+                slots, config.storage, lambda: config, fixed_capacity=private, holder=True
+            )
+            for slots in (f"{name}-lane{lane}-{uuid.uuid4().hex[:8]}" for lane in range(lanes))
+        }
+        env = actors.head.environment()
+        env = _with_key_file(env, config.storage) if private else env
         try:
-            env = actors.head.environment()
-            yield _with_key_file(env, config.storage) if private else env
+            asyncio.run(_all(pool.reserve() for pool in held.values()))
+            yield [{**env, actors.runner_pool.HELD_SLOTS_ENV: slots} for slots in held]
         finally:
-            for lane in range(lanes):
-                actors.runner_pool.close_shared(_slots_of(name, lane))
+            asyncio.run(_all(pool.close_all(at_once=False) for pool in held.values()))
+
+
+async def _all(calls: Iterable[Awaitable[object]]) -> None:
+    await asyncio.gather(*calls)
 
 
 def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
@@ -70,12 +84,11 @@ def run_all(
     runs: Mapping[ComparedRun, SearchConfig],
     directory: Path,
     *,
-    lanes: int,
-    name: str,
-    env: Mapping[str, str],
+    lanes: Sequence[Mapping[str, str]],
     ended: Ended,
 ) -> None:
-    """Run every search to its end. If `ended` raises, no further run begins, and running ones end first.
+    """Run every search to its end. `lanes` are their environments. If `ended` raises, no further run begins,
+    and running ones end first.
 
     Raises:
         LlmzeroError: a run failed for a reason that is not its method's fault (a signal, storage, capacity),
@@ -100,8 +113,7 @@ def run_all(
         task: str | None = None
         while (run := next_run(lane, task)) is not None:
             task = run.task
-            config = in_shared_slots(runs[run], _slots_of(name, lane))
-            code = _search(config, directory / f"{run.name}.yaml", env)
+            code = _search(runs[run], directory / f"{run.name}.yaml", lanes[lane])
             with lock:
                 try:
                     _check_code(code, run, directory)
@@ -110,15 +122,11 @@ def run_all(
                 except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
                     failures.append(error)
 
-    with ThreadPoolExecutor(max_workers=lanes, thread_name_prefix="lane") as pool:
-        for done in [pool.submit(work, lane) for lane in range(min(lanes, max(1, len(left))))]:
+    with ThreadPoolExecutor(max_workers=len(lanes), thread_name_prefix="lane") as pool:
+        for done in [pool.submit(work, lane) for lane in range(len(lanes))]:
             done.result()
     if failures:
         raise failures[0]
-
-
-def _slots_of(name: str, lane: int) -> str:
-    return f"{name}-lane{lane}"
 
 
 def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
