@@ -344,9 +344,9 @@ class AgentsConfig(StrictModel):
     visual: bool = True
     """Whether the agents see pictures of the curves."""
     max_share: float = setting(0.5, "share", gt=0, le=1)
-    """Share of the compute or the hours that are left. A proposal that would take more, and more than a phase
-    of `phase.n_steps` with unchanged settings, goes back once with its price. Handed in again, it is
-    accepted. 1: nothing goes back for its price."""
+    """Share of the compute or the hours that are left. A proposal that would take more goes back once with
+    its price, unless a phase of `phase.n_steps` with unchanged settings would take more, too. Handed in
+    again, it is accepted. 1: nothing goes back for its price."""
     recorded_from: LocalPath | None = None
     """Directory of the search whose answers `recorded` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""

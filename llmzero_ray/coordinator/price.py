@@ -57,10 +57,10 @@ def phase_price(
 
 
 def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
-    """Sentences for the agent on a phase that takes more than `agents.max_share` of what is left, and more
-    than a phase of the usual length. Empty if it takes less."""
+    """Sentences for the agent on a phase that takes more than `agents.max_share` of what is left. Empty if it
+    takes less, or if a phase of the usual length would take more than that, too."""
     price, most = phase_price(state, run, spec, before), state.config.agents.max_share
-    if price is None or most == 1 or price.share <= max(most, price.usual_share):
+    if price is None or most == 1 or price.share <= most or price.usual_share > most:
         return ""
     usual = state.config.phase.n_steps
     return (

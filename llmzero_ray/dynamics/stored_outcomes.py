@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,42 +27,42 @@ def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tup
         chosen = choose(items[max(items)]) if items and max(items) > 0 else ()
         if not chosen or val_file is None:
             return ()
-        prompts = parquet_rows(Path(val_file), ("prompt",))
-        return tuple(_answer(item, prompts[item.index]["prompt"]) for item in chosen)
+        rows = parquet_rows(Path(val_file), ("prompt", "reward_model"))
+        return tuple(_answer(item, rows[item.index]) for item in chosen)
     except (OSError, ValueError, LookupError, TypeError) as error:
         logger.warning("node=%d its answers cannot be shown: %s", node, error)
         return ()
 
 
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
-    """A right, a wrong and a cut-off answer, as far as they exist, or two of a kind if there is no other. Of
-    each kind the answer of median length is taken, because extremes are not typical."""
+    """A right, two wrong and a cut-off answer, as far as they exist, or two of a kind if there is no other.
+    One answer of a kind has the median length and two have the terciles, because extremes are not typical."""
     if not any(item.response for item in items):
         return ()  # texts were not kept
     right = [item for item in items if item.acc >= 0.5]
     wrong = [item for item in items if item.acc < 0.5 and not item.cut]
     cut = [item for item in items if item.acc < 0.5 and item.cut]
-    found = [one for kind in (right, wrong, cut) if (one := _median(kind)) is not None]
-    if len(found) == 1 and (second := _median((*right, *wrong, *cut), found)) is not None:
-        found.append(second)
-    return tuple(found)
+    found = (*_typical(right), *_typical(wrong, 2), *_typical(cut))
+    return found if len(found) > 1 else _typical([*right, *wrong, *cut], 2)
 
 
-def _median(items: Iterable[ItemOutcome], but: Iterable[ItemOutcome] = ()) -> ItemOutcome | None:
-    taken = {item.index for item in but}
-    ordered = sorted(
-        (one for one in items if one.index not in taken), key=lambda one: (len(one.response), one.index)
-    )
-    return ordered[len(ordered) // 2] if ordered else None
+def _typical(items: Iterable[ItemOutcome], most: int = 1) -> tuple[ItemOutcome, ...]:
+    """Up to `most` items at even distances in the order of length."""
+    ordered = sorted(items, key=lambda one: (len(one.response), one.index))
+    most = min(most, len(ordered))
+    return tuple(ordered[len(ordered) * part // (most + 1)] for part in range(1, most + 1))
 
 
-def _answer(item: ItemOutcome, prompt: Any) -> Answer:
+def _answer(item: ItemOutcome, row: Mapping[str, Any]) -> Answer:
+    judged = row.get("reward_model")
+    expected = judged.get("ground_truth") if isinstance(judged, Mapping) else None
     return Answer(
-        prompt=_text(prompt),
+        prompt=_text(row["prompt"]),
         response=item.response,
         score=item.score,
         acc=item.acc,
         pred=item.pred,
+        expected=expected if isinstance(expected, str) else None,
         cut=bool(item.cut),
     )
 

@@ -39,6 +39,8 @@ class Answer:
     acc: float
     pred: str | None = None
     """Answer that the reward extracted from the response, or None if the reward does not report it."""
+    expected: str | None = None
+    """Answer that the row gives as the right one, or None if it is no text."""
     cut: bool = False
     """Whether the response ended at the cap of validation."""
 

@@ -24,10 +24,10 @@ def kinds(items: list[ItemOutcome]) -> list[tuple[bool, bool]]:
     return [(one.acc >= 0.5, bool(one.cut)) for one in choose(items)]
 
 
-def test_a_right_a_wrong_and_a_cut_answer_are_chosen() -> None:
+def test_a_right_two_wrong_and_a_cut_answer_are_chosen() -> None:
     items = [item(i, 1.0) for i in range(4)] + [item(4 + i, 0.0) for i in range(4)]
-    assert kinds(items) == [(True, False), (False, False)]
-    assert kinds([*items, item(9, 0.0, cut=True)]) == [(True, False), (False, False), (False, True)]
+    assert kinds(items) == [(True, False), (False, False), (False, False)]
+    assert kinds([*items, item(9, 0.0, cut=True)]) == [(True, False), *2 * [(False, False)], (False, True)]
 
 
 @pytest.mark.parametrize("acc", [0.0, 1.0])
@@ -66,7 +66,8 @@ def stored(tmp_path: Path) -> tuple[SearchStorage, str]:
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"What is {i}?"}]
         for i in range(8)
     ]
-    write_parquet(tmp_path / "val.parquet", {"prompt": rows})
+    truths = [{"style": "rule", "ground_truth": f"{i + 1}"} for i in range(8)]
+    write_parquet(tmp_path / "val.parquet", {"prompt": rows, "reward_model": truths})
     return storage, str(tmp_path / "val.parquet")
 
 
@@ -83,6 +84,7 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
         number = one.response.removeprefix("10: ")
         assert one.prompt == f"Be brief.\nWhat is {number}?"
         assert one.pred == number
+        assert one.expected == f"{int(number) + 1}"
 
 
 def test_missing_rows_or_outcomes_give_no_answers_and_no_error(stored: tuple[SearchStorage, str]) -> None:

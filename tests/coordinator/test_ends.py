@@ -236,11 +236,12 @@ def test_no_other_proposal_goes_back_for_its_price(proposal: Proposal, agents: d
     assert search.core.runs[1].spec is not None
 
 
-def test_a_last_phase_of_the_usual_length_does_not_go_back() -> None:
+@pytest.mark.parametrize("n_steps", [20, 40])
+def test_no_phase_goes_back_where_less_than_two_of_the_usual_length_are_left(n_steps: int) -> None:
     search = computing()
     train_counted(search, 0, 700.0)
-    search.propose(1, by_model(n_steps=20))
-    assert search.core.runs[1].spec is not None, "it costs 700 of 300, as any phase of this search"
+    search.propose(1, by_model(n_steps=n_steps))
+    assert search.core.runs[1].spec is not None, "20 steps cost 700 of 300, as in any phase of this search"
 
 
 def test_hours_have_a_price_too() -> None:

@@ -236,7 +236,7 @@ def _with_refusal(
 ) -> Conversation:
     said = (
         f"Refused. {quote(reason, label='refusal', max_lines=12, max_chars=1200, width=400)}\nHand in the "
-        "whole answer again, with exactly this repaired and the rest kept."
+        "whole answer again. Change nothing that this does not name."
     )
     answer = RefusedAnswer(content=content, reason=said)
     return replace(conversation, refused=(*conversation.refused, answer))

@@ -74,7 +74,7 @@ SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
 """Maximum characters of each text from when the shown phase, and earlier ones, were proposed."""
 HINTS_ROOM = 4000
 """Maximum characters of all hints together."""
-MOST_ANSWERS, ANSWER_ROOM = 3, 400
+MOST_ANSWERS, ANSWER_ROOM = 4, 400
 """Maximum answers that are shown, and maximum characters of each prompt and each answer."""
 REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
@@ -294,6 +294,8 @@ def _answer_title(one: Answer) -> str:
 
 def _answer_text(one: Answer) -> str:
     taken = [] if one.pred is None else [f"taken as the answer: {first_words(one.pred, 80) or '(nothing)'}"]
+    if one.expected and one.acc < 0.5:
+        taken.append(f"expected: {first_words(one.expected, 80)}")
     prompt, response = (middle_cut(text, ANSWER_ROOM) for text in (one.prompt, one.response))
     text = "\n".join(["prompt:", prompt, "answer:", response, *taken])
     return quote(text, label="answer", max_lines=120, max_chars=2400, width=ANSWER_ROOM)

@@ -155,7 +155,8 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
         )
     ]
     validation = _validation(shown, cost)
-    beside = f"; a validation costs as much as {number(validation / one)} of them" if validation else ""
+    adds = f"each validation adds {_share(budget, validation)}, as much as {number(validation / one)} steps"
+    beside = f"; {adds}" if validation else ""
     return [
         f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {number(cost.rollout)} for "
         f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "

@@ -127,7 +127,7 @@ def test_a_planned_step_is_priced_as_it_would_be_charged_with_each_factor_named(
         assert float(told[1]) == pytest.approx(100 * step / WHOLE, rel=0.01)
         assert int(told[2]) == int(LEFT.amount // step)
     ten = re.search(
-        r"; 10 steps as it is cost ([\d.]+)%; a validation costs as much as ([\d.]+) of them", text
+        r"; 10 steps as it is cost ([\d.]+)%; each validation adds [\d.]+%, as much as ([\d.]+) steps", text
     )
     assert ten is not None
     assert float(ten[1]) == pytest.approx(1000 * charged / WHOLE, rel=0.01)
