@@ -68,7 +68,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one_and_all_known_ones() -> No
     assert "unknown key 'gpu_per_node' in slots; did you mean 'gpus_per_node'?" in output
     assert (
         "Known keys: count, nodes, gpus_per_node, cpus_per_gpu, gpu_memory_gib, reserve, timeout_s, "
-        "max_infra_retries, shared." in output
+        "max_infra_retries." in output
     )
 
 
