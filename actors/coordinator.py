@@ -228,8 +228,8 @@ class SearchCoordinator:
     def _start_checks(self, loop: EventLoop, pool: RunnerPool, requests: ControlRequests) -> None:
         """Start the periodic checks, which run until the search ends."""
         core, post = loop.core, loop.post
-        monitor = SearchMonitor(core, post, self._storage.paths.root, loop.events)
         hangs = HangDetector(core, post, pool)
+        monitor = SearchMonitor(core, post, self._storage.paths.root, loop.events, hangs.newest)
         loop.repeat(monitor.beat, "heartbeat", every_s=HEARTBEAT_S)
         loop.repeat(requests.take, "control requests", every_s=requests.EVERY_S)
         loop.repeat(monitor.check_limits, "budget limits", every_s=monitor.EVERY_S)

@@ -1,13 +1,15 @@
 """Ray metrics of a search: gauges named `llmzero_...`, set from the state about once a second.
 
-All values follow from the journal, so a restarted coordinator exports the same numbers; therefore these are
-gauges, not counters. Labels are few: the search, with a status or an action. A series ends with the
-coordinator's process; queries use `max by (search, ...)` over the labels that Ray adds (WorkerId, ...).
+All values follow from the journal and, while a phase trains, from its runner. A restarted coordinator exports
+the same numbers; therefore these are gauges, not counters. Labels are few: the search, with a status, an
+action or a node. A series ends with the coordinator's process, that of a node with its phase; queries use
+`max by (search, ...)` over the labels that Ray adds (WorkerId, ...).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
@@ -30,9 +32,23 @@ class Gauges:
         )
         self._calls = self._gauge("agent_calls", "Calls of language-model agents.")
         self._dollars = self._gauge("agent_dollars", "Dollars that these calls cost.")
+        self._phase = {
+            "step": self._gauge("phase_step", "Global step of a phase that trains.", "node"),
+            "reward": self._gauge("phase_reward", "Mean reward of its newest step's answers.", "node"),
+            "kl": self._gauge("phase_kl", "KL loss of its newest step.", "node"),
+            "val_score": self._gauge("phase_val_score", "Its newest validation score.", "node"),
+        }
+        """Name in `MetricBuffer.newest` -> gauge. The default recipe's node is `reference`."""
 
-    def observe(self, core: CoordinatorCore, *, busy_gpu_hours: float, idle_gpu_hours: float) -> None:
-        """Set all gauges from the state. Idempotent."""
+    def observe(
+        self,
+        core: CoordinatorCore,
+        *,
+        busy_gpu_hours: float,
+        idle_gpu_hours: float,
+        newest: Mapping[int, Mapping[str, float]],
+    ) -> None:
+        """Set all gauges from the state and each node's `MetricBuffer.newest`. Idempotent."""
         runs = [run for run in core.runs.values() if run.node != REFERENCE]
         statuses = Counter(run.status for run in runs)
         for status in STATUSES:
@@ -48,6 +64,10 @@ class Gauges:
         self._hours.set(idle_gpu_hours, {"use": "idle"})
         self._calls.set(core.n_calls)
         self._dollars.set(core.dollars)
+        for node, values in newest.items():
+            if core.runs[node].active:
+                for name, value in values.items():
+                    self._phase[name].set(value, {"node": "reference" if node == REFERENCE else str(node)})
 
     def _gauge(self, name: str, description: str, *tags: str) -> Any:
         from ray.util.metrics import Gauge

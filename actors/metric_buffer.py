@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from llmzero_ray.records import MetricPoint
+from llmzero_ray.records.metrics import KL, REWARDS
 
 PhaseKey: TypeAlias = tuple[int, int]
 """(node, attempt)."""
@@ -24,6 +26,8 @@ class MetricBuffer:
     def __init__(self) -> None:
         self.current: PhaseKey | None = None
         """The phase that is training, or None between phases."""
+        self.newest: Mapping[str, float] = {}
+        """Its newest `step` (global), `reward`, `kl` and `val_score`; what it has not logged is missing."""
         self._changed = threading.Condition()
         self._key: PhaseKey | None = None
         self._points: list[MetricPoint] = []
@@ -39,12 +43,14 @@ class MetricBuffer:
         with self._changed:
             self.current = self._key = key
             self._points, self._urgent = [], False
+            self.newest = {}
 
     def publish(self, point: MetricPoint) -> None:
         """Append a point and wake readers."""
         with self._changed:
             before = self._points[-1] if self._points else None
             self._points.append(point)
+            self.newest = {**self.newest, **_shown(point)}
             # The first non-finite value may end the phase; later ones add no information.
             self._urgent |= not _is_finite(point) and (before is None or _is_finite(before))
             self._changed.notify_all()
@@ -73,6 +79,19 @@ class MetricBuffer:
     def _is_over(self, key: PhaseKey) -> bool:
         """Whether no more points of that phase will come, which is also true once a later phase has begun."""
         return key != self.current if key == self._key else self.current is not None
+
+
+def _shown(point: MetricPoint) -> dict[str, float]:
+    """What `MetricBuffer.newest` keeps of a point. The validation at step 0 is no score of the phase."""
+    reward = next((point.metrics[name] for name in REWARDS if name in point.metrics), None)
+    score = point.val_score if point.step > 0 else None
+    found = {
+        "step": point.global_step,
+        "reward": reward,
+        "kl": point.metrics.get(KL),
+        "val_score": score,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _is_finite(point: MetricPoint) -> bool:

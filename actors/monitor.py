@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,20 @@ _ANSWER_S = 30.0
 
 
 class SearchMonitor:
-    """Heartbeat, time and cost limits, and metrics of one search. `events` are those so far."""
+    """Heartbeat, time and cost limits, and metrics of one search. `events` are those so far; `newest` are
+    `HangDetector.newest`."""
 
     EVERY_S = 0.5
 
-    def __init__(self, core: CoordinatorCore, post: Post, root: Path, events: tuple[Event, ...]) -> None:
-        self._core, self._post, self._root = core, post, root
+    def __init__(
+        self,
+        core: CoordinatorCore,
+        post: Post,
+        root: Path,
+        events: tuple[Event, ...],
+        newest: Mapping[int, Mapping[str, float]],
+    ) -> None:
+        self._core, self._post, self._root, self._newest = core, post, root, newest
         self._gauges = Gauges(core.config.name)
         self._threads = Threads("heartbeat")
         self._worked_before, self._since = active_seconds(events), time.monotonic()
@@ -59,7 +68,7 @@ class SearchMonitor:
         now = time.time()
         busy = busy_gpu_hours(self._core, now)
         idle = max(0.0, self._core.meter.gpu_hours(now) - busy)
-        self._gauges.observe(self._core, busy_gpu_hours=busy, idle_gpu_hours=idle)
+        self._gauges.observe(self._core, busy_gpu_hours=busy, idle_gpu_hours=idle, newest=self._newest)
 
 
 class HangDetector:
@@ -69,6 +78,8 @@ class HangDetector:
         self._core, self._post, self._pool = core, post, pool
         self._answered: dict[tuple[int, int], float] = {}
         """(node, attempt) -> when its runner last answered (monotonic seconds)."""
+        self.newest: dict[int, Mapping[str, float]] = {}
+        """Node -> what its runner last said of the phase (`MetricBuffer.newest`)."""
 
     def every_s(self) -> float:
         """Seconds between two checks."""
@@ -96,7 +107,10 @@ class HangDetector:
             return
         self._answered[key] = time.monotonic()
         stage: dict[str, Any] | None = health["stage"]
-        if stage is None or health["current"] != key:
+        if health["current"] != key:
+            return
+        self.newest[run.node] = health["newest"]
+        if stage is None:
             return
         quiet_s, limit_s = _quiet_s(stage), self._limit_s(stage, run)
         if quiet_s > limit_s:

@@ -155,7 +155,8 @@ class PhaseRunner:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
-        """Process id, search, current phase, and its stage with the time spent in it."""
+        """Process id, search, current phase with its newest values, and its stage with the time spent in
+        it."""
         engine = self._engine
         stage = engine.stage() if engine is not None else None
         return {
@@ -163,6 +164,7 @@ class PhaseRunner:
             "search": self._config.name,
             "current": self._buffer.current,
             "step": self._buffer.last_step,
+            "newest": self._buffer.newest,
             "stage": None if stage is None else dataclasses.asdict(stage),
         }
 

@@ -79,7 +79,7 @@ def pods(manifest: Manifest) -> list[Manifest]:
     return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
 
 
-@pytest.mark.parametrize("path", sorted(K8S.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(K8S.glob("ray*.yaml")), ids=lambda path: path.name)
 def test_kuberay_knows_every_field(path: Path) -> None:
     check(load(path.name))
 

@@ -125,8 +125,9 @@ BUILT_IN = {
     "export": _command(
         "export",
         "keep",
-        "write the strategy of a search as scripts of plain VeRL",
+        "write a search for other tools: VeRL scripts, a Perfetto trace, an Optuna study",
         "llmzero export demo --verl demo-scripts",
+        "llmzero export demo --perfetto trace.json --optuna sqlite:///study.db",
     ),
     "retrain": _command(
         "retrain",

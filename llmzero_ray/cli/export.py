@@ -1,14 +1,17 @@
-"""The command `export`: the strategy of a search for other tools."""
+"""The command `export`: a search and its strategy for other tools."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llmzero_ray.cli import options
+from llmzero_ray.cli.optuna_study import mirror
 from llmzero_ray.cli.output import TerminalConsole, print_line
+from llmzero_ray.cli.trace import chrome_trace
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.prepared import load_task
 from llmzero_ray.report import load_strategy
@@ -16,21 +19,44 @@ from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.locate import find
 from llmzero_ray.strategy.export import export_verl
+from llmzero_ray.utils.files import replace_file
+from llmzero_ray.utils.text import plural
 
 
 def export(
     search: options.Search,
     *,
     verl: Annotated[
-        str, typer.Option(metavar="DIR", help="new directory for scripts of plain VeRL", show_default=False)
-    ],
+        str | None,
+        typer.Option(metavar="DIR", help="new directory for scripts of plain VeRL"),
+    ] = None,
+    perfetto: Annotated[
+        str | None, typer.Option(metavar="FILE", help="the search over time, for ui.perfetto.dev")
+    ] = None,
+    optuna: Annotated[
+        str | None, typer.Option(metavar="URL", help="study that gets a trial per node: sqlite:///study.db")
+    ] = None,
     task: Annotated[
         str | None, typer.Option(metavar="DIR", help="the prepared task, where it has been moved")
     ] = None,
     storage: options.Storage = "runs",
 ) -> int:
-    """Write the strategy of a search as one script of plain VeRL per phase."""
-    facts = SearchFacts(find(search, storage))
+    """Write a search for other tools: its strategy as one script of plain VeRL per phase, its course as a
+    trace, or its phases as trials of Optuna."""
+    if verl is None and perfetto is None and optuna is None:
+        raise ConfigError("what to write is missing: --verl DIR, --perfetto FILE or --optuna URL.")
+    facts, console = SearchFacts(find(search, storage)), TerminalConsole()
+    if perfetto is not None:
+        replace_file(Path(perfetto).absolute(), json.dumps(chrome_trace(facts)))
+        print_line(console, f"{perfetto}: open it at https://ui.perfetto.dev")
+    if optuna is not None:
+        print_line(console, f"{plural(mirror(facts, optuna), 'new trial')} in the study {facts.config.name}")
+    if verl is not None:
+        _write_scripts(facts, console, verl, task)
+    return 0
+
+
+def _write_scripts(facts: SearchFacts, console: TerminalConsole, verl: str, task: str | None) -> None:
     path = facts.paths.strategy
     strategy = load_strategy(path) if path.is_file() else best_strategy(facts, {})
     if strategy is None:
@@ -38,8 +64,6 @@ def export(
     made = export_verl(
         strategy, facts.config, load_task(task or facts.config.task.dir), Path(verl).absolute()
     )
-    console = TerminalConsole()
     for script in made:
         print_line(console, str(script))
     print_line(console, f"run all phases: bash {made[0].parent / 'all.sh'}")
-    return 0

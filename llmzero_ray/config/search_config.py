@@ -525,11 +525,11 @@ class TrackingConfig(StrictModel):
     """Experiment trackers that show the search in addition to its report, through VeRL's `Tracking`."""
 
     backends: tuple[Annotated[str, Field(pattern=PLUGIN)], ...] = ()
-    """Trackers: wandb, mlflow, tensorboard, swanlab, trackio, clearml or file (VeRL's own), or one of your
-    own as `package.module:factory` or the name of an entry point in the group llmzero_ray.trackers. VeRL's
-    get one run per node, over global steps, and one for the search. Install their packages on the machine of
-    the coordinator. They write to `tracking/` of the search's directory unless their own environment
-    variables name another place."""
+    """Trackers: wandb, mlflow, tensorboard, swanlab, trackio, clearml or file (VeRL's own), apprise (alerts
+    to the services in the variable LLMZERO_NOTIFY_URLS), or one of your own as `package.module:factory` or
+    the name of an entry point in the group llmzero_ray.trackers. VeRL's get one run per node, over global
+    steps, and one for the search. Install their packages on the machine of the coordinator. They write to
+    `tracking/` of the search's directory unless their own environment variables name another place."""
     project: str = setting("llmzero", min_length=1, max_length=100)
     """Project (MLflow: experiment) that receives the runs; the group is the search."""
     variables: dict[str, str] = Field(default_factory=dict)
@@ -551,7 +551,7 @@ class TrackingConfig(StrictModel):
     @classmethod
     def _without_keys(cls, variables: dict[str, str]) -> dict[str, str]:
         for name in variables:
-            if any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD")):
+            if any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD", "NOTIFY_URLS")):
                 raise ValueError(
                     f"{name} names a key, and search.yaml is no place for keys: it is kept in the search's "
                     "directory. Set it in the environment of the command."

@@ -1,4 +1,4 @@
-"""Tracker of a search: follows its files and feeds one process per run and backend.
+"""Tracker of a search: follows its files, feeds one process per run and backend, and sends alerts.
 
     python -m llmzero_ray.tracking.tracker DIRECTORY
 
@@ -28,8 +28,11 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.journal import trust
 from llmzero_ray.records.events import PhaseFailed, PhaseFinished
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.api_key import NOTIFY_URLS
 from llmzero_ray.utils.logs import log_to
 
+from .alerts import BACKEND as ALERTS
+from .alerts import Alerts
 from .backend_process import FAILED, INCOMPLETE, RunOpening, last_step
 from .runs import TrackedPoint, TrackedRun, node_points, node_run, summary_points, summary_run
 
@@ -166,8 +169,13 @@ class SearchTracker:
     def __init__(
         self, storage: SearchStorage, variables: Mapping[str, str], settings: TrackingConfig
     ) -> None:
-        """`settings` name VeRL's trackers alone; `variables` are for the backends' processes."""
-        self._storage, self._variables, self.settings = storage, variables, settings
+        """`settings` name VeRL's trackers and `apprise`; `variables` are for the backends' processes."""
+        self._storage, self.settings = storage, settings
+        given = {**settings.variables, **variables}
+        self._variables = {name: value for name, value in given.items() if name != NOTIFY_URLS}
+        self._backends = [name for name in settings.backends if name != ALERTS]
+        state = storage.paths.root / "tracking" / "state" / "alerts.json"
+        self._alerts = Alerts(state, given) if ALERTS in settings.backends else None
         config = storage.config()
         trust(None if config is None else config.journal_address)
         self._follower = Follower(storage)
@@ -207,12 +215,17 @@ class SearchTracker:
             points = tuple(summary_points(core, self._follower.events))
             for feed in self._feeds_of(summary_run(core)):
                 feed.offer(points)
+        if self._alerts is not None:
+            self._alerts.look(self._follower)
 
     async def finish(self, wait_s: float) -> bool:
         """Finish all runs. Returns False if something could not be sent, which the log reports."""
         self._finishing.set()
         for feed in self._feeds.values():
             feed.close()
+        alerts = None
+        if self._alerts is not None:
+            alerts = asyncio.create_task(self._alerts.finish(self._follower, wait_s))
         tasks = {feed.task: feed for feed in self._feeds.values()}
         late: set[asyncio.Task[None]] = set()
         if tasks:
@@ -224,11 +237,12 @@ class SearchTracker:
         missing = [feed for feed in self._feeds.values() if feed.missing]
         for feed in missing:
             logger.warning("%s: %d points are missing", feed.what, feed.missing)
-        return not late and not missing and not any(feed.failed for feed in self._feeds.values())
+        told = alerts is None or await alerts
+        return told and not late and not missing and not any(feed.failed for feed in self._feeds.values())
 
     def _feeds_of(self, run: TrackedRun) -> list[RunFeed]:
         settings, root = self.settings, self._storage.paths.root / "tracking"
-        for backend in settings.backends:
+        for backend in self._backends:
             if (run.key, backend) in self._feeds:
                 continue
             opening = RunOpening(
@@ -239,12 +253,12 @@ class SearchTracker:
                 config=run.config,
                 state=str(root / "state" / f"{run.key}.{backend}.json"),
                 outputs=str(root),
-                variables={**settings.variables, **self._variables},
+                variables=self._variables,
             )
             log = self._storage.paths.logs / "trackers" / f"{run.key}.{backend}.log"
             ended = self._ended_runs[backend]
             self._feeds[run.key, backend] = RunFeed(opening, log, ended, self._finishing)
-        return [self._feeds[run.key, backend] for backend in settings.backends]
+        return [self._feeds[run.key, backend] for backend in self._backends]
 
 
 async def track(

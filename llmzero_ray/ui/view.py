@@ -377,6 +377,12 @@ def _time_left(facts: SearchFacts, now: float) -> float | None:
     return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
+def needs(facts: SearchFacts, status: RunStatus, now: float) -> list[dict[str, Any]]:
+    """What a person should look at now: `text`, and `node` where it is of one."""
+    live = Live(now=now, status=status, steering=False)
+    return list(_needs(facts, stays_of(facts.events), _budgets(facts, now), live))
+
+
 def _needs(
     facts: SearchFacts, stays: Sequence[Stay], budgets: Iterable[Mapping[str, Any]], live: Live
 ) -> Iterator[dict[str, Any]]:

@@ -37,6 +37,8 @@ KEY_VARIABLES = (
 SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
 """Variables with keys or the user's headers, which only processes that call the model need."""
 
+NOTIFY_URLS = "LLMZERO_NOTIFY_URLS"
+"""Addresses of the services that get alerts, in Apprise's notation, with their keys."""
 TRACKER_KEYS = (
     "WANDB_API_KEY",
     "MLFLOW_TRACKING_TOKEN",
@@ -44,6 +46,7 @@ TRACKER_KEYS = (
     "SWANLAB_API_KEY",
     "CLEARML_API_SECRET_KEY",
     "HF_TOKEN",
+    NOTIFY_URLS,
 )
 """Keys of experiment trackers, which only the processes that send to them need; `HF_TOKEN` is trackio's."""
 

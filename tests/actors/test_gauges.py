@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,16 @@ from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from tests.builders import ROOT, Driver, make_config
+from tests.test_dashboard import exported
 from tests.waiting import PATIENCE_S, wait_for_ray_nodes, wait_until
 
 pytestmark = pytest.mark.slow
 
 _LINE = re.compile(r"^ray_llmzero_(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-_OURS = ("search", "status", "action", "use")
+_OURS = ("search", "status", "action", "use", "node")
+NEWEST = {1: {"step": 10.0}, 2: {"step": 12.0, "reward": 0.4, "kl": 0.002, "val_score": 0.55}}
+"""What runners said of a phase that has ended, and of one that trains."""
 Series = dict[tuple[str, ...], float]
 """(name, search, our other label if there is one) -> value."""
 
@@ -59,12 +62,14 @@ class Exporter:
     def __init__(self, search: str) -> None:
         self._gauges = Gauges(search)
 
-    def show(self, events: list[Event], busy: float, idle: float) -> str:
+    def show(
+        self, events: list[Event], busy: float, idle: float, newest: Mapping[int, Mapping[str, float]]
+    ) -> str:
         core = CoordinatorCore(SearchPaths(root=ROOT))
         for event in events:
             core.apply(event)
         for _ in range(2):
-            self._gauges.observe(core, busy_gpu_hours=busy, idle_gpu_hours=idle)
+            self._gauges.observe(core, busy_gpu_hours=busy, idle_gpu_hours=idle, newest=newest)
         worker: str = ray.get_runtime_context().get_worker_id()
         return worker
 
@@ -112,9 +117,9 @@ def searched() -> Driver:
 def test_the_endpoint_serves_the_state_under_few_labels_and_follows_it(head: str) -> None:
     driver = searched()
     exporter = ray.remote(Exporter).options(**actor_options("exporter-demo")).remote("demo")
-    worker = ray.get(exporter.show.remote(driver.journal, 1.5, 0.25))
+    worker = ray.get(exporter.show.remote(driver.journal, 1.5, 0.25, NEWEST))
     n_series = len(STATUSES) + len(ACTIONS) + 2 + 3
-    found = scraped_when(worker, lambda series: len(series) == n_series)
+    found = scraped_when(worker, lambda series: len(series) == n_series + len(NEWEST[2]))
     phases = {"pending": 0, "running": 1, "completed": 1, "early_stopped": 0, "failed": 1, "cancelled": 0}
     actions = {"root": 1, "evolve": 1, "debug": 1, "scratch": 0, "clone": 0, "stop": 0}
     assert found == {
@@ -125,11 +130,15 @@ def test_the_endpoint_serves_the_state_under_few_labels_and_follows_it(head: str
         ("gpu_hours", "demo", "idle"): 0.25,
         ("agent_calls", "demo"): 2,
         ("agent_dollars", "demo"): 0.5,
+        **{(f"phase_{name}", "demo", "2"): value for name, value in NEWEST[2].items()},
     }
+    assert {name for name, *_ in found} == set(exported())
 
     driver.finish(2, score=0.7)
-    ray.get(exporter.show.remote(driver.journal, 2.0, 0.5))
-    later = scraped_when(worker, lambda series: series["gpu_hours", "demo", "busy"] == 2.0)
+    ray.get(exporter.show.remote(driver.journal, 2.0, 0.5, NEWEST))
+    later = scraped_when(
+        worker, lambda series: series["gpu_hours", "demo", "busy"] == 2.0 and len(series) == n_series
+    )
     assert later["phases", "demo", "running"] == 0
     assert later["phases", "demo", "completed"] == 2
     assert later["best_val_score", "demo"] == 0.7
@@ -137,7 +146,7 @@ def test_the_endpoint_serves_the_state_under_few_labels_and_follows_it(head: str
 
     ray.kill(exporter)
     again = ray.remote(Exporter).remote("demo")
-    restarted = ray.get(again.show.remote(driver.journal, 2.0, 0.5))
+    restarted = ray.get(again.show.remote(driver.journal, 2.0, 0.5, {}))
     assert scraped_when(restarted, lambda series: len(series) == n_series) == later
     ray.kill(again)
 
@@ -146,7 +155,7 @@ def test_a_search_without_a_score_exports_none(head: str) -> None:
     driver = Driver()
     driver.ready()
     exporter = ray.remote(Exporter).remote("young")
-    worker = ray.get(exporter.show.remote(driver.journal, 0.0, 0.0))
+    worker = ray.get(exporter.show.remote(driver.journal, 0.0, 0.0, {}))
     found = scraped_when(worker, lambda series: len(series) == len(STATUSES) + len(ACTIONS) + 4)
     assert found["phases", "young", "pending"] == 1
     assert ("best_val_score", "young") not in found

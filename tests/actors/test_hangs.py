@@ -20,7 +20,7 @@ class Pool:
         self.stage = stage
 
     async def health(self, slot: int) -> dict[str, Any]:
-        return {"current": (0, 0), "stage": self.stage}
+        return {"current": (0, 0), "newest": {}, "stage": self.stage}
 
 
 def found(engine: dict[str, Any], **stage: Any) -> list[Event]:

@@ -39,7 +39,7 @@ def still_works(root: Path, block: Callable[[threading.Event], Awaitable[Any]]) 
             async with asyncio.timeout(PATIENCE_S):
                 for event in Driver(make_config()).journal:
                     await loop.post(event)
-                await SearchMonitor(loop.core, loop.post, storage.paths.root, loop.events).beat()
+                await SearchMonitor(loop.core, loop.post, storage.paths.root, loop.events, {}).beat()
                 request(storage.paths.root, "stop", "enough", deadline_s=0.0)
                 await ControlRequests(
                     loop.core, loop.post, storage.paths.root, use_settings=nothing, fixed_capacity=False

@@ -1,0 +1,99 @@
+"""A search as a study of Optuna, for its dashboard and its parameter importances."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import VERL_SPACE, Parameter
+from llmzero_ray.report.facts import SearchFacts, finite
+from llmzero_ray.utils.plugins import import_problem
+from llmzero_ray.utils.text import one_line
+
+_ROOT = "llmzero_search"
+"""Attribute of the study: directory of the search that it mirrors."""
+
+
+def mirror(facts: SearchFacts, url: str) -> int:
+    """Add the phases that have ended, and that the study does not have yet, to the study of the search's
+    name: one trial per node with its hyper-parameters, best score, and validations by global step. Returns
+    the number of new trials.
+
+    Raises:
+        ConfigError: Optuna is not installed, the storage cannot be used, or its study of that name is not of
+            this search.
+    """
+    if problem := import_problem("optuna"):
+        raise ConfigError(f"--optuna: optuna {problem}; `pip install 'llmzero-ray[optuna]'`")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    root, name = str(facts.paths.root), facts.config.name
+    try:
+        study = optuna.create_study(storage=url, study_name=name, direction="maximize", load_if_exists=True)
+        trials = study.get_trials(deepcopy=False)
+        if study.user_attrs.get(_ROOT, root if not trials else "") != root:
+            raise ConfigError(f"--optuna: its study {name!r} is not of {root}. Give another storage.")
+        study.set_user_attr(_ROOT, root)
+        known = {trial.user_attrs.get("node") for trial in trials}
+        new = [node for node, run in facts.runs.items() if run.outcome is not None and node not in known]
+        study.add_trials([_trial(facts, node) for node in new])
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 300).replace(url, "the URL")
+        raise ConfigError(
+            f"--optuna: the storage cannot be used: {reason}. Must be a URL as Optuna takes it, such as "
+            "sqlite:///study.db."
+        ) from error
+    return len(new)
+
+
+def _trial(facts: SearchFacts, node: int) -> Any:
+    from optuna.trial import TrialState, create_trial
+
+    run, curves = facts.runs[node], facts.curves(node)
+    used = {} if run.spec is None else dict(run.spec.hyperparameters)
+    score = finite(run.score)
+    distributions = {
+        row.key: found
+        for row in VERL_SPACE.parameters
+        if (found := _distribution(row, used.get(row.key))) is not None
+    }
+    source = None if run.spec is None else run.spec.resume_from
+    return create_trial(
+        state=TrialState.FAIL if score is None else TrialState.COMPLETE,
+        value=score,
+        params={key: used[key] for key in distributions},
+        distributions=distributions,
+        user_attrs={
+            "node": node,
+            "status": run.status,
+            "resume_node": None if source is None else source.node,
+            "resume_step": None if source is None else source.step,
+            "hyperparameters": used,
+        },
+        intermediate_values={
+            curves.base_step + step: value
+            for step, value in zip(curves.val_steps, curves.val_scores, strict=True)
+            if math.isfinite(value)
+        },
+    )
+
+
+def _distribution(row: Parameter, value: Any) -> Any:
+    """Range of a hyper-parameter whose value lies in it, or None: Optuna has no place for other values."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if row.choices:
+        return CategoricalDistribution(row.choices) if value in row.choices else None
+    if isinstance(value, bool):
+        return CategoricalDistribution((False, True))
+    if not isinstance(value, int | float) or row.low is None or row.high is None:
+        return None
+    if not row.low <= value <= row.high:
+        return None
+    if row.kind == "int":
+        return IntDistribution(int(row.low), int(row.high))
+    return FloatDistribution(row.low, row.high, log=row.scale == "log" and row.low > 0)
