@@ -10,13 +10,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import uvicorn
 
 from actors.control_requests import event_of
@@ -26,18 +25,19 @@ from llmzero_ray.records import Diagnosis
 from llmzero_ray.records import events as ev
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.metric_files import write_parquet
-from llmzero_ray.storage.presence import SearchLock, done_with, waiting_requests
+from llmzero_ray.storage.presence import SearchLock, done_with, owner, waiting_requests
 from llmzero_ray.ui.page import report_html
 from llmzero_ray.ui.server import Searches, make_app
 from llmzero_ray.ui.view import points_for, thinned, view
-from tests.actors.conftest import Search, make_search, task_dir
 from tests.builders import make_config
+from tests.cli.conftest import task_dir
+from tests.cli.test_cli import Command, command
 from tests.report.builder import Phase, SearchBuilder, proposal
 from tests.report.conftest import METRICS, scripted
 from tests.ui.conftest import HOSTILE, TOKEN
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, until_gone, wait_until
 
-__all__ = ["make_search", "task_dir"]  # fixtures of the actors'
+__all__ = ["command", "task_dir"]  # fixtures of the command line's
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -392,22 +392,31 @@ def test_pause_and_stop_by_mouse_are_answered_word_for_word(
 
 
 def test_a_killed_coordinator_is_said_and_after_a_resume_the_page_goes_on(
-    tab: Tab, make_search: Callable[..., Search]
+    tab: Tab, command: Command, task_dir: Path
 ) -> None:
-    search = make_search({"step_s": 0.1}, phase={"n_steps": 20}).start()
-    search.until_step(1, 2)
-    with served(search) as address:
+    command.write(task_dir, script={"hold": [1]})
+    process = command.start()
+    command.until_step(1, 3)
+    storage = command.storage
+    tab.page.set_default_timeout(PATIENCE_S * 1000)
+    with served(storage.paths) as address:
         tab.page.goto(address)
         tab.page.evaluate("window.mark = 1")
         tab.node(1).wait_for(state="attached")
-        os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
-        ray.kill(search.running.coordinator, no_restart=True)  # the cluster brings none back either
+        someone = owner(storage.paths.root)
+        assert someone is not None
+        os.kill(someone.pid, signal.SIGKILL)
+        process.kill()  # whose head would start another coordinator
+        process.wait()
         tab.page.locator("#needs >> text=its coordinator is silent").wait_for()
-        search.start().wait()
-        tab.page.locator("#head .chip.finished").wait_for(timeout=60_000)
+        until_gone(command.leftovers)
+        command.released.touch()
+        code, output = command.run()
+        assert code == 0, output
+        tab.page.locator("#head .chip.finished").wait_for()
         assert tab.page.locator("#needs").text_content() == ""
         nodes = tab.page.eval_on_selector_all("#tree g.node", "all => all.map(one => +one.dataset.node)")
-        assert sorted(nodes) == [-1, 0, 1, 2]
+        assert sorted(nodes) == [-1, 0, 1]
         assert tab.page.evaluate("window.mark") == 1
         assert tab.errors == []
         tab.page.goto("about:blank")
@@ -510,13 +519,13 @@ def test_a_search_of_300_nodes_and_500_steps_is_followed_in_bounded_memory(tab: 
     with served(search) as address:
         tab.page.set_default_timeout(200_000)
         tab.page.goto(address)
-        assert tab.page.locator("#tree g.node").count() == Large.N + 1
+        assert tab.page.locator("#tree g.node").count() == len(search.core.search.nodes) + 1 > Large.N
         wait_until(lambda: tab.page.wait_for_timeout(200) or received)
         whole, used = received[0], heap()
         assert used < 150e6
-        for node in range(Large.N, Large.N + 8):
+        for _ in range(8):
             search.play(phases=1)
-            tab.node(node).wait_for(state="attached")
+            tab.node(len(search.core.search.nodes) - 1).wait_for(state="attached")
         assert heap() < used + 15e6
         assert len(received) > 8
         assert max(received[1:]) < whole / 4
