@@ -1,4 +1,4 @@
-"""Pages that mkdocs makes of the code while it builds the site: configuration, commands, security.
+"""Pages that mkdocs makes of the code while it builds the site: configuration, commands, security, gallery.
 
 They are never written into docs/, so that none can be out of date.
 """
@@ -23,9 +23,12 @@ from llmzero_ray.cli.main import command_help
 from llmzero_ray.config import SearchConfig, presets
 from llmzero_ray.config.yaml_text import allowed_values
 from llmzero_ray.hyperparameters import SPACE, allowed
+from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.tasks.sft.config import SftConfig
+from llmzero_ray.ui.page import report_html
 
 ROOT = Path(__file__).parent.parent
+RECORDED = ROOT / "tests" / "blackbox" / "runs"
 _WORKER = "https://unpkg.com/iframe-worker/shim"
 
 
@@ -37,6 +40,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "coding_agents.md": (ROOT / "AGENTS.md")
         .read_text()
         .replace("docs/concepts.md", "[Concepts](concepts.md)"),
+        **{
+            f"gallery/{name}.html": report_html(SearchFacts(RECORDED / name))
+            for name in ("demo", "failed", "two_slots")
+        },
         "llms.txt": "\n".join(_listed(config.nav or [], config.site_name)) + "\n",
     }
     for name, text in pages.items():

@@ -152,6 +152,11 @@ class RunningSearch:
     ) -> None:
         self.close()
 
+    def _repr_html_(self) -> str | None:
+        """The page of the search as of now, for notebooks; None before it has begun."""
+        self._follower.poll()
+        return None if self._follower.core.started is None else Search(self.root)._repr_html_()
+
     def __repr__(self) -> str:
         return f"<search {self.config.name} in {self.root}: {self.status().stage}>"
 

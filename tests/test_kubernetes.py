@@ -41,11 +41,21 @@ def closed(schema: Any) -> Any:
 
 JOB = Draft202012Validator(closed(SCHEMA))
 CLUSTER = Draft202012Validator(closed({**SCHEMA["properties"]["rayClusterSpec"], "$defs": SCHEMA["$defs"]}))
+(TEMPLATE, *_) = (
+    one["properties"]["template"]
+    for one in SCHEMA["$defs"].values()
+    if "rayStartParams" in one.get("properties", {})
+)
+POD = Draft202012Validator(closed({**TEMPLATE, "$defs": SCHEMA["$defs"]}))
 SPECS = {"RayCluster": CLUSTER, "RayJob": JOB}
 
 
 def check(manifest: Manifest) -> None:
-    """Refuse a field that the kind does not have and a value of another type, with their place."""
+    """Refuse a field that the kind does not have and a value of another type, with their place. Of a
+    Deployment, those of its pod."""
+    if manifest["kind"] == "Deployment":
+        POD.validate(manifest["spec"]["template"])
+        return
     assert manifest["apiVersion"] == "ray.io/v1"
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?", manifest["metadata"]["name"])
     found = best_match(SPECS[manifest["kind"]].iter_errors(manifest["spec"]))
@@ -143,6 +153,25 @@ def test_every_pod_takes_the_image_and_the_shared_directory_of_cluster_yaml(
         needed = 64 if "nvidia.com/gpu" in container["resources"]["limits"] else 4
         assert shm["medium"] == "Memory" and int(shm["sizeLimit"].removesuffix("Gi")) >= needed
     assert job["spec"]["entrypoint"].split()[-1].startswith(f"{mount}/")
+
+
+def test_the_page_reads_the_shared_volume_of_the_cluster_and_is_reached_by_port_forward_alone(
+    cluster: Manifest,
+) -> None:
+    page = load("page.yaml")
+    assert page["spec"]["selector"]["matchLabels"] == page["spec"]["template"]["metadata"]["labels"]
+    pod, head = page["spec"]["template"]["spec"], pods(cluster)[0]
+    (container,), (volume,) = pod["containers"], pod["volumes"]
+    assert container["image"] == head["containers"][0]["image"].replace("/llmzero:", "/llmzero-page:")
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in head["volumes"] if one["name"] == "shared"]
+    assert claims == [volume["persistentVolumeClaim"]["claimName"]]
+    (mount,) = container["volumeMounts"]
+    assert mount["readOnly"] is True
+    program, *words = container["command"]
+    assert (program, words[0]) == ("llmzero", "ui")
+    assert Path(words[1]).is_relative_to(mount["mountPath"])
+    assert not {"--host", "--allow-steering"} & set(words)
+    assert "ports" not in container
 
 
 def test_rays_version_is_the_one_of_the_image(cluster: Manifest) -> None:

@@ -29,6 +29,8 @@ Node = Annotated[
     str, typer.Argument(metavar="NODE", help="number of the node, or best; also with its search: demo:3")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for other programs instead of text")]
+Page = Annotated[bool, typer.Option("--ui", help="show it in a browser while this command follows it")]
+PagePort = Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="of the page; 0: any free one")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal", show_default=False)]
 
 

@@ -186,4 +186,7 @@ def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
         print_line(console, str(path))
     for problem in outcome.problems:
         print_line(console, f"not written: {problem}")
+    for path in outcome.files:
+        if path.suffix == ".html":
+            print_line(console, f"open in a browser: {path.as_uri()} (or `llmzero ui {place.name}`)")
     return 0

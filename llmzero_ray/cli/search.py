@@ -5,11 +5,19 @@ Not here: the start itself (launch/start.py), status and end of searches (status
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
@@ -23,6 +31,7 @@ from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find, missing
 from llmzero_ray.utils.text import one_line
 
@@ -59,6 +68,8 @@ def search(
     answer_field: options.AnswerField = None,
     answer_form: options.AnswerForm = None,
     reward: options.Reward = None,
+    ui: options.Page = False,
+    port: options.PagePort = 8280,
 ) -> int:
     """Start, attach to or resume the search of that name, and follow it to its end.
 
@@ -90,7 +101,7 @@ def search(
             answer_form=answer_form,
             reward=reward,
         )
-        return start_and_follow(drafted, settings, from_folder=True)
+        return start_and_follow(drafted, settings, from_folder=True, page_port=port if ui else None)
     if Path(config).is_dir() and not resume:
         raise ConfigError(
             f"{config} is a folder. Add a sentence that says what the model must learn (`llmzero search "
@@ -101,12 +112,19 @@ def search(
         from llmzero_ray.cli.dry_run import show_estimate
 
         return show_estimate(loaded, seconds_per_step=seconds_per_step, like=like)
-    return start_and_follow(loaded, settings)
+    return start_and_follow(loaded, settings, page_port=port if ui else None)
 
 
-def resume(search: options.Search, *, settings: options.Settings, storage: options.Storage = "runs") -> int:
+def resume(
+    search: options.Search,
+    *,
+    settings: options.Settings,
+    storage: options.Storage = "runs",
+    ui: options.Page = False,
+    port: options.PagePort = 8280,
+) -> int:
     """Resume a search from its directory, on the current cluster."""
-    return start_and_follow(_known(search, storage, settings), settings)
+    return start_and_follow(_known(search, storage, settings), settings, page_port=port if ui else None)
 
 
 def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
@@ -128,11 +146,53 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     return config.model_copy(update={"storage": str(place.paths.root.parent)})
 
 
-def start_and_follow(config: SearchConfig, settings: list[str], *, from_folder: bool = False) -> int:
-    """Start the search or attach to it, and follow it to its end. Returns the exit code."""
+def start_and_follow(
+    config: SearchConfig, settings: list[str], *, from_folder: bool = False, page_port: int | None = None
+) -> int:
+    """Start the search or attach to it, and follow it to its end. Returns the exit code. With a `page_port`
+    its page is served meanwhile.
+
+    Raises:
+        ConfigError: the page cannot be served; nothing was started.
+    """
+    console = TerminalConsole()
+    with contextlib.nullcontext() if page_port is None else _page(config, page_port, console):
+        return _start_and_follow(config, settings, console, from_folder=from_folder)
+
+
+@contextlib.contextmanager
+def _page(config: SearchConfig, port: int, console: Console) -> Iterator[None]:
+    """`llmzero ui` of the search as a child of this process. It says its address first, or why not."""
+    root = SearchStorage(config.storage, config.name).paths.root
+    words = ("ui", str(root), "--port", str(port), "--child-of", str(os.getpid()))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "llmzero_ray.cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for this command, which may go on after it
+    )
+    assert child.stdout is not None
+    try:
+        lines = [child.stdout.readline().rstrip() for _ in range(2)]
+        if not lines[1]:
+            raise ConfigError(lines[0].removeprefix("llmzero: "))
+        print_line(console, f"{config.name}: its page is {lines[1]}")
+        threading.Thread(
+            target=deque, args=(child.stdout, 0), daemon=True
+        ).start()  # a full pipe would stop it
+        yield
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def _start_and_follow(
+    config: SearchConfig, settings: list[str], console: Console, *, from_folder: bool
+) -> int:
     from llmzero_ray.cli.interrupts import Terminated, leave_in_time, raise_on_termination
 
-    console = TerminalConsole()
     say = partial(print_line, console)
 
     if console.is_terminal:

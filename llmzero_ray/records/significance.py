@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean
 
 from llmzero_ray.records import ItemOutcome
@@ -75,6 +76,7 @@ class Difference:
         return float(stats.binomtest(self.only_new, n).pvalue)
 
 
+@lru_cache(maxsize=4096)  # a page that follows a search asks again and again
 def score_interval(score: Score) -> tuple[float, float] | None:
     """95 % interval of a mean over items, or None without a standard error.
 

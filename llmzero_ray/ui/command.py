@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import stat
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +22,9 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find, is_search, searches_in
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.private_files import private_file
+
+if TYPE_CHECKING:
+    import uvicorn
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -40,6 +46,7 @@ def ui(
         bool, typer.Option("--allow-steering", help="the page may send hint, veto, clone, pause and stop")
     ] = False,
     storage: Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")] = "runs",
+    child_of: Annotated[int, typer.Option(hidden=True)] = 0,
 ) -> int:
     """Show searches in a browser, while they run and after, until Ctrl-C.
 
@@ -58,7 +65,8 @@ def ui(
             f"--host {host} is no loopback address: others can reach it. Give --token-file FILE, which holds "
             "the token and which nobody else can read, or forward a loopback port."
         )
-    root, only = _shown(place, storage)
+    path = Path(place).absolute()
+    root, only = (path.parent, path.name) if child_of else _shown(place, storage)
     listening = _listen(host, port)
     at = listening.getsockname()[1]
     with contextlib.closing(listening), _token(token_file) as (token, kept):
@@ -72,8 +80,16 @@ def ui(
         server = uvicorn.Server(
             uvicorn.Config(app, access_log=False, log_level="warning", timeout_graceful_shutdown=1)
         )
+        if child_of:  # of `search --ui`, whose search may not have begun; it ends with that command
+            threading.Thread(target=_end_with, args=(child_of, server), daemon=True).start()
         server.run(sockets=[listening])
     return 0
+
+
+def _end_with(parent: int, server: uvicorn.Server) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    server.should_exit = True
 
 
 def _shown(place: str, storage: str) -> tuple[Path, str | None]:

@@ -232,12 +232,12 @@ function panel() {
     h("p", { class: "agent diagnosis" }, node.diagnosis || why),
     node.evidence.length > 0 && h("ul", { class: "dim agent" }, node.evidence.map(line => h("li", {}, line))),
     h("h3", {}, "Changed"),
-    node.changes.length ? h("table", { class: "changes" }, h("tr", {}, ["", "before", "now", "why"].map(one => h("th", {}, one))), node.changes.map(one =>
+    node.changes.length ? h("table", { class: "changes" }, h("tr", {}, ["setting", "before", "now", "why"].map(one => h("th", {}, one))), node.changes.map(one =>
       h("tr", {}, h("td", {}, one.name), h("td", { class: "num" }, one.before), h("td", { class: "num" }, h("b", {}, one.now)), h("td", { class: "agent" }, one.reason)))) : h("p", {}, changed(node)),
     node.note && h("p", { class: "dim agent" }, "On the way from proposal to phase: " + node.note),
     node.rationale && h("details", { "data-key": "plan" }, h("summary", {}, "Plan"), h("p", { class: "agent" }, node.rationale)),
     h("h3", {}, "Result"),
-    node.validations.length > 1 && chart({ h: 130, x: "global step", lines: [{ kind: "best", points: node.validations.map(one => [one.global_step, one.score, one.error]) }] }),
+    node.validations.length > 1 && chart({ w: room("panel") - 34, h: 130, x: "global step", lines: [{ kind: "best", points: node.validations.map(one => [one.global_step, one.score, one.error]) }] }),
     h("p", { class: "validations num dim" }, "validation " + (node.validations.map(one => `${fix(one.score)}@${one.global_step}`).join(", ") || "–")),
     node.levels.length > 0 && h("p", { class: "dim" }, node.levels.map(([name, first, last]) => `${name} ${first} → ${last}`).join(" · ")),
     node.ended_by && h("p", { class: "agent" }, node.ended_by === "n_steps" ? `It trained all its ${node.n_steps} steps.` : `${node.steps_done} of ${node.n_steps} steps. Ended by ${node.ended_by}`),
@@ -257,7 +257,7 @@ function difference(a, b) {
   return [
     h("h2", {}, `Node ${a.node} → node ${b.node}`, h("span", { class: "tools" }, button("close", () => choose(a.node)))),
     h("div", { class: "big" }, fix(a.score), h("span", { class: "dim" }, " → "), fix(b.score), " ", a.score != null && b.score != null && h("small", { class: way(b.score - a.score) }, signed(b.score - a.score))),
-    keys.length ? h("table", { class: "diff" }, h("tr", {}, ["", `node ${a.node}`, `node ${b.node}`].map(one => h("th", {}, one))), keys.map(key =>
+    keys.length ? h("table", { class: "diff" }, h("tr", {}, ["setting", `node ${a.node}`, `node ${b.node}`].map(one => h("th", {}, one))), keys.map(key =>
       h("tr", { "data-hp": key }, h("td", {}, D.short[key] || key), h("td", { class: "num" }, text(old[key])), h("td", { class: "num" }, text(now[key]))))) : h("p", {}, "The same configuration."),
   ];
 }
@@ -271,6 +271,9 @@ function ticks(lo, hi, n) {
   for (let at = Math.ceil(lo / step) * step; at <= hi + step * 1e-9; at += step) found.push(+at.toPrecision(12));
   return found;
 }
+
+// Viewed at its own width, a chart's text has the size of the page's.
+const room = id => Math.max(280, Math.min(700, $(id).clientWidth || 640));
 
 // lines: {kind, points: [[x, y, error]], label, node, step, band: [[x, low, high]]}; `range` keeps a far line from flattening the rest.
 function chart({ w = 640, h: height = 300, x, lines, range, until, integers = true, title }) {
@@ -302,7 +305,7 @@ function chart({ w = 640, h: height = 300, x, lines, range, until, integers = tr
     const [a, b] = line.points.at(-1);
     if (line.label != null) labels.push({ x: Math.min(px(a), w - right) + 7, y: Math.max(top, Math.min(height - bottom, py(b))) + 4, line });
   }
-  labels.sort((a, b) => a.y - b.y).forEach((one, i) => { const above = labels[i - 1]; if (above && one.y - above.y < 12 && Math.abs(one.x - above.x) < 60) one.y = above.y + 12; });
+  labels.sort((a, b) => a.y - b.y).forEach((one, i) => { const above = labels[i - 1]; if (above && one.y - above.y < 12 && Math.abs(one.x - above.x) < (String(one.line.label).length > 3 ? 60 : 16)) one.y = above.y + 12; });
   svg.append(inside, ...labels.map(({ x: a, y, line }) => {
     const long = String(line.label).length > 3;
     return s("text", { x: long ? a - 10 : a, y: long ? y - 9 : y, "text-anchor": long ? "end" : "start", class: (line.kind === "" ? "dim" : "strong") + " halo", "font-size": 11, fill: line.kind === "best" ? "var(--best)" : null }, line.label);
@@ -328,7 +331,7 @@ function curves() {
   if (base != null) lines.unshift({ kind: "base", label: "base model", dots: false, points: [[0, base], [end, base]] });
   const main = lines.filter(line => line.kind && line.kind !== "default"), floor = Math.min(...main.flatMap(line => line.points.map(one => one[1])));
   const near = lines.filter(line => line.points.length && Math.min(...line.points.map(one => one[1])) >= floor - .12);
-  return chart({ x: "global step", lines, range: near.length ? near : lines, until: end });
+  return chart({ w: room("curves"), x: "global step", lines, range: near.length ? near : lines, until: end });
 }
 
 function progress() {
@@ -343,7 +346,7 @@ function progress() {
     lines.push({ kind: "default", label: "default recipe", step: true, points: ref.validations.map(([step, score]) => [step * per, most = Math.max(most, score)]).filter(one => one[0] <= last[x]) });
   }
   lines.push({ kind: "best", label: `node ${last.node}`, step: true, band, points });
-  return chart({ h: 230, x: x === "steps" ? "training steps of all phases" : "GPU hours of all phases", lines, integers: x === "steps" });
+  return chart({ w: room("progress"), h: 230, x: x === "steps" ? "training steps of all phases" : "GPU hours of all phases", lines, integers: x === "steps" });
 }
 
 function multiples() {
@@ -404,7 +407,7 @@ function phases() {
     return h("div", {}, h("b", {}, `${i + 1}. node ${phase.node}`), h("span", { class: "dim" }, ` steps ${phase.begin}–${phase.end}`),
       h("div", { class: "num" }, h("span", { class: "dim" }, `${fix(node.start_score)} → `), h("b", {}, fix(phase.score))),
       node.diagnosis && h("p", { class: "agent" }, node.diagnosis),
-      h("dl", {}, node.changes.length ? node.changes.map(one => [h("dt", {}, `${one.name} ${one.before} → ${one.now}`), h("dd", { class: "agent" }, one.reason)]) : h("dt", {}, changed(node))));
+      node.changes.length ? h("dl", {}, node.changes.map(one => [h("dt", {}, `${one.name} ${one.before} → ${one.now}`), h("dd", { class: "agent" }, one.reason)])) : h("p", {}, h("b", {}, changed(node))));
   }))];
 }
 
@@ -500,10 +503,10 @@ function draw() {
   part("needs", D.needs, () => D.needs.map(one => h("p", {}, "▲ ", rich(one.text), one.node != null && [" ", h("a", { href: `#n${one.node}` }, `node ${one.node}`)])));
   part("zoom", S.zoom, () => [["−", .8], ["+", 1.25]].map(([sign, by]) => button(sign, () => { S.zoom = Math.min(2, Math.max(.2, S.zoom * by)); draw(); }, { "aria-label": by > 1 ? "larger" : "smaller", "data-key": sign })));
   part("tree", [shown, S.node, S.other, S.zoom], tree);
-  part("panel", [known[S.node], known[S.other], D.live?.steering, D.nodes.length], panel);
-  part("curves", [shown, S.node, D.nodes.map(node => node.validations.length), D.reference], curves);
+  part("panel", [known[S.node], known[S.other], D.live?.steering, D.nodes.length, room("panel")], panel);
+  part("curves", [shown, S.node, D.nodes.map(node => node.validations.length), D.reference, room("curves")], curves);
   part("axes", S.x, () => [["gpu_hours", "GPU h"], ["steps", "steps"]].map(([x, name]) => button(name, () => { S.x = x; draw(); }, { "aria-pressed": String(S.x === x), "data-key": x })));
-  part("progress", [D.progress, S.x, D.reference], progress);
+  part("progress", [D.progress, S.x, D.reference, room("progress")], progress);
   part("phases", [D.strategy, D.strategy.map(phase => known[phase.node].changes)], phases);
   part("multiples", [shown, S.node], multiples);
   part("compare", [D.tables.scores, D.tables.differences, D.how_sure], compare);
@@ -522,6 +525,7 @@ function fromHash() {
 }
 
 addEventListener("hashchange", fromHash);
+addEventListener("resize", draw);
 addEventListener("keydown", walk);
 addEventListener("click", event => {
   const found = event.target.closest?.("g.node[data-node]");
@@ -532,21 +536,25 @@ fromHash();
 if (places[S.node]) $("tree").scrollLeft = (places[S.node].x + W) * S.zoom - $("tree").clientWidth + 20;
 
 if (BASE != null) {
-  let heard = Date.now();
-  const events = new EventSource(`${BASE}/events`);
-  events.addEventListener("view", event => {
-    const news = JSON.parse(event.data);
-    heard = Date.now();
-    if (news.nodes && D.nodes) {
-      const known = { ...byNode(), ...Object.fromEntries(news.nodes.map(node => [node.node, node])) };
-      D = { ...news, nodes: Object.values(known).sort((a, b) => a.node - b.node), series: { ...D.series, ...news.series } };
-    } else D = news;
-    draw();
-  });
+  let heard = Date.now(), events;
+  const listen = () => {
+    events = new EventSource(`${BASE}/events`);
+    events.addEventListener("error", () => { if (events.readyState === EventSource.CLOSED) setTimeout(listen, 5000); }); // refused: it does not try again by itself
+    events.addEventListener("view", event => {
+      const news = JSON.parse(event.data);
+      heard = Date.now();
+      if (news.nodes && D.nodes) {
+        const known = { ...byNode(), ...Object.fromEntries(news.nodes.map(node => [node.node, node])) };
+        D = { ...D, ...news, nodes: Object.values(known).sort((a, b) => a.node - b.node), series: { ...D.series, ...news.series } };
+      } else D = news;
+      draw();
+    });
+  };
+  listen();
   setInterval(() => {
     const at = $("alive"), live = D.live;
     if (!at || !live) return;
     const ago = live.now - (live.status.last_alive ?? live.now) + (Date.now() - heard) / 1000;
-    at.textContent = events.readyState === 1 ? (D.stage === "finished" ? "" : `● sign of life ${span(Math.max(0, ago))} ago`) : "○ the page's server does not answer; trying again";
+    at.textContent = events.readyState === EventSource.OPEN ? (D.stage === "finished" ? "" : `● sign of life ${span(Math.max(0, ago))} ago`) : "○ the page's server does not answer; trying again. If it was started anew, open the address that it printed.";
   }, 1000);
 }

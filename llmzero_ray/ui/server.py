@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -181,7 +181,7 @@ def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIAp
 
 
 async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[str, str]]:
-    """The view whenever it has changed; of nodes and series those that this reader does not have."""
+    """The view whenever it has changed: the parts, nodes and series that its reader lacks."""
     seen: object = None
     sent: dict[tuple[str, str], int] = {}
     while True:
@@ -194,17 +194,20 @@ async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[
 
 def _news(found: Mapping[str, Any], sent: dict[tuple[str, str], int]) -> str:
     if "nodes" not in found:
+        sent.clear()  # the reader then has nothing else
         return data_text(found)
 
-    def news(kind: str, values: Sequence[tuple[object, Any]]) -> dict[str, Any]:
-        digests = {(kind, str(name)): hash(json.dumps(value)) for name, value in values}
-        new = {name for name, digest in digests.items() if sent.get(name) != digest}
-        sent.update(digests)
-        return {str(name): value for name, value in values if (kind, str(name)) in new}
+    def news(kind: str, values: Mapping[Any, Any]) -> dict[Any, Any]:
+        digests = {name: hash(json.dumps(value)) for name, value in values.items()}
+        new = {name: values[name] for name in values if sent.get((kind, str(name))) != digests[name]}
+        sent.update({(kind, str(name)): digest for name, digest in digests.items()})
+        return new
 
-    nodes = list(news("node", [(node["node"], node) for node in found["nodes"]]).values())
-    series = news("series", list(found["series"].items()))
-    return data_text({**found, "nodes": nodes, "series": series})
+    nodes = news("node", {node["node"]: node for node in found["nodes"]})
+    parts = {name: value for name, value in found.items() if name not in ("nodes", "series")}
+    return data_text(
+        {**news("part", parts), "nodes": list(nodes.values()), "series": news("series", found["series"])}
+    )
 
 
 def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,6 +264,29 @@ def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Comman
     assert code == 0, output
     core = Follower.of(command.storage).core
     assert (core.runs[0].attempt, core.runs[1].attempt) == (0, 1)
+
+
+@pytest.mark.slow
+def test_a_search_with_ui_serves_its_page_until_the_command_ends(command: Command, task_dir: Path) -> None:
+    command.write(task_dir, script={"hold": [0]})
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        code, output = command.run("jobs.search", str(command.config), "--ui", "--port", port)
+    assert (code, output.count("\n")) == (2, 1)
+    assert f"cannot listen on 127.0.0.1, port {port}" in output
+    assert not command.storage.paths.root.exists()
+    process = command.start("jobs.search", str(command.config), "--ui", "--port", "0")
+    address = until_printed(process, "its page is ").split()[-1]
+    command.until_step(0, 3)
+    cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with cookies.open(address) as answer:
+        assert '"nodes":[{"node":0' in answer.read().decode()
+    command.released.touch()
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    until_gone(command.leftovers)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address)
 
 
 @pytest.mark.slow

@@ -14,7 +14,10 @@ from tests.report.conftest import finished, scripted
 
 __all__ = ["finished"]  # a fixture of the reports'
 TOKEN = "a token of the tests that is long"
-HOSTILE = '"><img src=x onerror="document.title=1"></script><script>alert(1)</script>\u202ereversed\x1b[31m'
+HOSTILE = (
+    '"><img src=x onerror="document.title=1"></script><script>alert(1)</script>\u202ereversed\x1b[31m'
+    "<!--<script>'`${1}&quot;\u2028\u2067"
+)
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,25 @@ import pytest
 import uvicorn
 
 from actors.control_requests import event_of
+from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.main import main
+from llmzero_ray.records import Diagnosis
+from llmzero_ray.records import events as ev
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.storage.presence import SearchLock, done_with, waiting_requests
+from llmzero_ray.storage.metric_files import write_parquet
+from llmzero_ray.storage.presence import SearchLock, done_with, owner, waiting_requests
 from llmzero_ray.ui.page import report_html
 from llmzero_ray.ui.server import Searches, make_app
 from llmzero_ray.ui.view import points_for, thinned, view
-from tests.report.builder import Phase, SearchBuilder
+from tests.builders import make_config
+from tests.cli.conftest import task_dir
+from tests.cli.test_cli import Command, command
+from tests.report.builder import Phase, SearchBuilder, proposal
 from tests.report.conftest import METRICS, scripted
-from tests.ui.conftest import TOKEN
+from tests.ui.conftest import HOSTILE, TOKEN
+from tests.waiting import PATIENCE_S, until_gone, wait_until
+
+__all__ = ["command", "task_dir"]  # fixtures of the command line's
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -159,6 +172,14 @@ def test_a_phone_scrolls_in_one_direction(tab: Tab, file: Path, scheme: str) -> 
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
     widths = tab.page.eval_on_selector_all("svg.fluid", "all => all.map(one => one.clientWidth)")
     assert min(widths) > 250
+    tab.node(2).focus()
+    for key, expected in (("ArrowRight", 3), ("ArrowDown", 4), ("ArrowLeft", 2), ("ArrowLeft", 1)):
+        tab.page.keyboard.press(key)
+        assert tab.page.evaluate("document.activeElement.dataset.node") == str(expected)
+        box = tab.node(expected).bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_texts_of_agents_stay_text(tab: Tab, file: Path) -> None:
@@ -203,19 +224,29 @@ def test_thirty_nodes_fit_into_400_kb_and_300_are_drawn(
 # --- llmzero ui ---------------------------------------------------------------------------------------------
 
 
+def app_of(search: Any, *, steering: bool = False) -> Any:
+    """The application that shows the storage of a search."""
+    searches = Searches(Path(search.root).parent, None, steering=steering)
+    return make_app(searches, token=TOKEN, hosts=frozenset({"127.0.0.1"}))
+
+
 @contextlib.contextmanager
-def served(search: SearchBuilder, *, steering: bool = False) -> Iterator[str]:
-    """The address of a server in this process, with its token."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        searches = Searches(Path(search.root).parent, None, steering=steering)
-        app = make_app(searches, token=TOKEN, hosts=frozenset({"127.0.0.1"}))
+def listening(app: Any, port: int = 0) -> Iterator[int]:
+    """The port of a server of the application in this process."""
+    with socket.create_server(("127.0.0.1", port)) as opened:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{port}/s/demo/?token={TOKEN}"
+        yield opened.getsockname()[1]
         server.should_exit = True
         thread.join()
+
+
+@contextlib.contextmanager
+def served(search: Any, *, steering: bool = False) -> Iterator[str]:
+    """The address of a server in this process, with its token."""
+    with listening(app_of(search, steering=steering)) as port:
+        yield f"http://127.0.0.1:{port}/s/{Path(search.root).name}/?token={TOKEN}"
 
 
 @pytest.fixture
@@ -271,23 +302,48 @@ def test_a_dead_coordinator_is_said_and_a_new_one_clears_it(
         tab.page.goto("about:blank")
 
 
-def answer_requests(search: SearchBuilder, ended: threading.Event) -> None:
+@contextlib.contextmanager
+def answered(search: SearchBuilder) -> Iterator[None]:
     """What a coordinator does with requests."""
-    while not ended.wait(0.1):
-        for one in waiting_requests(search.root):
-            search.now = time.time()
-            search.post(event_of(search.core, one))
-            done_with(search.root, one.id)
+    ended = threading.Event()
+
+    def answer() -> None:
+        while not ended.wait(0.1):
+            for one in waiting_requests(search.root):
+                search.now = time.time()
+                search.post(event_of(search.core, one))
+                done_with(search.root, one.id)
+
+    coordinator = threading.Thread(target=answer, daemon=True)
+    coordinator.start()
+    yield
+    ended.set()
+    coordinator.join()
+
+
+def send(tab: Tab, kind: str, **fields: str) -> None:
+    """Ask by mouse."""
+    tab.page.locator(f'button[data-key="{kind}"]').click()
+    for name, value in fields.items():
+        tab.page.locator(f'dialog [name="{name}"]').fill(value)
+    tab.page.locator('dialog button:text-is("send")').click()
+
+
+def newest(search: SearchBuilder, kind: type) -> Any:
+    """The newest event of a kind in the journal."""
+    return [event for event in SearchFacts(search.storage).events if isinstance(event, kind)][-1]
+
+
+def close(tab: Tab) -> None:
+    """Put the answer away."""
+    tab.page.locator('dialog button:text-is("close")').click()
 
 
 def test_requests_by_mouse_become_the_events_of_the_commands_and_answers_are_shown(
     tab: Tab, growing: tuple[SearchBuilder, SearchLock]
 ) -> None:
     search, _ = growing
-    ended = threading.Event()
-    coordinator = threading.Thread(target=answer_requests, args=(search, ended), daemon=True)
-    coordinator.start()
-    with served(search, steering=True) as address:
+    with answered(search), served(search, steering=True) as address:
         tab.page.goto(address)
         for node, kind, fields, expected in (
             (0, "hint", {"text": "go colder"}, "hint for the proposer: go colder"),
@@ -296,17 +352,217 @@ def test_requests_by_mouse_become_the_events_of_the_commands_and_answers_are_sho
             (1, "veto", {"reason": "too long"}, "node=1 vetoed with all below it: too long"),
         ):
             tab.node(node).click()
-            tab.page.locator(f'button[data-key="{kind}"]').click()
-            for name, value in fields.items():
-                tab.page.locator(f'dialog [name="{name}"]').fill(value)
-            tab.page.locator('dialog button:text-is("send")').click()
+            send(tab, kind, **fields)
             tab.page.locator(f'#answer:has-text("{expected}")').wait_for()
-            tab.page.locator('dialog button:text-is("close")').click()
+            close(tab)
         tab.page.locator("#feed >> text=you: hint for the proposer").wait_for(state="attached")
         tab.page.goto("about:blank")
-    ended.set()
-    coordinator.join()
     assert {"HintGiven", "NodeVetoed"} <= {type(one).__name__ for one in SearchFacts(search.storage).events}
+
+
+def test_pause_and_stop_by_mouse_are_answered_word_for_word(
+    tab: Tab, growing: tuple[SearchBuilder, SearchLock]
+) -> None:
+    search, lock = growing
+    with answered(search), served(search, steering=True) as address:
+        tab.page.goto(address)
+        send(tab, "pause", reason=HOSTILE)
+        tab.page.locator('#answer:text-matches("^paused")').wait_for()
+        event = newest(search, ev.SearchPaused)
+        assert tab.page.locator("#answer").text_content() == event_line(search.core, event)
+        close(tab)
+        lock.release()
+        tab.page.locator("#needs >> text=It is paused").wait_for()
+        for kind in ("pause", "stop"):  # nobody is there to answer
+            send(tab, kind)
+            sentence = f"nobody is at work on {search.root}: there is nothing to {kind}."
+            tab.page.locator(f'#answer:text-is("{sentence}")').wait_for()
+            close(tab)
+        lock.acquire(private_head=True)
+        search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=1))
+        tab.page.locator("#needs >> text=It is paused").wait_for(state="detached")
+        send(tab, "stop", reason="good enough")
+        tab.page.locator('#answer:has-text("good enough")').wait_for()
+        event = newest(search, ev.UserStop)
+        assert tab.page.locator("#answer").text_content() == event_line(search.core, event)
+        assert (event.source or "").startswith("user:")
+        assert tab.page.locator("img").count() == 0
+        assert [one for one in tab.errors if "409" not in one] == []
+        tab.page.goto("about:blank")
+
+
+def test_a_killed_coordinator_is_said_and_after_a_resume_the_page_goes_on(
+    tab: Tab, command: Command, task_dir: Path
+) -> None:
+    command.write(task_dir, script={"hold": [1]})
+    process = command.start()
+    command.until_step(1, 3)
+    storage = command.storage
+    tab.page.set_default_timeout(PATIENCE_S * 1000)
+    with served(storage.paths) as address:
+        tab.page.goto(address)
+        tab.page.evaluate("window.mark = 1")
+        tab.node(1).wait_for(state="attached")
+        someone = owner(storage.paths.root)
+        assert someone is not None
+        os.kill(someone.pid, signal.SIGKILL)
+        process.kill()  # whose head would start another coordinator
+        process.wait()
+        tab.page.locator("#needs >> text=its coordinator is silent").wait_for()
+        until_gone(command.leftovers)
+        command.released.touch()
+        code, output = command.run()
+        assert code == 0, output
+        tab.page.locator("#head .chip.finished").wait_for()
+        assert tab.page.locator("#needs").text_content() == ""
+        nodes = tab.page.eval_on_selector_all("#tree g.node", "all => all.map(one => +one.dataset.node)")
+        assert sorted(nodes) == [-1, 0, 1]
+        assert tab.page.evaluate("window.mark") == 1
+        assert tab.errors == []
+        tab.page.goto("about:blank")
+
+
+def test_a_browser_that_slept_misses_nothing(tab: Tab, growing: tuple[SearchBuilder, SearchLock]) -> None:
+    search, _ = growing
+    app = app_of(search)
+    with listening(app) as port:
+        tab.page.goto(f"http://127.0.0.1:{port}/s/demo/?token={TOKEN}")
+        tab.page.evaluate("window.mark = 1")
+        tab.page.locator("#alive >> text=sign of life").wait_for()
+    tab.page.locator("#alive >> text=does not answer").wait_for()
+    search.play(phases=2)  # nodes 1 and 2, which nobody saw grow
+    with listening(app, port):
+        for node in (0, 1, 2):
+            tab.node(node).wait_for(state="attached")
+        tab.page.locator("#alive >> text=sign of life").wait_for()
+        assert tab.page.evaluate("window.mark") == 1
+        tab.page.goto("about:blank")
+
+
+def test_hostile_texts_stay_text_while_the_page_grows(
+    tab: Tab, growing: tuple[SearchBuilder, SearchLock]
+) -> None:
+    search, _ = growing
+    made = proposal(resume=(1, 10), lr=2e-4, temperature=0.9)
+    seen = Diagnosis(state="plateau", summary=HOSTILE, evidence=(HOSTILE,))
+    changes = tuple(replace(one, reason=HOSTILE) for one in made.changes)
+    search.answers[2] = replace(made, diagnosis=seen, changes=changes, rationale=HOSTILE)
+    with served(search) as address:
+        tab.page.goto(address)
+        title = tab.page.title()
+        search.play(phases=2)
+        search.post(ev.HintGiven(text=HOSTILE, source="user:1"))
+        tab.node(2).click()
+        tab.page.locator("#panel .diagnosis", has_text="onerror=").wait_for()
+        tab.page.locator("#feed >> text=you: hint").wait_for(state="attached")
+        for text in tab.page.locator(".agent", has_text="onerror=").all_text_contents():
+            assert not {"\x1b", "\u202e", "\u2067"} & set(text)
+        assert tab.page.locator("img").count() == 0
+        assert tab.page.locator("script").count() == 2
+        assert (tab.page.title(), tab.errors) == (title, [])
+        tab.page.goto("about:blank")
+
+
+class Large(SearchBuilder):
+    """300 nodes of 500 steps; the series of all are the same."""
+
+    N, STEPS = 300, 500
+
+    def __init__(self, directory: Path) -> None:
+        phase = {"n_steps": self.STEPS, "max_steps": self.STEPS, "test_freq": 100, "save_freq": 100}
+        config = make_config(budget={"runs": self.N + 20}, search={"rho_min": 0.0}, phase=phase)
+        super().__init__(directory, config=config)
+        self.rows = {
+            "attempt": [0] * self.STEPS,
+            "step": list(range(1, self.STEPS + 1)),
+            "global_step": list(range(1, self.STEPS + 1)),
+            "wall_s": [float(step) for step in range(self.STEPS)],
+            "val_score": [0.5 if step % 100 == 0 else None for step in range(1, self.STEPS + 1)],
+            **{name: [step % 97 / 97 for step in range(self.STEPS)] for name in METRICS},
+        }
+
+    def _propose(self, command: Any) -> None:
+        self.now += 1.0
+        resume = None if command.from_scratch else (command.on, 100)
+        made = proposal(resume=resume, n_steps=self.STEPS, lr=1e-5 * (1 + command.node))
+        self.post(ev.Proposed(node=command.node, proposal=made, tries=command.tries))
+
+    def _train(self, command: Any) -> None:
+        spec = command.spec
+        self.post(ev.PhaseStarted(node=spec.node, slot=command.slot, phase_attempt=spec.attempt))
+        own, first = (self.storage.paths.node(node) / "metrics.parquet" for node in (spec.node, 0))
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if own == first:
+            write_parquet(own, self.rows)
+        else:
+            own.hardlink_to(first)
+        self.now += 100.0
+        phase = Phase(val={step: 40 + (spec.node * 7 + step // 50) % 50 for step in range(100, 501, 100)})
+        result = self.outcome(spec, phase)
+        self.post(ev.PhaseFinished(node=spec.node, phase_attempt=spec.attempt, result=result))
+
+
+def test_a_search_of_300_nodes_and_500_steps_is_followed_in_bounded_memory(tab: Tab, tmp_path: Path) -> None:
+    search = Large(tmp_path)
+    search.ready().play(phases=Large.N)
+    lock = SearchLock(search.root)
+    lock.acquire(private_head=True)
+    devtools = tab.page.context.new_cdp_session(tab.page)
+    received: list[int] = []
+    devtools.on("Network.eventSourceMessageReceived", lambda said: received.append(len(said["data"])))
+    devtools.send("Network.enable")
+
+    def heap() -> int:
+        devtools.send("HeapProfiler.collectGarbage")
+        return int(devtools.send("Runtime.getHeapUsage")["usedSize"])
+
+    with served(search) as address:
+        tab.page.set_default_timeout(200_000)
+        tab.page.goto(address)
+        assert tab.page.locator("#tree g.node").count() == len(search.core.search.nodes) + 1 > Large.N
+        wait_until(lambda: tab.page.wait_for_timeout(200) or received)
+        whole, used = received[0], heap()
+        assert used < 150e6
+        for _ in range(8):
+            search.play(phases=1)
+            tab.node(len(search.core.search.nodes) - 1).wait_for(state="attached")
+        assert heap() < used + 15e6
+        assert len(received) > 8
+        assert max(received[1:]) < whole / 4
+        assert tab.errors == []
+        tab.page.goto("about:blank")
+    lock.release()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_reader_without_sight_or_mouse_is_hindered_by_nothing_serious(
+    tab: Tab, file: Path, growing: tuple[SearchBuilder, SearchLock], scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
+
+    def serious() -> list[str]:
+        found = axe.run(tab.page).response["violations"]
+        return [f"{one['id']}: {one['nodes']}" for one in found if one["impact"] in ("serious", "critical")]
+
+    tab.page.emulate_media(color_scheme=scheme)
+    tab.page.goto(file.as_uri())
+    tab.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert serious() == []
+    tab.page.set_viewport_size({"width": 390, "height": 800})
+    tab.node(2).click(modifiers=["Shift"])
+    assert serious() == []
+    search, lock = growing
+    lock.release()
+    with served(search, steering=True) as address:
+        tab.page.goto(address)
+        tab.page.locator("#needs >> text=silent").wait_for()
+        assert serious() == []
+        tab.page.locator('button[data-key="clone"]').click()
+        assert serious() == []
+        tab.page.goto(address.partition("/s/")[0] + "/")
+        tab.page.locator("#index a.card").wait_for()
+        assert serious() == []
+        tab.page.goto("about:blank")
 
 
 def test_a_read_only_page_has_no_button_that_asks(tab: Tab, search: SearchBuilder) -> None:
