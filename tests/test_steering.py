@@ -612,7 +612,7 @@ def test_an_edit_replaces_and_adds_values_and_the_agents_are_told_why() -> None:
     request = build_request(search.core, search.only(cmd.Propose), lambda _: Curves())
     assert isinstance(request, ProposalRequest)
     assert request.hints == (
-        "The proposal of node 1 (lr = 5e-4) was edited to lr = 2e-4, 7 steps: it was too hot",
+        "The proposal of node 1 (lr = 0.0005) was edited to lr = 0.0002, 7 steps: it was too hot",
     )
 
 
@@ -712,19 +712,27 @@ def test_where_nothing_waits_an_answer_is_refused() -> None:
     )
 
 
-def test_forced_fresh_starts_and_fixes_wait_and_clones_do_not() -> None:
-    search = after(agents={"approve": True})
+def test_fixes_and_forced_fresh_starts_wait_too() -> None:
+    search = Driver(make_config(agents={"approve": True}))
+    search.ready()
+    search.fail(0, saved=(10,))
+    assert search.core.runs[1].kind == "debug"
+    search.propose(1)
+    assert search.core.runs[1].waits
+    fresh = after((0.5, 0.6), search={"rho_min": 1.0})
+    assert fresh.core.runs[2].kind == "scratch"
+    ask(fresh, ev.SettingsChanged(changes={"agents.approve": True}, before={"agents.approve": False}))
+    fresh.propose(2)
+    assert fresh.core.runs[2].waits
+
+
+def test_a_clone_waits_for_nobody() -> None:
+    search = waits()
     ask(search, ev.CloneAsked(of=0, step=10, changes={LR: 3e-4}))
-    search.propose(1, make_proposal(lr=5e-4))
     ask(search, answer(), "2")
-    search.start(1)
-    search.fail(1)
-    clone = search.core.runs[2]
-    assert (clone.clone is not None, clone.stage) == (True, "planned")
-    search.train(2, score=0.6)
-    assert search.core.runs[3].kind == "debug"
-    search.propose(3, make_proposal(lr=4e-4))
-    assert search.core.runs[3].waits
+    search.train(1, score=0.6)
+    assert search.core.runs[2].clone is not None
+    assert search.only(cmd.RunPhase).spec.node == 2
 
 
 def test_a_waiting_proposal_that_becomes_a_copy_goes_back_by_the_rules() -> None:
@@ -738,17 +746,10 @@ def test_a_waiting_proposal_that_becomes_a_copy_goes_back_by_the_rules() -> None
 
 
 def test_a_repeated_search_gives_the_recorded_answers_and_waits_for_nobody() -> None:
-    search = Driver(make_config(budget={"runs": 8}, agents={"approve": True}))
-    started = search.journal[0]
-    assert isinstance(started, ev.SearchStarted)
-    found = {"accepted": True, "changes": {LR: 2e-4}, "n_steps": None, "reason": "colder"}
-    config = {**started.config, "agents": {**started.config["agents"], "backend": "recorded"}}
-    config["agents"]["recorded_from"] = "/runs/earlier"
-    repeated = Driver.__new__(Driver)
-    repeated.__dict__ |= {**search.__dict__, "journal": [], "commands": [], "deliveries": set()}
-    repeated.core = type(search.core)(search.core.paths)
-    facts = {"approvals": {"1-0": found}}
-    repeated.post(dataclasses.replace(started, config=config, agents=facts, sequence=0))
+    recorded = {"accepted": True, "changes": {LR: 2e-4}, "n_steps": None, "reason": "colder"}
+    agents = {"approve": True, "backend": "recorded", "recorded_from": "/runs/earlier"}
+    config = make_config(budget={"runs": 8}, agents=agents)
+    repeated = Driver(config, agents={"approvals": {"1-0": recorded}})
     repeated.search_to_end((0.5,))
     repeated.propose(1, make_proposal(lr=5e-4, resume=(0, 10)))
     spec = repeated.core.runs[1].spec

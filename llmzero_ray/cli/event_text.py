@@ -58,9 +58,8 @@ def approval_texts(core: CoordinatorCore, *, to_do: bool = False) -> list[str]:
         assert run.asked is not None
         found.append(f"Node {run.node} waits for approval: {_approval(core, run.asked)}.")
         if to_do:
-            found[-1] += (
-                f" `llmzero approve {root}:{run.node} [KEY=VALUE ...]` accepts it; --refuse sends it back."
-            )
+            command = f"llmzero approve {root}:{run.node}"
+            found[-1] += f" `{command} [KEY=VALUE ...]` accepts it; --refuse sends it back."
     return found
 
 

@@ -76,12 +76,9 @@ def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyper
     """`about 1.2 h, 23% of the GPU time that is left`: the price of a phase, as far as it is known."""
     found = []
     for like in _similar(state, run, spec):
-        tokens, timed = (
-            _tokens(state, like, spec.hyperparameters, spec.n_steps),
-            like.outcome and like.outcome.cost,
-        )
-        if tokens is not None and timed is not None:
-            found.append(f"about {short_duration(amount(tokens, timed))}")
+        tokens = _tokens(state, like, spec.hyperparameters, spec.n_steps)
+        if tokens is not None and like.outcome is not None and like.outcome.cost is not None:
+            found.append(f"about {short_duration(amount(tokens, like.outcome.cost))}")
             break
     price = phase_price(state, run, spec, before)
     return ", ".join(

@@ -188,17 +188,11 @@ def apply_answer(state: SearchState, answer: ev.ApprovalAnswered) -> None:
 
 def edited(state: SearchState, proposal: Proposal, answer: ev.ApprovalAnswered) -> Proposal:
     """The proposal with a person's edits."""
-    space = state.planner.space
-    old = {space.canonical(change.key): change.old for change in proposal.changes}
-    run = state.runs[answer.node]
-    planned = {} if run.asked is None else run.asked.spec.hyperparameters
+    space, run = state.planner.space, state.runs[answer.node]
+    before = {} if run.asked is None else _before(state, run, run.asked.spec)
+    why = f"a person's edit{_because(answer)}"
     kept = [change for change in proposal.changes if space.canonical(change.key) not in answer.changes]
-    own = [
-        Change(
-            key=key, old=old.get(key, planned.get(key)), new=new, reason=f"a person's edit{_because(answer)}"
-        )
-        for key, new in answer.changes.items()
-    ]
+    own = [Change(key=key, old=before.get(key), new=new, reason=why) for key, new in answer.changes.items()]
     n_steps = proposal.n_steps if answer.n_steps is None else answer.n_steps
     return dataclasses.replace(proposal, changes=(*kept, *own), n_steps=n_steps)
 

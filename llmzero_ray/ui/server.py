@@ -228,7 +228,6 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
         changes = read_settings(str(asked.get("settings") or "").split())
         fields = {"node": asked.get("node"), "changes": changes, "n_steps": _number(asked, "n_steps")}
         fields |= {"refuse": kind == "refuse", "tries": asked.get("tries")}
-        kind = "approve"
     elif kind not in ("pause", "stop"):
         raise ConfigError(
             f"a request cannot be {kind!r}; must be hint, veto, clone, approve, refuse, pause or stop"
@@ -236,7 +235,7 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
     elif owner(place.paths.root) is None:
         raise ConfigError(f"nobody is at work on {place.paths.root}: there is nothing to {kind}.")
     said: list[str] = []
-    send(place, kind, reason, say=said.append, **fields)
+    send(place, "approve" if kind == "refuse" else kind, reason, say=said.append, **fields)
     return "\n".join(said)
 
 

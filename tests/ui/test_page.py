@@ -309,6 +309,36 @@ def test_requests_by_mouse_become_the_events_of_the_commands_and_answers_are_sho
     assert {"HintGiven", "NodeVetoed"} <= {type(one).__name__ for one in SearchFacts(search.storage).events}
 
 
+def test_a_proposal_that_waits_needs_a_person_and_is_answered_by_mouse(
+    tab: Tab, growing: tuple[SearchBuilder, SearchLock]
+) -> None:
+    search, _ = growing
+    search.post(ev.SettingsChanged(changes={"agents.approve": True}, before={"agents.approve": False}))
+    search.play(phases=1)
+    search.now = time.time()
+    ended = threading.Event()
+    coordinator = threading.Thread(target=answer_requests, args=(search, ended), daemon=True)
+    coordinator.start()
+    with served(search, steering=True) as address:
+        tab.page.goto(address)
+        tab.page.locator("#needs >> text=Node 2 waits for approval").wait_for()
+        assert "lr 0.0005 → 0.0002" in tab.page.locator("#needs").text_content()
+        for kind, fields, expected in (
+            ("approve", {"settings": "lr=7"}, "lr"),
+            ("approve", {"settings": "lr=1e-4", "reason": "colder"}, "accepted with lr = 0.0001: colder"),
+        ):
+            tab.page.locator(f'button[data-key="{kind}2"]').click()
+            for name, value in fields.items():
+                tab.page.locator(f'dialog [name="{name}"]').fill(value)
+            tab.page.locator('dialog button:text-is("send")').click()
+            tab.page.locator(f'#answer:has-text("{expected}")').wait_for()
+            tab.page.locator('dialog button:text-is("close")').click()
+        tab.page.locator('button[data-key="approve2"]').wait_for(state="detached")
+        tab.page.goto("about:blank")
+    ended.set()
+    coordinator.join()
+
+
 def test_a_read_only_page_has_no_button_that_asks(tab: Tab, search: SearchBuilder) -> None:
     with served(search) as address:
         tab.page.goto(address)
