@@ -17,6 +17,7 @@ import uvicorn
 
 from actors.control_requests import event_of
 from llmzero_ray.cli.main import main
+from llmzero_ray.records import events as ev
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.presence import SearchLock, done_with, waiting_requests
 from llmzero_ray.ui.page import report_html
