@@ -687,8 +687,8 @@ def test_a_veto_ends_the_wait_and_an_end_of_the_search_keeps_it_for_an_extension
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (answer(0), "node 0 is completed; approval is asked for nodes 1."),
-        (answer(9), "node 9 is unknown; approval is asked for nodes 1."),
+        (answer(0), "node 0 is completed; these wait for approval: 1."),
+        (answer(9), "node 9 is unknown; these wait for approval: 1."),
         (answer(changes={LR: 5.0}), "must be"),
         (answer(changes={LR: "x"}), "lr"),
         (answer(n_steps=0), "n_steps is 0 (training steps); must be between 1 and"),

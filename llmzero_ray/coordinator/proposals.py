@@ -20,7 +20,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ProposalError
 from llmzero_ray.hyperparameters import format_value, short
-from llmzero_ray.records import Change, Hyperparameters, PhaseSpec, Proposal
+from llmzero_ray.records import Change, Hyperparameters, PhaseSpec, Proposal, ResumeFrom
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import base_of_changes
@@ -59,7 +59,7 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command | N
         planned = checked_phase(state, run, proposal)
     except ProposalError as error:
         return _refuse(run, str(error))
-    before = _before(state, run, planned.spec)
+    before = _before(state, run, planned.spec.resume_from)
     rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
     if not rules and not run.priced and answer is None:
         price = too_much(state, run, planned.spec, before)
@@ -97,10 +97,10 @@ def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
     return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
 
 
-def _before(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Hyperparameters:
+def _before(state: SearchState, run: PhaseRun, start: ResumeFrom | None) -> Hyperparameters:
     """Configuration that the changes of a proposal apply to."""
     root = state.planner.root
-    source = None if spec.resume_from is None else state.planner.hyperparameters_of(spec.resume_from.node)
+    source = None if start is None else state.planner.hyperparameters_of(start.node)
     on = root if run.on is None else state.planner.hyperparameters_of(run.on)
     return base_of_changes(run.kind, on=on, source=source, root=root)
 
@@ -114,7 +114,9 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
     if state.memory is None or run.clone is not None:
         return
     repairs = state.planner.hyperparameters_of(run.on) if run.kind == "debug" and run.on is not None else None
-    problem = state.memory.problem(spec.hyperparameters, before=_before(state, run, spec), repairs=repairs)
+    problem = state.memory.problem(
+        spec.hyperparameters, before=_before(state, run, spec.resume_from), repairs=repairs
+    )
     if problem:
         raise ProposalError(problem)
 
@@ -161,7 +163,7 @@ def answer_problem(state: SearchState, answer: ev.ApprovalAnswered) -> str | Non
         found = (
             "unknown" if run is None else "still being proposed" if run.stage == "proposing" else run.status
         )
-        which = f"approval is asked for nodes {others}" if others else "no proposal waits for approval"
+        which = f"these wait for approval: {others}" if others else "no proposal waits for approval"
         return f"node {answer.node} is {found}; {which}."
     if answer.tries != run.tries:
         return f"node {answer.node} has another proposal by now; look at it before you answer."
@@ -188,8 +190,8 @@ def apply_answer(state: SearchState, answer: ev.ApprovalAnswered) -> None:
 
 def edited(state: SearchState, proposal: Proposal, answer: ev.ApprovalAnswered) -> Proposal:
     """The proposal with a person's edits."""
-    space, run = state.planner.space, state.runs[answer.node]
-    before = {} if run.asked is None else _before(state, run, run.asked.spec)
+    space = state.planner.space
+    before = _before(state, state.runs[answer.node], proposal.resume_from)
     why = f"a person's edit{_because(answer)}"
     kept = [change for change in proposal.changes if space.canonical(change.key) not in answer.changes]
     own = [Change(key=key, old=before.get(key), new=new, reason=why) for key, new in answer.changes.items()]

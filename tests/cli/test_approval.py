@@ -57,8 +57,8 @@ def test_status_and_show_name_what_waits_its_changes_and_the_deadline(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((0,), 2, "node 0 is completed; approval is asked for nodes 1."),
-        ((9,), 2, "node 9 is unknown; approval is asked for nodes 1."),
+        ((0,), 2, "node 0 is completed; these wait for approval: 1."),
+        ((9,), 2, "node 9 is unknown; these wait for approval: 1."),
         ((1, "lr=7"), 2, "lr"),
         ((1, "lrr=7"), 2, "'lrr'"),
         ((1, "--steps", "900"), 2, "n_steps is 900 (training steps); must be between 1 and 60."),

@@ -75,7 +75,7 @@ def test_a_proposal_waits_through_a_kill_of_the_coordinator_for_what_a_person_an
     search.until(lambda: len(search.events(ev.CoordinatorStarted)) == 2)
     search.until(lambda: search.core.slots[0].ready)
     assert llmzero("approve", search.root, 2) == 2
-    assert "node 2 is unknown; approval is asked for nodes 1." in capsys.readouterr().err
+    assert "node 2 is unknown; these wait for approval: 1." in capsys.readouterr().err
     assert search.core.runs[1].asked == asked
     assert llmzero("approve", search.root, 1, "lr=4e-4", "--steps", 8, "--reason", "colder") == 0
     assert "node=1 proposal accepted with lr = 0.0004, 8 steps: colder" in capsys.readouterr().out
