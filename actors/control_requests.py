@@ -127,6 +127,14 @@ class _Clone(BaseModel):
     n_steps: int | None = None
 
 
+class _Approve(BaseModel):
+    node: int
+    refuse: bool = False
+    changes: dict[str, Any] = {}
+    n_steps: int | None = None
+    tries: int | None = None
+
+
 class _Set(BaseModel):
     changes: dict[str, Any]
 
@@ -153,6 +161,17 @@ def _event_from(core: CoordinatorCore, request: Request) -> Event:
         clone = _Clone.model_validate(fields)
         changes = dict(normalize(clone.changes))
         return ev.CloneAsked(of=clone.node, step=clone.step, changes=changes, n_steps=clone.n_steps)
+    if request.kind == "approve":
+        answer = _Approve.model_validate(fields)
+        run = core.runs.get(answer.node)
+        return ev.ApprovalAnswered(
+            node=answer.node,
+            tries=(0 if run is None else run.tries) if answer.tries is None else answer.tries,
+            accepted=not answer.refuse,
+            changes=core.planner.space.normalize(answer.changes),
+            n_steps=answer.n_steps,
+            reason=request.reason,
+        )
     changes = _Set.model_validate(fields).changes
     changed = ev.SettingsChanged if core.finished is None else ev.SearchExtended
     return changed(changes=changes, before={key: _value(core, key) for key in changes})

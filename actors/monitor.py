@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours, over_budget
+from llmzero_ray.coordinator.proposals import unanswered
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.estimate import LEAST_S, Estimate, TimeLimits
 from llmzero_ray.journal import active_seconds
@@ -57,11 +58,13 @@ class SearchMonitor:
         await self._threads.run(beat, self._root)
 
     async def check_limits(self) -> None:
-        """Post an event for each budget limit that is reached."""
+        """Post an event for each limit of the budget, and each deadline of an approval, that is reached."""
         if self._core.stage == "searching":
             worked_s = self._worked_before + time.monotonic() - self._since
             for reached in over_budget(self._core, worked_s=worked_s, now=time.time()):
                 await self._post(reached)
+            for accepted in unanswered(self._core, now=time.time()):
+                await self._post(accepted)
 
     async def export_metrics(self) -> None:
         """Set Ray's metrics to the current state."""

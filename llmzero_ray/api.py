@@ -132,6 +132,21 @@ class RunningSearch:
         """Tell the proposer something; it is part of every later question."""
         self._request("hint", "", text=text)
 
+    def approve(
+        self,
+        node: int,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        n_steps: int | None = None,
+        refuse: bool = False,
+        reason: str = "",
+    ) -> None:
+        """Answer a proposal of `status().waiting`: accept it, with `changes` (hyper-parameter -> value) or
+        another number of steps if given, or `refuse` it. The agents are told the reason."""
+        self._request(
+            "approve", reason, node=node, changes=dict(changes or {}), n_steps=n_steps, refuse=refuse
+        )
+
     def _request(self, kind: Any, reason: str, **fields: Any) -> None:
         if self.done:
             raise ConfigError(f"nobody is at work on {self.root}: it takes no request.")

@@ -126,7 +126,12 @@ def make_failure(
 class Driver:
     """A core with a journal in memory: records what it concludes, and keeps every command it gives."""
 
-    def __init__(self, config: SearchConfig | None = None, memory: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: SearchConfig | None = None,
+        memory: Mapping[str, Any] | None = None,
+        agents: Mapping[str, Any] | None = None,
+    ) -> None:
         self.config = config or make_config()
         self.core = CoordinatorCore(SearchPaths(root=ROOT))
         self.journal: list[Event] = []
@@ -137,7 +142,12 @@ class Driver:
         root = root_hyperparameters(self.config, TASK["n_train"])  # type: ignore[arg-type]
         self.post(
             ev.SearchStarted(
-                config=self.config.to_json(), task=TASK, root=root, versions={}, memory=memory or {}
+                config=self.config.to_json(),
+                task=TASK,
+                root=root,
+                versions={},
+                agents=agents or {},
+                memory=memory or {},
             ),
             ev.CoordinatorStarted(epoch=1, host="here", pid=1),
         )

@@ -18,6 +18,7 @@ from llmzero_ray.coordinator import (
     refusal,
     replay,
 )
+from llmzero_ray.coordinator.proposals import unanswered, waiting
 from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
@@ -555,3 +556,205 @@ def test_unknown_settings_are_named() -> None:
     }
     with pytest.raises(ConfigError, match="is not of the form"):
         read_settings(["budget.runs"])
+
+
+# --- approval -----------------------------------------------------------------------------------------------
+
+
+def waits(**agents: Any) -> Driver:
+    """A search whose node 1, resumed from step 10 of the root, waits for approval since second 100."""
+    search = after(agents={"approve": True, "approve_hours": 2.0, **agents})
+    search.now = 100.0
+    search.propose(1, make_proposal(lr=5e-4, resume=(0, 10)))
+    return search
+
+
+def answer(node: int = 1, tries: int = 0, **fields: Any) -> ev.ApprovalAnswered:
+    return ev.ApprovalAnswered(node=node, tries=tries, **{"accepted": True, **fields})
+
+
+def test_a_proposal_waits_and_nothing_of_it_trains_while_other_slots_train_on() -> None:
+    search = after(agents={"approve": True}, slots={"count": 2})
+    search.propose(1)
+    assert search.core.runs[1].waits
+    assert search.none(cmd.Propose)
+    search.ready(1)
+    assert search.core.runs[2].stage == "proposing"
+    ask(search, answer())
+    assert search.only(cmd.RunPhase).spec.node == 1
+    search.start(1)
+    search.propose(2)
+    assert [run.node for run in waiting(search.core)] == [2]
+    assert search.core.runs[1].status == "running"
+
+
+def test_an_accepted_proposal_is_planned_as_it_was_shown() -> None:
+    search = waits()
+    asked = search.core.runs[1].asked
+    assert asked is not None
+    ask(search, answer())
+    assert search.core.runs[1].spec == asked.spec
+    assert search.core.runs[1].note == ""
+
+
+def test_an_edit_replaces_and_adds_values_and_the_agents_are_told_why() -> None:
+    search = waits()
+    ask(search, answer(changes={LR: 2e-4}, n_steps=7, reason="it\nwas too hot"))
+    run = search.core.runs[1]
+    assert run.spec is not None
+    assert (run.spec.hyperparameters[LR], run.spec.n_steps, run.spec.base_step) == (2e-4, 7, 10)
+    assert run.proposal is not None
+    assert [(c.old, c.new, c.reason) for c in run.proposal.changes] == [
+        (1e-3, 2e-4, "a person's edit: it was too hot")
+    ]
+    assert run.note == "edited by a person: it was too hot"
+    search.train(1, score=0.6)
+    request = build_request(search.core, search.only(cmd.Propose), lambda _: Curves())
+    assert isinstance(request, ProposalRequest)
+    assert request.hints == (
+        "The proposal of node 1 (lr = 0.0005) was edited to lr = 0.0002, 7 steps: it was too hot",
+    )
+
+
+def test_a_refusal_goes_back_with_its_reason_and_the_next_proposal_waits_again() -> None:
+    search = waits()
+    ask(search, answer(accepted=False, reason="answers grow"))
+    again = search.only(cmd.Propose)
+    assert (again.node, again.tries) == (1, 1)
+    assert again.rejected == "the person who runs this search refused it: answers grow"
+    search.propose(1, make_proposal(lr=3e-4, resume=(0, 10)), tries=1)
+    assert search.core.runs[1].waits
+    why = refusal(search.core, answer(tries=0))
+    assert why == "node 1 has another proposal by now; look at it before you answer."
+    ask(search, answer(tries=1), "2")
+    spec = search.core.runs[1].spec
+    assert spec is not None
+    assert spec.hyperparameters[LR] == 3e-4
+
+
+def test_after_three_refusals_the_parents_configuration_is_continued() -> None:
+    search = waits()
+    for tries in range(3):
+        if tries:
+            search.propose(1, make_proposal(lr=(5 - tries) * 1e-4, resume=(0, 10)), tries=tries)
+        ask(search, answer(tries=tries, accepted=False), str(tries))
+    run = search.core.runs[1]
+    assert (run.stage, run.proposal) == ("planned", None)
+    assert "without a reason; propose another phase" in run.note
+
+
+def test_the_deadline_accepts_and_is_journalled_once() -> None:
+    search = waits()
+    assert list(unanswered(search.core, now=100.0 + 7199)) == []
+    for _ in range(2):
+        search.post(*unanswered(search.core, now=100.0 + 7200))
+    (event,) = [one for one in search.journal if isinstance(one, ev.ApprovalAnswered)]
+    assert (event.source, event.reason) == ("timer:approval:1:0", "nobody answered within 2 hours")
+    assert search.only(cmd.RunPhase).spec.node == 1
+    assert search.core.approvals == []
+
+
+def test_without_a_deadline_it_waits_however_long() -> None:
+    assert list(unanswered(waits(approve_hours=None).core, now=1e12)) == []
+
+
+def test_a_replayed_journal_waits_for_the_same_proposal() -> None:
+    search = waits()
+    again = replay(search.journal, ROOT)
+    assert again.runs[1] == search.core.runs[1]
+    assert again.outstanding() == search.core.outstanding()
+    ask(search, answer())
+    search.train(1, score=0.6)
+    assert [check.differences for check in check_decisions(search.journal, ROOT)] == [(), (), ()]
+
+
+def test_approval_that_is_switched_off_lets_what_waits_train() -> None:
+    search = waits()
+    ask(search, ev.SettingsChanged(changes={"agents.approve": False}, before={"agents.approve": True}))
+    assert search.only(cmd.RunPhase).spec.node == 1
+
+
+def test_a_veto_ends_the_wait_and_an_end_of_the_search_keeps_it_for_an_extension() -> None:
+    search = waits()
+    ask(search, ev.NodeVetoed(node=1))
+    assert (search.core.runs[1].status, waiting(search.core)) == ("cancelled", [])
+    search = waits()
+    search.post(ev.BudgetReached(kind="gpu_hours", used=1, limit=1, source="timer:gpu_hours:1"))
+    assert waiting(search.core) == []
+    assert "the search" in str(refusal(search.core, answer()))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (answer(0), "node 0 is completed; these wait for approval: 1."),
+        (answer(9), "node 9 is unknown; these wait for approval: 1."),
+        (answer(changes={LR: 5.0}), "must be"),
+        (answer(changes={LR: "x"}), "lr"),
+        (answer(n_steps=0), "n_steps is 0 (training steps); must be between 1 and"),
+        (answer(accepted=False, changes={LR: 1e-4}), "a refusal changes nothing"),
+        (answer(reason="x" * (MAX_HINT + 1)), f"the reason has {MAX_HINT + 1} characters"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_refused_and_it_still_waits(
+    given: ev.ApprovalAnswered, expected: str
+) -> None:
+    search = waits()
+    recorded = ask(search, given)
+    assert isinstance(recorded, ev.RequestRefused)
+    assert expected in recorded.message
+    assert search.core.runs[1].waits
+
+
+def test_where_nothing_waits_an_answer_is_refused() -> None:
+    assert refusal(after().core, answer()) == (
+        "node 1 is still being proposed; no proposal waits for approval."
+    )
+
+
+def test_fixes_and_forced_fresh_starts_wait_too() -> None:
+    search = Driver(make_config(agents={"approve": True}))
+    search.ready()
+    search.fail(0, saved=(10,))
+    assert search.core.runs[1].kind == "debug"
+    search.propose(1)
+    assert search.core.runs[1].waits
+    fresh = after((0.5, 0.6), search={"rho_min": 1.0})
+    assert fresh.core.runs[2].kind == "scratch"
+    ask(fresh, ev.SettingsChanged(changes={"agents.approve": True}, before={"agents.approve": False}))
+    fresh.propose(2)
+    assert fresh.core.runs[2].waits
+
+
+def test_a_clone_waits_for_nobody() -> None:
+    search = waits()
+    ask(search, ev.CloneAsked(of=0, step=10, changes={LR: 3e-4}))
+    ask(search, answer(), "2")
+    search.train(1, score=0.6)
+    assert search.core.runs[2].clone is not None
+    assert search.only(cmd.RunPhase).spec.node == 2
+
+
+def test_a_waiting_proposal_that_becomes_a_copy_goes_back_by_the_rules() -> None:
+    search = after(agents={"approve": True}, slots={"count": 2})
+    search.ready(1)
+    for node in (1, 2):
+        search.propose(node, make_proposal(lr=5e-4, resume=(0, 10)))
+    assert [run.node for run in waiting(search.core)] == [1, 2]
+    ask(search, answer())
+    assert "copy of node 1" in str(search.core.runs[2].rejected)
+
+
+def test_a_repeated_search_gives_the_recorded_answers_and_waits_for_nobody() -> None:
+    recorded = {"accepted": True, "changes": {LR: 2e-4}, "n_steps": None, "reason": "colder"}
+    agents = {"approve": True, "backend": "recorded", "recorded_from": "/runs/earlier"}
+    config = make_config(budget={"runs": 8}, agents=agents)
+    repeated = Driver(config, agents={"approvals": {"1-0": recorded}})
+    repeated.search_to_end((0.5,))
+    repeated.propose(1, make_proposal(lr=5e-4, resume=(0, 10)))
+    spec = repeated.core.runs[1].spec
+    assert spec is not None
+    assert spec.hyperparameters[LR] == 2e-4
+    repeated.train(1, score=0.6)
+    repeated.propose(2)
+    assert repeated.core.runs[2].stage == "planned"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.settings import LlmSettings
 
 STOPS: Final = "stops"
-"""Fact of a replay: node -> [training steps, reason] of the phases that a verdict ended."""
+"""Fact of a replay (`agents.llm.recorded.recorded_course`)."""
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "recorded")
 """Backends whose agents are a language model, or its recorded responses."""
@@ -189,10 +189,9 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
     frozen = getattr(shipped_method(config.search.method), "frozen_facts", dict)
     facts |= frozen()
     if recorded:
-        from llmzero_ray.agents.llm.recorded import recorded_stops
+        from llmzero_ray.agents.llm.recorded import recorded_course
 
-        stops = recorded_stops(str(agents.recorded_from))
-        facts |= {} if stops is None else {STOPS: stops}
+        facts |= recorded_course(str(agents.recorded_from))
     return {**facts, "prices": own} if own else facts
 
 

@@ -110,6 +110,13 @@ BUILT_IN = {
         "continue a node with changes of your own",
         "llmzero clone demo:3 lr=5e-4 n=12 --at-step 10",
     ),
+    "approve": _command(
+        "steering:approve",
+        "steer",
+        "accept, edit or refuse a proposal that waits for you",
+        "llmzero approve demo:4 lr=5e-4",
+        'llmzero approve demo:4 --refuse --reason "answers are too long"',
+    ),
     "pause": _command(
         "steering:pause",
         "steer",

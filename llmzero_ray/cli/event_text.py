@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.coordinator.proposals import deadline, edits_text, waiting
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.records import Event, PhaseSpec
 from llmzero_ray.records import events as ev
@@ -46,6 +49,34 @@ def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
     ]
     more = f" and {len(parts) - _MAX_CHANGES} more" if len(parts) > _MAX_CHANGES else ""
     return ", ".join(parts[:_MAX_CHANGES]) + more if parts else "nothing changed"
+
+
+def approval_texts(core: CoordinatorCore, *, to_do: bool = False) -> list[str]:
+    """A sentence on each proposal that waits for a person; with `to_do` also the command that answers."""
+    root, found = shlex.quote(str(core.paths.root)), []
+    for run in waiting(core):
+        assert run.asked is not None
+        found.append(f"Node {run.node} waits for approval: {_approval(core, run.asked)}.")
+        if to_do:
+            command = f"llmzero approve {root}:{run.node}"
+            found[-1] += f" `{command} [KEY=VALUE ...]` accepts it; --refuse sends it back."
+    return found
+
+
+def _approval(core: CoordinatorCore, asked: ev.ApprovalAsked) -> str:
+    """`20 steps from node 0 step 10, lr 0.001 → 5e-4, about 1.2 h; accepted on 2026-11-27 ...`."""
+    spec, until = asked.spec, deadline(core, asked)
+    what = f"{spec.n_steps} steps from {_start(spec)}, {changes_text(core, spec)}"
+    at = "" if until is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(until))
+    then = f"accepted on {at} if nobody answers" if at else "no deadline"
+    return f"{what}{asked.price and f', {asked.price}'}; {then}"
+
+
+def _describe_answered(_: CoordinatorCore, event: ev.ApprovalAnswered) -> str:
+    what = "refused; it goes back to its author"
+    if event.accepted:
+        what = f"accepted with {edits_text(event)}" if event.edits else "accepted"
+    return f"node={event.node} proposal {what}" + (f": {one_line(event.reason, 120)}" if event.reason else "")
 
 
 def global_step(core: CoordinatorCore, node: int, step: int) -> int:
@@ -201,6 +232,8 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.Decided: _describe_decided,
     ev.ProposalFailed: lambda _, e: f"node={e.node} no proposal: {e.reason}",
     ev.ProposalRefused: _describe_refused,
+    ev.ApprovalAsked: lambda core, e: f"node={e.node} waits for approval: {_approval(core, e)}",
+    ev.ApprovalAnswered: _describe_answered,
     ev.PhasePlanned: _describe_planned,
     ev.PhaseStarted: _describe_started,
     ev.PhaseFinished: _describe_finished,

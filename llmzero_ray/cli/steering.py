@@ -1,4 +1,4 @@
-"""Commands that steer a running search from any terminal: pause, hint, veto, clone, set.
+"""Commands that steer a running search from any terminal: pause, hint, veto, clone, approve, set.
 
 A command writes a request into the search's directory, and reads the response from its journal.
 """
@@ -87,6 +87,33 @@ def clone(
     changes = read_settings(settings)
     place, number = options.find_node(search, node, storage)
     return send(place, "clone", changes=changes, node=number, step=at_step, n_steps=steps)
+
+
+def approve(
+    search: options.Search,
+    node: options.Node,
+    *,
+    settings: Annotated[
+        list[str], options.settings_option("change a hyper-parameter of it, such as lr=5e-4")
+    ],
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="training steps (default: as proposed)")
+    ] = None,
+    refuse: Annotated[bool, typer.Option("--refuse", help="send it back to its author instead")] = False,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="kept in the journal, told to the agents", show_default=False)
+    ] = "",
+    storage: options.Storage = "runs",
+) -> int:
+    """Answer a proposal that waits for approval (`agents.approve`).
+
+    Without settings it is accepted as it is. An edit keeps the bounds of a proposal. A refused one goes back
+    to its author with your reason, and the next one waits again. After three refusals the parent's
+    configuration is continued; `veto` closes the node instead.
+    """
+    changes = read_settings(settings)
+    place, number = options.find_node(search, node, storage)
+    return send(place, "approve", reason, node=number, changes=changes, n_steps=steps, refuse=refuse)
 
 
 def configure(

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from llmzero_ray.cli.event_text import changes_text, global_step, policy_name, score_text
+from llmzero_ray.cli.event_text import approval_texts, changes_text, global_step, policy_name, score_text
 from llmzero_ray.coordinator import CoordinatorCore, budget_limits, busy_gpu_hours, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
@@ -59,6 +59,7 @@ def live_view(follower: Follower, *, now: float | None = None, stage: str | None
         return Text("waiting for the coordinator ...")
     stage = stage or core.stage
     parts: list[RenderableType] = [headline(follower, now=now, stage=stage)]
+    parts += [Text(line, style="yellow") for line in approval_texts(core, to_do=True)]
     # The tree comes last: it may be taller than the terminal, which shows the beginning.
     parts += [_progress(follower, run, stage) for run in _training(core)]
     parts += [Text(line) for line in final_lines(core)]
@@ -225,8 +226,8 @@ def _label(core: CoordinatorCore, run: PhaseRun, stage: str) -> Text:
         if run.outcome is not None and run.outcome.best_step is not None:
             text.append(f"@{run.base_step + run.outcome.best_step}", style="dim")
     text.append(f"  {'interrupted' if left else _ending(run)}", style=style)
-    if run.spec is not None:
-        text.append(f"  {_origin(run.spec)}{changes_text(core, run.spec)}", style="dim")
+    if (spec := run.shown.spec) is not None:
+        text.append(f"  {_origin(spec)}{changes_text(core, spec)}", style="dim")
     if core.search.node(run.node).pruned:
         text.append("  (pruned)", style="dim")
     return text
@@ -238,7 +239,9 @@ def _ending(run: PhaseRun) -> str:
     if isinstance(run.outcome, PhaseResult):
         reason = run.outcome.stop_reason
         return run.status if reason == "n_steps" else f"{run.status} ({reason})"
-    return "being proposed" if run.stage == "proposing" else run.status
+    if run.stage == "proposing":
+        return "waits for approval" if run.waits else "being proposed"
+    return run.status
 
 
 def _origin(spec: PhaseSpec) -> str:

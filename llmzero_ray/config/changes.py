@@ -25,6 +25,8 @@ CHANGEABLE = (
     "engine.hang_factor",
     "agents.deadline_s",
     "agents.on_cap",
+    "agents.approve",
+    "agents.approve_hours",
     "final.default_recipe",
     "final.test",
 )

@@ -347,6 +347,11 @@ class AgentsConfig(StrictModel):
     """Share of the compute or the hours that are left. A proposal that would take more goes back once with
     its price, unless a phase of `phase.n_steps` with unchanged settings would take more, too. Handed in
     again, it is accepted. 1: nothing goes back for its price."""
+    approve: bool = False
+    """Whether each proposal waits for a person, who accepts, edits or refuses it (`llmzero approve`), while
+    other slots train on. With `recorded`, the answers that were recorded count instead."""
+    approve_hours: float | None = setting(24.0, "hours", gt=0)
+    """Deadline of a person's answer. After it the proposal is accepted. Null: it waits however long."""
     recorded_from: LocalPath | None = None
     """Directory of the search whose answers `recorded` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llmzero_ray.config import stored_config
-from llmzero_ray.coordinator import checkpoint_retention, steering
+from llmzero_ray.coordinator import checkpoint_retention, proposals, steering
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
 from llmzero_ray.coordinator.meter import Meter
 from llmzero_ray.coordinator.next_commands import next_commands
@@ -211,7 +211,16 @@ class CoordinatorCore(SearchState):
         run = self.runs[event.node]
         run.refused, run.answer = run.answer, None
         run.rejected, run.tries = event.message, event.tries
+        run.asked = run.approval = None
         run.priced |= event.price
+
+    def _on_approval_asked(self, event: ev.ApprovalAsked) -> None:
+        run = self.runs[event.node]
+        if run.tries == event.tries:
+            run.asked = event
+
+    def _on_approval_answered(self, event: ev.ApprovalAnswered) -> None:
+        proposals.apply_answer(self, event)
 
     def _on_phase_planned(self, event: ev.PhasePlanned) -> None:
         run = self.runs[event.node]
@@ -458,6 +467,8 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.Proposed: CoordinatorCore._on_proposed,
     ev.ProposalFailed: CoordinatorCore._on_proposal_failed,
     ev.ProposalRefused: CoordinatorCore._on_proposal_refused,
+    ev.ApprovalAsked: CoordinatorCore._on_approval_asked,
+    ev.ApprovalAnswered: CoordinatorCore._on_approval_answered,
     ev.PhasePlanned: CoordinatorCore._on_phase_planned,
     ev.PhaseStarted: CoordinatorCore._on_phase_started,
     ev.PhaseFinished: CoordinatorCore._on_phase_ended,

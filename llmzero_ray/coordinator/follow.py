@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmzero_ray.coordinator import CoordinatorCore, apply_recorded, not_started
+from llmzero_ray.coordinator.proposals import waiting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.journal import JournalReader, active_seconds
 from llmzero_ray.records import Event, MetricPoint
@@ -114,6 +115,8 @@ class RunStatus:
     """Maximum number of runs. None before the search has started."""
     training: tuple[int, ...]
     """Nodes whose phases train now."""
+    waiting: tuple[int, ...]
+    """Nodes whose proposals wait for a person's approval."""
     best: int | None
     """Node with the best score; None without one."""
     best_score: float | None
@@ -149,6 +152,7 @@ def run_status(follower: Follower) -> RunStatus:
             for run in core.runs.values()
             if run.started and run.active and run.node != REFERENCE and stage != "interrupted"
         ),
+        waiting=tuple(run.node for run in waiting(core)),
         best=None if best is None else best.node,
         best_score=None if best is None else best.score,
         gpu_hours=core.meter.gpu_hours(core.now if now is None else now) if started else 0.0,

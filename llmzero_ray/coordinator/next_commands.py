@@ -8,16 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from llmzero_ray.coordinator.plan import MAX_REFUSALS
-from llmzero_ray.coordinator.price import too_much
+from llmzero_ray.coordinator.proposals import towards_plan
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.coordinator.steering import clone_problem
-from llmzero_ray.errors import ProposalError
-from llmzero_ray.records import Event, Hyperparameters, PhaseSpec, Proposal, RecordedStop
+from llmzero_ray.records import Event, RecordedStop
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
-from llmzero_ray.records.agents import base_of_changes
 from llmzero_ray.records.commands import Command
 
 
@@ -82,7 +79,9 @@ def _while_searching(state: SearchState) -> Iterator[Command]:
 def _for_run(state: SearchState, run: PhaseRun) -> Iterator[Command]:
     slot = state.slots[run.slot]
     if run.stage == "proposing":
-        yield _towards_plan(state, run)
+        command = towards_plan(state, run)
+        if command is not None:
+            yield command
     elif run.given_up:
         yield cmd.Record.of(f"lost-{run.node}-{run.attempt}", _give_up(run))
     elif slot.ready:
@@ -97,69 +96,6 @@ def _for_run(state: SearchState, run: PhaseRun) -> Iterator[Command]:
                 reason=run.stop_reason,
                 deadline_s=wait_s,
             )
-
-
-def _towards_plan(state: SearchState, run: PhaseRun) -> Command:
-    """Next command towards a new run's spec: propose, analyze, plan or fail."""
-    if run.kind == "root" and not run.plan:
-        return _record_plan(run, state.planner.root_phase(), None, "")
-    if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
-        why = run.no_answer or f"{run.tries} proposals were refused, the last one: {run.rejected}"
-        continued = state.planner.fallback(run, state.offered(run.node))
-        return _record_plan(run, continued.spec, None, f"{why}. {continued.note}")
-    if run.answer is not None:
-        return _judge(state, run, run.answer)
-    # A planned root is proposed like a run from scratch, below itself: there is no other node.
-    on = run.node if run.on is None else run.on
-    ask_id, rejected = f"propose-{run.node}-{run.tries}" + "-again" * run.revived, run.rejected
-    if run.kind == "debug":
-        return cmd.Analyze(id=ask_id, node=run.node, on=on, rejected=rejected, tries=run.tries)
-    scratch = run.kind in ("root", "scratch")
-    return cmd.Propose(
-        id=ask_id, node=run.node, on=on, from_scratch=scratch, rejected=rejected, tries=run.tries
-    )
-
-
-def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command:
-    try:
-        planned = state.planner.proposed_phase(run, proposal, state.offered(run.node))
-        _check_memory(state, run, planned.spec)
-    except ProposalError as error:
-        return _refuse(run, str(error))
-    rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
-    if not rules and not run.priced:
-        price = too_much(state, run, planned.spec, _before(state, run, planned.spec))
-        if price:
-            return _refuse(run, price, price=True)
-    return _record_plan(run, planned.spec, proposal, planned.note)
-
-
-def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
-    tries = run.tries + 1
-    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries, price=price)
-    return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
-
-
-def _before(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Hyperparameters:
-    """Configuration that the changes of a proposal apply to."""
-    root = state.planner.root
-    source = None if spec.resume_from is None else state.planner.hyperparameters_of(spec.resume_from.node)
-    on = root if run.on is None else state.planner.hyperparameters_of(run.on)
-    return base_of_changes(run.kind, on=on, source=source, root=root)
-
-
-def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
-    """Reject an agent's phase that does not fit into GPU memory, unless it repairs a phase that needed more.
-
-    Raises:
-        ProposalError: what is too large, which changes made it so, and what would help.
-    """
-    if state.memory is None or run.clone is not None:
-        return
-    repairs = state.planner.hyperparameters_of(run.on) if run.kind == "debug" and run.on is not None else None
-    problem = state.memory.problem(spec.hyperparameters, before=_before(state, run, spec), repairs=repairs)
-    if problem:
-        raise ProposalError(problem)
 
 
 def _next_decision(state: SearchState) -> Command | None:
@@ -271,8 +207,3 @@ def _conclusion(state: SearchState, reason: str) -> Event:
         best=None if best is None else best.node,
         best_score=None if best is None else best.score,
     )
-
-
-def _record_plan(run: PhaseRun, spec: PhaseSpec, proposal: Proposal | None, note: str) -> Command:
-    planned = ev.PhasePlanned(node=run.node, slot=run.slot, spec=spec, proposal=proposal, note=note)
-    return cmd.Record.of(f"plan-{run.node}", planned)

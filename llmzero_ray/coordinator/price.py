@@ -13,6 +13,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.hyperparameters.compute import amount, planned_tokens
 from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
+from llmzero_ray.utils.text import short_duration
 
 _Limit = tuple[str, float, TokenCost]
 """(name, what is left, what a token takes of it)."""
@@ -36,8 +37,7 @@ def phase_price(
 ) -> PhasePrice | None:
     """Price of a planned phase. `before` is the configuration that its changes apply to. None if neither
     compute nor hours are limited, or no phase has been counted yet."""
-    nodes = (None if spec.resume_from is None else spec.resume_from.node, run.on, 0)
-    for like in (state.runs[node] for node in nodes if node in state.runs):
+    for like in _similar(state, run, spec):
         planned = _tokens(state, like, spec.hyperparameters, spec.n_steps)
         usual = _tokens(state, like, before, state.config.phase.n_steps)
         if planned is None or usual is None:
@@ -72,6 +72,20 @@ def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperpa
     )
 
 
+def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
+    """`about 1.2 h, 23% of the GPU time that is left`: the price of a phase, as far as it is known."""
+    found = []
+    for like in _similar(state, run, spec):
+        tokens = _tokens(state, like, spec.hyperparameters, spec.n_steps)
+        if tokens is not None and like.outcome is not None and like.outcome.cost is not None:
+            found.append(f"about {short_duration(amount(tokens, like.outcome.cost))}")
+            break
+    price = phase_price(state, run, spec, before)
+    return ", ".join(
+        found + ([] if price is None else [f"{price.share:.0%} of the {price.limit} that is left"])
+    )
+
+
 def fresh_start_fits(state: SearchState) -> bool:
     """Whether a run from the base model can still become as long as the best strategy, by the price of the
     root's steps. True where that is not known."""
@@ -80,6 +94,12 @@ def fresh_start_fits(state: SearchState) -> bool:
         return True
     tokens = _tokens(state, root, state.planner.root, best.base_step + best.outcome.best_step)
     return tokens is None or all(amount(tokens, cost) <= left for _, left, cost in _limits(state, root, 0))
+
+
+def _similar(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Iterator[PhaseRun]:
+    """Runs whose tokens tell those of the phase, the most similar first."""
+    nodes = (None if spec.resume_from is None else spec.resume_from.node, run.on, 0)
+    return (state.runs[node] for node in nodes if node in state.runs)
 
 
 def _limits(state: SearchState, like: PhaseRun, node: int) -> Iterator[_Limit]:

@@ -68,7 +68,7 @@ def build_request(
         checkpoints=() if command.from_scratch else _offered(state, command.node),
         from_scratch=command.from_scratch,
         rejected=command.rejected,
-        hints=tuple(state.hints),
+        hints=(*state.approvals, *state.hints),
         n_scratch=sum(
             run.kind in ("root", "scratch") for node, run in state.runs.items() if 0 <= node != command.node
         ),

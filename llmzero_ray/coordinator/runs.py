@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.records import Checkpoint, NodeKind, PhaseFailure, PhaseResult, PhaseSpec, Proposal
-from llmzero_ray.records.events import CloneAsked, FinalScored, FinalWhat, RunnerSilent, VerdictPosted
+from llmzero_ray.records.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    CloneAsked,
+    FinalScored,
+    FinalWhat,
+    RunnerSilent,
+    VerdictPosted,
+)
 from llmzero_ray.records.metrics import Score
 from llmzero_ray.storage import SearchPaths
 
@@ -40,6 +48,10 @@ class PhaseRun:
     """The proposal that was rejected last."""
     answer: Proposal | None = None
     """Proposal that is neither planned nor rejected yet."""
+    asked: ApprovalAsked | None = None
+    """Set once `answer` waits for a person."""
+    approval: ApprovalAnswered | None = None
+    """The answer of the person, or of the deadline, to `answer`."""
     no_answer: str | None = None
     """Why there will be no proposal."""
     spec: PhaseSpec | None = None
@@ -78,6 +90,18 @@ class PhaseRun:
     """Reason of a requested stop, or None if none was requested."""
     outcome: PhaseResult | PhaseFailure | None = None
     verdicts: list[VerdictPosted] = field(default_factory=list)
+
+    @property
+    def waits(self) -> bool:
+        """Whether its proposal waits for a person, unless it was cancelled."""
+        return self.spec is None and self.asked is not None and self.approval is None
+
+    @property
+    def shown(self) -> PhaseRun:
+        """The run with the phase that waits, as if it were planned; itself if none waits."""
+        if self.asked is None or not self.waits:
+            return self
+        return dataclasses.replace(self, spec=self.asked.spec, proposal=self.answer)
 
     @property
     def active(self) -> bool:

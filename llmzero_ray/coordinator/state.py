@@ -63,6 +63,8 @@ class SearchState:
         """Seconds with a live coordinator."""
         self.hints: list[str] = []
         """The user's hints to the proposer, oldest first."""
+        self.approvals: list[str] = []
+        """The user's refusals and edits of proposals with their reasons, oldest first."""
         self.clones: list[ev.CloneAsked] = []
         """Clones that the user requested and that no slot has started yet."""
         self.stop_deadline_s: float | None = None

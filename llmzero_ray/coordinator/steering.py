@@ -13,6 +13,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.changes import CHANGEABLE, settings_text, with_changes
 from llmzero_ray.coordinator.budget import reached_limits
+from llmzero_ray.coordinator.proposals import answer_problem
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ConfigError, ProposalError
@@ -52,6 +53,8 @@ def refusal(state: SearchState, event: Event) -> str | None:
         return _hint_problem(state, event.text)
     if isinstance(event, ev.NodeVetoed):
         return _veto_problem(state, event.node)
+    if isinstance(event, ev.ApprovalAnswered):
+        return _too_long("reason", event.reason) or answer_problem(state, event)
     return clone_problem(state, event) if isinstance(event, ev.CloneAsked) else None
 
 
@@ -265,13 +268,15 @@ def _settings_problem(state: SearchState, event: ev.SettingsChanged) -> str | No
 def _hint_problem(state: SearchState, text: str) -> str | None:
     if not text.strip():
         return "the hint is empty; say what the proposer should know."
-    if len(text) > MAX_HINT:
-        return (
-            f"the hint has {len(text)} characters; at most {MAX_HINT} are shown to the proposer. Shorten it."
-        )
     if len(state.hints) >= MAX_HINTS:
         return f"there are {MAX_HINTS} hints already; more would crowd out the training dynamics."
-    return None
+    return _too_long("hint", text)
+
+
+def _too_long(what: str, text: str) -> str | None:
+    if len(text) <= MAX_HINT:
+        return None
+    return f"the {what} has {len(text)} characters; at most {MAX_HINT} are shown to the proposer. Shorten it."
 
 
 def _veto_problem(state: SearchState, node: int) -> str | None:

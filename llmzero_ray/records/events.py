@@ -169,6 +169,19 @@ class ProposalRefused(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApprovalAsked(Event):
+    """A proposal that keeps all rules waits for a person (`agents.approve`)."""
+
+    node: int
+    tries: int
+    """Rejected proposals for the same request before this one."""
+    spec: PhaseSpec
+    """The phase, if it is accepted as it is."""
+    price: str = ""
+    """What it would take, as a phrase. Empty if it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhasePlanned(Event):
     """A node's phase has its spec: configuration, resume source, length."""
 
@@ -397,6 +410,27 @@ class CloneAsked(Event):
     """Hyper-parameter (VeRL key) -> value."""
     n_steps: int | None = None
     """Training steps. If None, `phase.n_steps`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalAnswered(Event):
+    """The user accepted, edited or refused a proposal that waits; or nobody did by its deadline (source
+    `timer:...`), which accepts it."""
+
+    node: int
+    tries: int
+    """Rejected proposals for the same request before this one."""
+    accepted: bool
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Hyper-parameter (VeRL key) -> value that replaces or adds to those of the proposal."""
+    n_steps: int | None = None
+    """Training steps. If None, those of the proposal."""
+    reason: str = ""
+
+    @property
+    def edits(self) -> bool:
+        """Whether the proposal is changed."""
+        return bool(self.changes) or self.n_steps is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ def node_rows(facts: SearchFacts) -> list[dict[str, Any]]:
 
 def node_row(facts: SearchFacts, run: PhaseRun) -> dict[str, Any]:
     """One node, with the keys of `NODES`; `score` is the best validation score of its own steps."""
-    spec, outcome, proposal = run.spec, run.outcome, run.proposal
+    spec, outcome, proposal = run.shown.spec, run.outcome, run.shown.proposal
     source = None if spec is None else spec.resume_from
     best_step = None if outcome is None else outcome.best_step
     return {
@@ -126,7 +126,7 @@ def change_rows(facts: SearchFacts, nodes: Iterable[int]) -> list[dict[str, Any]
             "reason": change.reason,
         }
         for node in nodes
-        for change in facts.changes(facts.core.runs[node])
+        for change in facts.changes(facts.core.runs[node].shown)
     ]
 
 

@@ -29,7 +29,7 @@ HEARTBEAT_S = 5.0
 STALE_S = 60.0
 """Seconds after which a heartbeat, seen from another machine, means that the coordinator is dead."""
 
-RequestKind: TypeAlias = Literal["stop", "pause", "hint", "veto", "clone", "set"]
+RequestKind: TypeAlias = Literal["stop", "pause", "hint", "veto", "clone", "set", "approve"]
 LockRole: TypeAlias = Literal["coordinator", "command"]
 """Holder of a search's lock: its coordinator for as long as it lives, or a command while it prepares the
 directory for a coordinator."""

@@ -43,7 +43,8 @@ def ui(
         ),
     ] = "",
     allow_steering: Annotated[
-        bool, typer.Option("--allow-steering", help="the page may send hint, veto, clone, pause and stop")
+        bool,
+        typer.Option("--allow-steering", help="the page may send hint, veto, clone, approve, pause and stop"),
     ] = False,
     storage: Annotated[str, typer.Option(metavar="DIR", help="where names are looked up")] = "runs",
     child_of: Annotated[int, typer.Option(hidden=True)] = 0,

@@ -463,14 +463,16 @@ const FORMS = {
   stop: { says: "Ends the search in good order: what trains ends at its next step, and the outcome is written.", fields: [["reason", "Reason"]] },
   veto: { says: "Closes this node and all below it.", fields: [["reason", "Reason"]] },
   clone: { says: "Continues this node with changes of your own, one KEY=VALUE a line, such as lr=5e-4.", fields: [["settings", "Changes", true], ["step", "From step (empty: the best one)"], ["n_steps", "Steps (empty: as usual)"]] },
+  approve: { says: "Trains it as proposed, or with changes of yours, one KEY=VALUE a line. The agents are told changes and reason.", fields: [["settings", "Changes (empty: none)", true], ["n_steps", "Steps (empty: as proposed)"], ["reason", "Reason"]] },
+  refuse: { says: "Sends it back to its author with your reason; the next proposal waits again.", fields: [["reason", "Reason"]] },
 };
-function ask(kind, node) {
+function ask(kind, node, tries) {
   const form = FORMS[kind], answer = h("p", { role: "status", id: "answer" }), dialog = $("dialog");
   const inputs = form.fields.map(([name, label, long]) => [name, h(long ? "textarea" : "input", { name, rows: long ? 3 : null, "aria-label": label }), label]);
   const send = button("send", async () => {
     answer.textContent = "sent; waiting for the coordinator …";
     const fields = Object.fromEntries(inputs.map(([name, input]) => [name, input.value]));
-    const response = await fetch(`${BASE}/requests`, { method: "POST", headers: { "Content-Type": "application/json", "X-Llmzero": "1" }, body: JSON.stringify({ kind, node, ...fields }) }).catch(error => ({ text: () => `the page's server does not answer: ${error.message}` }));
+    const response = await fetch(`${BASE}/requests`, { method: "POST", headers: { "Content-Type": "application/json", "X-Llmzero": "1" }, body: JSON.stringify({ kind, node, tries, ...fields }) }).catch(error => ({ text: () => `the page's server does not answer: ${error.message}` }));
     answer.textContent = await response.text();
   });
   dialog.replaceChildren(h("h2", {}, node == null ? kind : `${kind} node ${node}`), h("p", {}, rich(form.says)), ...inputs.map(([, input, label]) => h("label", {}, label, input)), answer, h("p", {}, send, " ", button("close", () => dialog.close())));
@@ -496,11 +498,12 @@ function draw() {
   for (const node of D.nodes) node.series_last = Object.values(D.series[node.node] || {}).reduce((most, [steps]) => Math.max(most, steps.at(-1) - node.base_step), 0) || null;
   const known = byNode();
   if (!known[S.node]) S.node = D.strategy.at(-1)?.node ?? D.nodes.at(-1)?.node ?? null;
-  const shown = D.nodes.map(({ node, status, score, gain, resume_node, series_last, in_strategy }) => [node, status, score, gain, resume_node, series_last, in_strategy]);
+  const shown = D.nodes.map(({ node, status, score, gain, n_steps, resume_node, series_last, in_strategy }) => [node, status, score, gain, n_steps, resume_node, series_last, in_strategy]);
   part("head", [D.name, D.stage, D.live?.steering], head);
   part("verdict", [D.sentence, D.verdict, D.policies], verdict);
   part("budgets", [D.budgets.map(one => [short(one.used), one.limit, one.ends]), span(D.left_s)], budgets);
-  part("needs", D.needs, () => D.needs.map(one => h("p", {}, "▲ ", rich(one.text), one.node != null && [" ", h("a", { href: `#n${one.node}` }, `node ${one.node}`)])));
+  part("needs", [D.needs, D.live?.steering], () => D.needs.map(one => h("p", {}, "▲ ", rich(one.text), one.node != null && [" ", h("a", { href: `#n${one.node}` }, `node ${one.node}`)],
+    one.tries != null && D.live.steering && BASE && ["approve", "refuse"].map(kind => [" ", button(kind + "…", () => ask(kind, one.node, one.tries), { "data-key": kind + one.node })]))));
   part("zoom", S.zoom, () => [["−", .8], ["+", 1.25]].map(([sign, by]) => button(sign, () => { S.zoom = Math.min(2, Math.max(.2, S.zoom * by)); draw(); }, { "aria-label": by > 1 ? "larger" : "smaller", "data-key": sign })));
   part("tree", [shown, S.node, S.other, S.zoom], tree);
   part("panel", [known[S.node], known[S.other], D.live?.steering, D.nodes.length, room("panel")], panel);

@@ -227,12 +227,18 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
         step, n_steps = (_number(asked, name) for name in ("step", "n_steps"))
         changes = read_settings(str(asked.get("settings") or "").split())
         fields = {"node": asked.get("node"), "changes": changes, "step": step, "n_steps": n_steps}
+    elif kind in ("approve", "refuse"):
+        changes = read_settings(str(asked.get("settings") or "").split())
+        fields = {"node": asked.get("node"), "changes": changes, "n_steps": _number(asked, "n_steps")}
+        fields |= {"refuse": kind == "refuse", "tries": asked.get("tries")}
     elif kind not in ("pause", "stop"):
-        raise ConfigError(f"a request cannot be {kind!r}; must be hint, veto, clone, pause or stop")
+        raise ConfigError(
+            f"a request cannot be {kind!r}; must be hint, veto, clone, approve, refuse, pause or stop"
+        )
     elif owner(place.paths.root) is None:
         raise ConfigError(f"nobody is at work on {place.paths.root}: there is nothing to {kind}.")
     said: list[str] = []
-    send(place, kind, reason, say=said.append, **fields)
+    send(place, "approve" if kind == "refuse" else kind, reason, say=said.append, **fields)
     return "\n".join(said)
 
 

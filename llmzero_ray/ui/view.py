@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmzero_ray.agents.knowledge import metric_label
-from llmzero_ray.cli.event_text import event_line
+from llmzero_ray.cli.event_text import approval_texts, event_line
 from llmzero_ray.cli.results import node_facts
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.budget import budget_limits, time_left
 from llmzero_ray.coordinator.follow import RunStatus
+from llmzero_ray.coordinator.proposals import waiting
 from llmzero_ray.coordinator.replay import DecisionRow, decision_row
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import diff, format_value, short
@@ -173,7 +174,9 @@ def _state_sentence(facts: SearchFacts) -> str:
     if facts.core.end_reason is not None:
         more = " Its final measurements are not complete yet." if facts.core.stage == "measuring" else ""
         return f"The search ended because {summary.end_in_words(facts)} ({done}).{more}"
-    return f"Not finished: {done} have ended. This is the best so far."
+    return " ".join(
+        (f"Not finished: {done} have ended. This is the best so far.", *approval_texts(facts.core))
+    )
 
 
 def _score(score: Score | None) -> dict[str, Any] | None:
@@ -198,7 +201,7 @@ def _node(
     facts: SearchFacts, run: PhaseRun, stays: Sequence[Stay], whys: Mapping[int | None, str]
 ) -> dict[str, Any]:
     """A node: what `llmzero show --json` says of it, and what its panel shows beside."""
-    found, outcome = node_facts(facts, run.node), run.outcome
+    found, outcome, proposal = node_facts(facts, run.node), run.outcome, run.shown.proposal
     used = found.pop("hyperparameters") or {}
     start = found["start_score"] = facts.start_score(run)
     best = facts.validation(run.node, found["best_step"], run.score)
@@ -210,8 +213,8 @@ def _node(
         "gain": None if start is None or run.score is None else run.score - start,
         "error": None if best is None else best.standard_error,
         "interval": None if best is None else score_interval(best),
-        "state": None if run.proposal is None else run.proposal.diagnosis.state,
-        "evidence": [] if run.proposal is None else list(run.proposal.diagnosis.evidence),
+        "state": None if proposal is None else proposal.diagnosis.state,
+        "evidence": [] if proposal is None else list(proposal.diagnosis.evidence),
         "seen_in": run.on,
         "why": whys.get(run.node, ""),
         "pruned": facts.nodes[run.node].pruned,
@@ -388,6 +391,8 @@ def _needs(
 ) -> Iterator[dict[str, Any]]:
     """What a person should look at now, a sentence each; nothing while all is well."""
     status, core = live.status, facts.core
+    for run, text in zip(waiting(core), approval_texts(core, to_do=not live.steering), strict=True):
+        yield {"node": run.node, "text": text, "tries": run.tries}
     if status.stage == "interrupted":
         paused = isinstance(facts.events[-1], ev.SearchPaused)
         ago = short_duration(max(0.0, live.now - (status.last_alive or live.now)))

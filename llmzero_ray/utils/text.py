@@ -44,6 +44,7 @@ _SYNONYMS = {
     "hint": "tell say note",
     "veto": "close prune",
     "clone": "fork branch copy",
+    "approve": "accept refuse reject confirm answer",
     "set": "change edit update configure",
     "rm": "delete remove del clean prune_search",
     "export": "save download scripts",

@@ -348,8 +348,14 @@ def test_a_search_is_paused_and_goes_on_from_python(make_search: Callable[..., H
     beside.hint("watch the lengths")
     running.pause()
     assert running.wait().stage == beside.wait().stage == "interrupted"
-    after = llmzero_ray.run(search.config, **{"engine.stop_deadline_s": 700.0}).wait()
-    assert after.stage == "finished"
+    goes_on = llmzero_ray.run(search.config, **{"engine.stop_deadline_s": 700.0, "agents.approve": True})
+    search.until(lambda: goes_on.status().waiting == (1,))
+    goes_on.approve(1, {"lr": 4e-4}, n_steps=5, reason="colder")
+    assert goes_on.wait().stage == "finished"
+    assert (search.core.runs[1].note, search.core.runs[1].outcome.steps_done) == (
+        "edited by a person: colder",
+        5,
+    )
     assert search.core.hints == ["watch the lengths"]
 
 

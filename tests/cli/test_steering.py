@@ -15,6 +15,7 @@ import pytest
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.coordinator.proposals import waiting
 from llmzero_ray.records import PhaseResult
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage.metric_files import load_curves
@@ -61,6 +62,36 @@ def test_hints_vetoes_clones_and_budgets_are_taken_while_it_trains(
     assert [
         c.differences for c in check_decisions(search.follower.events, search.root) if c.differences
     ] == []
+
+
+@pytest.mark.slow
+def test_a_proposal_waits_through_a_kill_of_the_coordinator_for_what_a_person_answers(
+    make_search: MakeSearch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = make_search({}, budget={"runs": 3}, agents={"approve": True}).start()
+    search.until(lambda: [run.node for run in waiting(search.core)] == [1])
+    asked = search.core.runs[1].asked
+    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    search.until(lambda: len(search.events(ev.CoordinatorStarted)) == 2)
+    search.until(lambda: search.core.slots[0].ready)
+    assert llmzero("approve", search.root, 2) == 2
+    assert "node 2 is unknown; these wait for approval: 1." in capsys.readouterr().err
+    assert search.core.runs[1].asked == asked
+    assert llmzero("approve", search.root, 1, "lr=4e-4", "--steps", 8, "--reason", "colder") == 0
+    assert "node=1 proposal accepted with lr = 0.0004, 8 steps: colder" in capsys.readouterr().out
+    search.until(lambda: [run.node for run in waiting(search.core)] == [2])
+    assert llmzero("approve", search.root, 2, "--refuse", "--reason", "not that") == 0
+    assert "node=2 proposal refused; it goes back to its author: not that" in capsys.readouterr().out
+    search.until(lambda: search.core.runs[2].tries == 1 and search.core.runs[2].waits)
+    assert llmzero("set", search.root, "agents.approve_hours=1e-9") == 0
+    core = search.wait()
+    assert core.finished.reason == "budget"
+    spec = core.runs[1].spec
+    assert (spec.n_steps, spec.hyperparameters["actor_rollout_ref.actor.optim.lr"]) == (8, 4e-4)
+    assert [(e.node, e.source.partition(":")[0]) for e in search.events(ev.ApprovalAnswered)] == [
+        (1, "user"), (2, "user"), (2, "timer")
+    ]  # fmt: skip
+    assert not any(check.differences for check in check_decisions(search.follower.events, search.root))
 
 
 REFUSED: tuple[tuple[tuple[Any, ...], str], ...] = (

@@ -244,8 +244,9 @@ def test_no_phase_goes_back_where_less_than_two_of_the_usual_length_are_left(n_s
     assert search.core.runs[1].spec is not None, "20 steps cost 700 of 300, as in any phase of this search"
 
 
-def test_hours_have_a_price_too() -> None:
-    search = Driver(make_config(budget={"runs": 9, "wall_clock_hours": 1.0}))
+@pytest.mark.parametrize("approve", [False, True])
+def test_hours_have_a_price_too_which_a_person_is_told(approve: bool) -> None:
+    search = Driver(make_config(budget={"runs": 9, "wall_clock_hours": 1.0}, agents={"approve": approve}))
     search.ready()
     search.start(0)
     counted = dataclasses.replace(
@@ -254,6 +255,10 @@ def test_hours_have_a_price_too() -> None:
     search.post(ev.PhaseFinished(node=0, phase_attempt=0, result=counted))
     search.propose(1, by_model(n_steps=40))
     assert "of the wall-clock time that is left" in str(search.core.runs[1].rejected)
+    search.propose(1, by_model(n_steps=40), tries=1)
+    asked = search.core.runs[1].asked
+    assert (asked is not None) == approve
+    assert asked is None or asked.price == "about 40.0 min, 67% of the wall-clock time that is left"
 
 
 @pytest.mark.parametrize(("left", "action"), [(700.0, "scratch"), (200.0, "evolve")])

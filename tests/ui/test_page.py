@@ -565,6 +565,27 @@ def test_a_reader_without_sight_or_mouse_is_hindered_by_nothing_serious(
         tab.page.goto("about:blank")
 
 
+def test_a_proposal_that_waits_needs_a_person_and_is_answered_by_mouse(
+    tab: Tab, growing: tuple[SearchBuilder, SearchLock]
+) -> None:
+    search, _ = growing
+    search.post(ev.SettingsChanged(changes={"agents.approve": True}, before={"agents.approve": False}))
+    search.play(phases=1)
+    search.now = time.time()
+    with answered(search), served(search, steering=True) as address:
+        tab.page.goto(address)
+        tab.page.locator("#needs >> text=Node 2 waits for approval").wait_for()
+        assert "lr 0.0005 → 0.0002" in tab.page.locator("#needs").text_content()
+        send(tab, "approve2", settings="lr=7")
+        tab.page.locator('#answer:has-text("lr")').wait_for()
+        close(tab)
+        send(tab, "approve2", settings="lr=1e-4", reason="colder")
+        tab.page.locator('#answer:has-text("accepted with lr = 0.0001: colder")').wait_for()
+        close(tab)
+        tab.page.locator('button[data-key="approve2"]').wait_for(state="detached")
+        tab.page.goto("about:blank")
+
+
 def test_a_read_only_page_has_no_button_that_asks(tab: Tab, search: SearchBuilder) -> None:
     with served(search) as address:
         tab.page.goto(address)

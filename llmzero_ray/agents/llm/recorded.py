@@ -19,7 +19,7 @@ from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.journal import read_all
-from llmzero_ray.records.events import PhaseFinished
+from llmzero_ray.records.events import ApprovalAnswered, PhaseFinished
 
 _STEP = re.compile(r"^(early_stopper)-(\d+)\.0$")
 
@@ -58,19 +58,33 @@ class RecordedResponses:
         return _read(steps[max(before)]) if before else None
 
 
-def recorded_stops(search: str) -> dict[str, list[Any]] | None:
-    """Node -> [training steps, reason] of each phase that a verdict ended. None if the journal was not
-    kept with its records.
+def recorded_course(search: str) -> dict[str, Any]:
+    """What a replay cannot ask again: `stops` (node -> [training steps, reason] of each phase that a verdict
+    ended) and `approvals` (`NODE-TRIES` -> answer to that proposal). Empty if the journal was not kept with
+    its records.
 
     Raises:
         JournalError: the journal cannot be read.
     """
     journal = Path(search) / "journal"
     if not journal.is_dir():
-        return None
-    ended = [event.result for event in read_all(journal) if isinstance(event, PhaseFinished)]
+        return {}
+    events = read_all(journal)
+    ended = [event.result for event in events if isinstance(event, PhaseFinished)]
     return {
-        str(one.node): [one.steps_done, one.stop_reason] for one in ended if one.status == "early_stopped"
+        "stops": {
+            str(one.node): [one.steps_done, one.stop_reason] for one in ended if one.status == "early_stopped"
+        },
+        "approvals": {
+            f"{one.node}-{one.tries}": {
+                "accepted": one.accepted,
+                "changes": dict(one.changes),
+                "n_steps": one.n_steps,
+                "reason": one.reason,
+            }
+            for one in events
+            if isinstance(one, ApprovalAnswered)
+        },
     }
 
 
