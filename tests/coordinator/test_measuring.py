@@ -166,9 +166,9 @@ def test_with_two_slots_training_and_scoring_go_side_by_side() -> None:
     assert search.only(cmd.Evaluate).slot == 1
 
 
-def measuring(**config: object) -> Driver:
+def measuring() -> Driver:
     """A search of two slots that trains the reference in slot 0 and has scored base and best in slot 1."""
-    search = Driver(make_config(budget={"runs": 2}, slots={"count": 2, **dict(config)}))  # type: ignore[arg-type]
+    search = Driver(make_config(budget={"runs": 2}, slots={"count": 2}))
     search.ready(0, 1)
     search.train(0, score=0.5)
     search.propose(1)
@@ -233,10 +233,6 @@ def test_a_higher_number_of_slots_changes_nothing_before_they_are_needed() -> No
     search.train(0, score=0.5)
     assert search.only(cmd.FitSlots).count == 3
     assert search.core.wanted_slots == [0, 1, 2]
-
-
-def test_shared_slots_stay_for_the_next_search() -> None:
-    assert measuring(shared="tables").none(cmd.CloseSlot)
 
 
 def test_a_slot_that_was_given_back_comes_again_when_the_search_is_extended() -> None:
