@@ -63,6 +63,9 @@ FORMER_LAST_SEEDS = tuple(range(11, 21))
 LAST_METHODS = ("expert", "tpe", "pbt", "default")
 """Its methods: the variant of llmzero; the two strongest classical methods of the development seeds, which
 three pairs do not tell apart; the default recipe."""
+LLM_SEEDS = (104, 105, 106)
+"""Seeds of the table of a language model, which answered over a local server of the Messages API."""
+LLM_METHODS = ("claude", "expert")
 FORMER_LAST_METHODS = ("expert", "pbt", "random", "default")
 """Those of the last table before it."""
 

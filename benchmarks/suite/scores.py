@@ -36,6 +36,8 @@ from benchmarks.suite.plan import (
     FORMER_METHODS,
     LAST_METHODS,
     LAST_SEEDS,
+    LLM_METHODS,
+    LLM_SEEDS,
     METHODS,
 )
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
@@ -174,12 +176,14 @@ def line(rows: list[Row], method: str, task: str) -> str:
 
 def tables(rows: list[Row]) -> str:
     """All tables as Markdown."""
-    last = (*LAST_SEEDS, *FORMER_LAST_SEEDS)
+    last = (*LAST_SEEDS, *FORMER_LAST_SEEDS, *LLM_SEEDS)
     text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in last])]
     text += ["", "Last table:", "", compared(rows)]
     first, *_, end = FORMER_LAST_SEEDS
     text += ["", f"The last table before it (seeds {first} to {end}):", ""]
-    return "\n".join([*text, compared(rows, FORMER_LAST_METHODS, FORMER_LAST_SEEDS)])
+    text += [compared(rows, FORMER_LAST_METHODS, FORMER_LAST_SEEDS)]
+    text += ["", f"A language model (seeds {LLM_SEEDS[0]} to {LLM_SEEDS[-1]}):", ""]
+    return "\n".join([*text, compared(rows, LLM_METHODS, LLM_SEEDS)])
 
 
 def compared(

@@ -122,7 +122,7 @@ def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -
         whole_compute=budget.compute,
         root_step=None if root is None or curves is None else _step_tokens(root, curves(0)),
         n_slots=state.config.slots.count,
-        fresh_share=state.config.search.rho_min if isinstance(state.search, TreeSearch) else 0.0,
+        fresh_start_in=state.search.runs_before_fresh_start if isinstance(state.search, TreeSearch) else None,
         dollars_per_run=state.dollars / n_asked if n_asked else None,
         dollars_end_it=state.config.agents.on_cap == "stop",
     )

@@ -155,8 +155,8 @@ class Budget:
     """Mean tokens of one step of the root, validations excluded."""
     n_slots: int = 1
     """Phases that may train at the same time."""
-    fresh_share: float = 0.0
-    """Smallest share of the runs that the search forces to start from the base model."""
+    fresh_start_in: int | None = None
+    """Runs after this one until the search forces one to start from the base model. None: it forces none."""
     dollars_per_run: float | None = None
     """Mean cost of the agent calls per training run so far, in dollars."""
     dollars_end_it: bool = False

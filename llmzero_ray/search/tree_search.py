@@ -73,6 +73,16 @@ class TreeSearch:
         return tuple(node.id for node in self._tree.nodes.values() if node.is_running)
 
     @property
+    def runs_before_fresh_start(self) -> int | None:
+        """Runs that can begin before one is forced to start from the base model. None if none will be."""
+        tree, least = self._tree, self.rules.rho_min
+        if least == 0 or tree.root is None or not self.fresh_start_fits:
+            return None
+        forced_at = math.floor(tree.n_scratch / least) + 1
+        forced_at += tree.n_scratch / forced_at >= least  # rounding
+        return max(0, forced_at - tree.n_evolve)
+
+    @property
     def stop_reason(self) -> StopReason | None:
         """Why no further run will begin, or None while one may."""
         return self.ask().stop_reason

@@ -113,3 +113,26 @@ def test_a_share_of_zero_never_forces_a_run() -> None:
     assert chosen(search)[0] == "evolve"
     add(search, "evolve", 5, "ok", 0.9)
     assert chosen(search)[0] == "evolve"
+
+
+@pytest.mark.parametrize("least", [0.1, 0.2, 0.25, 0.3, 0.5, 1.0])
+def test_the_next_forced_start_comes_after_as_many_runs_as_are_said(least: float) -> None:
+    search = grow(("root", None, "ok", 0.5), rho_min=least, max_evolve_children=50)
+    starts = []
+    for number in range(40):
+        action, on = chosen(search)
+        said = search.runs_before_fresh_start
+        assert said is not None
+        starts.append(number + said)
+        assert (said == 0) == (action == "scratch")
+        add(search, action, on, "ok", 0.5)
+    forced = [number for number, node in enumerate(list(search.nodes.values())[1:]) if node.kind == "scratch"]
+    assert forced
+    assert set(starts) - {start for start in starts if start >= 40} == set(forced)
+
+
+def test_no_forced_start_is_announced_where_there_will_be_none() -> None:
+    assert grow(("root", None, "ok", 0.5), rho_min=0).runs_before_fresh_start is None
+    search = grow(*five_evolved())
+    search.fresh_start_fits = False
+    assert search.runs_before_fresh_start is None

@@ -47,10 +47,10 @@ def budget_lines(
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
         lines.append(f"not counted yet: {these} not ended, and will take a share of what is left")
-    if budget.fresh_share > 0 and budget.runs != 0:
-        lines.append(
-            f"forced fresh starts, {budget.fresh_share:.0%} of the runs at least, draw on the same limits"
-        )
+    after = budget.fresh_start_in
+    if after is not None and (budget.runs is None or after < budget.runs):
+        when = f"after {after} more run{'' if after == 1 else 's'}" if after else "right after this run"
+        lines.append(f"a fresh start from the base model is forced {when}, and draws on the same limits")
     return lines
 
 
@@ -86,7 +86,7 @@ def _compute(budget: Budget, shown: NodeView, phase_steps: int) -> list[_Limit]:
     costs = [(name, amount(tokens, limit.cost)) for name, tokens in prices[: 2 if shown.node else 1]]
     costs = [(name, cost) for name, cost in costs if cost > 0]
     steps = [f"{_steps(limit.amount / cost)} of {name} ({_share(budget, cost)} each)" for name, cost in costs]
-    text += f": {' or '.join(steps)}" if steps else ""
+    text += f": {' or '.join(steps)}, validations not counted" if steps else ""
     return [(limit.amount / costs[0][1] / phase_steps if costs else 0.0, "compute", text)]
 
 

@@ -85,7 +85,7 @@ def test_compute_is_left_as_a_share_and_in_steps_that_agree_with_it() -> None:
     line = budget_lines(budget, priced(phase(), 4e4, 8e4, node=3), 10, 1)[0]
     assert line == (
         "compute: 24% of the search's whole is left: about 60 steps of node 3's configuration (0.4% each) or "
-        "about 40 steps of the root's (0.6% each) (this limit binds first)"
+        "about 40 steps of the root's (0.6% each), validations not counted (this limit binds first)"
     )
 
 
@@ -142,12 +142,24 @@ def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) ->
     assert ("a phase of 10 steps as it is does not fit any more: this may be the last one" in text) == said
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2])
-def test_forced_fresh_starts_are_said_to_draw_on_the_budget(share: float) -> None:
-    lines = budget_lines(Budget(runs=5, fresh_share=share), phase(), 10, 1)
-    line = "forced fresh starts, 20% of the runs at least, draw on the same limits"
-    assert (line in lines) == (share > 0)
-    assert line not in budget_lines(Budget(runs=0, fresh_share=share), phase(), 10, 1)
+@pytest.mark.parametrize(
+    ("after", "runs", "said"),
+    [
+        (0, 5, "forced right after this run"),
+        (1, 5, "forced after 1 more run,"),
+        (4, 5, "forced after 4 more runs,"),
+        (4, None, "forced after 4 more runs,"),
+        (5, 5, None),
+        (None, 5, None),
+    ],
+)
+def test_the_next_forced_fresh_start_is_said_to_draw_on_the_budget(
+    after: int | None, runs: int | None, said: str | None
+) -> None:
+    budget = Budget(runs=runs, wall_clock_hours=1.0, fresh_start_in=after)
+    lines = [line for line in budget_lines(budget, phase(), 10, 1) if "fresh start" in line]
+    assert len(lines) == (said is not None)
+    assert all(said is not None and said in line for line in lines)
 
 
 def test_every_recorded_phase_is_priced_where_its_lengths_were_logged() -> None:
