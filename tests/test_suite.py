@@ -9,6 +9,7 @@ import json
 import random
 import re
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ from benchmarks.suite.tasks import (
     settings,
     task_named,
 )
+from llmzero_ray.agents.llm.messages import LlmCall, TextBlock
+from llmzero_ray.agents.llm.recorded import RecordedResponses
+from llmzero_ray.agents.llm.response_schemas import TOOLS
+from llmzero_ray.config import load_config
 from llmzero_ray.config.schedule import read_schedule
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.methods.values import scheduled
@@ -403,3 +408,23 @@ def test_the_table_of_headroom_is_printed_without_measuring(
     printed = capsys.readouterr().out
     assert f"| {named} |" in printed and f"{line['headroom']:+.3f}" in printed
     assert "sum_slow" not in printed
+
+
+def test_recorded_answers_of_a_language_model_belong_to_the_searches_that_are_scored(tmp_path: Path) -> None:
+    with tarfile.open(tasks.HERE / "llm_answers.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    scored = {f"{row['task']}-claude-{row['seed']}" for row in scores.read() if row["method"] == "claude"}
+    assert {search.name for search in tmp_path.iterdir()} == scored
+    call = LlmCall(
+        agent="proposer",
+        node=1,
+        system=(),
+        content=(TextBlock(text="?"),),
+        tool=TOOLS["proposer"],
+        max_tokens=1,
+    )
+    for search in tmp_path.iterdir():
+        config = load_config(search / "search.yaml")
+        assert (config.name, config.agents.backend) == (search.name, "recorded")
+        recorded = RecordedResponses(str(search)).client(1, "proposer-0.0")
+        assert recorded.answer(call).input["diagnosis"]["summary"]
