@@ -65,6 +65,6 @@ def test_a_runner_with_the_phase_of_a_search_that_is_gone_is_replaced(make_searc
     first = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
     first.until_step(0, 3)
     end_actor(coordinator_name(first.config.name))
-    second = make_search(budget={"runs": 1})
+    second = make_search(budget={"runs": 2})
     core = second.start().wait()
     assert (core.runs[0].status, core.runs[0].outcome.warm) == ("completed", False), second.log()
