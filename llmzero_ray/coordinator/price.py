@@ -67,8 +67,8 @@ def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperpa
         f"the {spec.n_steps} steps of this phase would take {100 * price.share:.3g}% of the {price.limit} "
         f"that is left, with answers as long as node {price.like}'s; {usual} steps of the configuration that "
         f"the changes apply to would take {price.usual_share:.0%}. More than {most:.0%} leaves little for "
-        "later phases: plan fewer steps, a smaller batch, smaller groups or fewer passes. If the phase is worth "
-        "its price, hand in the same proposal again, and it is accepted."
+        "later phases: plan fewer steps, a smaller batch, smaller groups or fewer passes. If the phase is "
+        "worth its price, hand in the same proposal again, and it is accepted."
     )
 
 
