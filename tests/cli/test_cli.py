@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -80,8 +81,8 @@ class Command:
             point = follower.newest(node)[0] if node in follower.core.runs else None
             if point is not None and point.step >= step:
                 return True
-            ended = [process for process in self.processes if process.poll() is not None]
-            assert not ended, ended[0].communicate()[0]
+            newest = self.processes[-1]
+            assert newest.poll() is None, newest.communicate()[0]
             return False
 
         wait_until(reached, lambda: f"step {step} of node {node} was not reached; {follower.core.stage}")
@@ -280,7 +281,9 @@ def test_a_search_with_ui_serves_its_page_until_the_command_ends(command: Comman
     command.until_step(0, 3)
     cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with cookies.open(address) as answer:
-        assert '"nodes":[{"node":0' in answer.read().decode()
+        page = answer.read().decode()
+    data = json.loads(page.partition('id="view">')[2].partition("</script>")[0])
+    assert [one["node"] for one in data["nodes"]] == [0]
     command.released.touch()
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
