@@ -44,7 +44,7 @@ def there() -> list[str]:
 def test_a_search_is_watched_there_and_the_next_one_begins_warm(make_search: MakeSearch) -> None:
     first, second = (
         make_search(
-            {"sink": [1], "step_s": 0.1},
+            {"sink": [1], "step_s": 0.3},
             budget={"runs": 2},
             phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
             stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
