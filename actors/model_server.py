@@ -20,9 +20,9 @@ from typing import Any
 
 from llmzero_ray.engines.verl.environment import on_loopback
 from llmzero_ray.engines.verl.internals import SOCKET_DIR_ENV
-from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.errors import CapacityError, EngineError
 from llmzero_ray.utils.api_key import without_key
+from llmzero_ray.utils.parent_death import die_with_parent
 from llmzero_ray.utils.private_files import private_directory, private_file
 
 from .model_server_key import SERVER_KEY_FILE_ENV, RequireKey

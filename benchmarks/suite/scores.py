@@ -10,12 +10,12 @@ scores.json has one row for each (task, method, seed): the test score of the pol
 what was spent. Its rows may come from several comparisons. Rows of a task whose definition has changed since,
 its model included, are left out.
 
-Three tables are printed: of the development seeds, on which the search was fixed, and of the last seeds, on
+Four tables are printed: of the development seeds, on which the search was fixed, and of the last seeds, on
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
 from different versions of the code; compute is compared only where they do not, since each comparison prices
 it by a pilot of its own. The third is the same of the former last seeds, after which the search was fixed
-once more.
+once more, and the fourth that of a language model beside the rules.
 """
 
 from __future__ import annotations

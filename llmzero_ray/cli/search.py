@@ -179,9 +179,8 @@ def _page(config: SearchConfig, port: int, console: Console) -> Iterator[None]:
         if not lines[1]:
             raise ConfigError(lines[0].removeprefix("llmzero: "))
         print_line(console, f"{config.name}: its page is {lines[1]}")
-        threading.Thread(
-            target=deque, args=(child.stdout, 0), daemon=True
-        ).start()  # a full pipe would stop it
+        # A full pipe would stop the child.
+        threading.Thread(target=deque, args=(child.stdout, 0), daemon=True).start()
         yield
     finally:
         child.terminate()

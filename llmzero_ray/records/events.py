@@ -435,7 +435,7 @@ class ApprovalAnswered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsChanged(Event):
-    """The user changed settings that may change in a running search (`config_changes.CHANGEABLE`)."""
+    """The user changed settings that may change in a running search (`config.changes.CHANGEABLE`)."""
 
     changes: Mapping[str, Any]
     """Dotted key -> new value."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
+import signal
 import socket
 import stat
-import threading
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,11 +19,9 @@ from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find, is_search, searches_in
+from llmzero_ray.utils.parent_death import die_with_parent
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.private_files import private_file
-
-if TYPE_CHECKING:
-    import uvicorn
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -66,6 +63,8 @@ def ui(
             f"--host {host} is no loopback address: others can reach it. Give --token-file FILE, which holds "
             "the token and which nobody else can read, or forward a loopback port."
         )
+    if child_of:  # of `search --ui`, whose search may not have begun
+        die_with_parent(child_of, signal.SIGTERM)
     path = Path(place).absolute()
     root, only = (path.parent, path.name) if child_of else _shown(place, storage)
     listening = _listen(host, port)
@@ -81,16 +80,9 @@ def ui(
         server = uvicorn.Server(
             uvicorn.Config(app, access_log=False, log_level="warning", timeout_graceful_shutdown=1)
         )
-        if child_of:  # of `search --ui`, whose search may not have begun; it ends with that command
-            threading.Thread(target=_end_with, args=(child_of, server), daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the token's file goes first
         server.run(sockets=[listening])
     return 0
-
-
-def _end_with(parent: int, server: uvicorn.Server) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    server.should_exit = True
 
 
 def _shown(place: str, storage: str) -> tuple[Path, str | None]:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -267,8 +268,22 @@ def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Comman
     assert (core.runs[0].attempt, core.runs[1].attempt) == (0, 1)
 
 
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A directory whose path leaves room for the names of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield Path(path)
+
+
+def tokens(runtime_dir: Path) -> list[Path]:
+    return list(runtime_dir.glob("llmzero/ui-*"))
+
+
 @pytest.mark.slow
-def test_a_search_with_ui_serves_its_page_until_the_command_ends(command: Command, task_dir: Path) -> None:
+def test_a_search_with_ui_serves_its_page_until_the_command_ends(
+    command: Command, task_dir: Path, short_dir: Path
+) -> None:
+    command.env["XDG_RUNTIME_DIR"] = str(short_dir)
     command.write(task_dir, script={"hold": [0]})
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
@@ -278,6 +293,7 @@ def test_a_search_with_ui_serves_its_page_until_the_command_ends(command: Comman
     assert not command.storage.paths.root.exists()
     process = command.start("jobs.search", str(command.config), "--ui", "--port", "0")
     address = until_printed(process, "its page is ").split()[-1]
+    assert len(tokens(short_dir)) == 1
     command.until_step(0, 3)
     cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with cookies.open(address) as answer:
@@ -288,6 +304,7 @@ def test_a_search_with_ui_serves_its_page_until_the_command_ends(command: Comman
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     until_gone(command.leftovers)
+    until_gone(lambda: tokens(short_dir))
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(address)
 

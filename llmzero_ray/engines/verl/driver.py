@@ -43,12 +43,12 @@ from llmzero_ray.engines.verl.messages import (
     Trained,
 )
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
-from llmzero_ray.engines.verl.parent_death import die_with_parent
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.engines.verl.queue_keys import publish_keys
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineError, RewardError
 from llmzero_ray.records import PhaseFailure, PhaseSpec
+from llmzero_ray.utils.parent_death import die_with_parent
 
 logger = logging.getLogger(__name__)
 

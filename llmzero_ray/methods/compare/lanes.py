@@ -30,7 +30,7 @@ from llmzero_ray.utils.files import replace_file
 _NO_FAULT = (3, 4)
 """Exit codes of storage and capacity."""
 _SEARCH = (
-    "import signal, sys; from llmzero_ray.engines.verl.parent_death import die_with_parent; "
+    "import signal, sys; from llmzero_ray.utils.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1]), signal.SIGTERM); "
     "from llmzero_ray.cli.main import main; sys.exit(main(['search', sys.argv[2]]))"
 )

@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:
     """Send this process `signum` when its parent, process `parent`, ends; at once if it has already ended.
 
-    No-op except on Linux.
+    Systems other than Linux do only the second.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 CHILD = """
 import os, sys
-from llmzero_ray.engines.verl.parent_death import die_with_parent
+from llmzero_ray.utils.parent_death import die_with_parent
 die_with_parent(int(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()
