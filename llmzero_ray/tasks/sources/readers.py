@@ -146,9 +146,11 @@ def read_rows(
         raise TaskError(f"{file.name} is an empty file; fill or remove it")
     try:
         yield from _READERS[path.suffix.lower()](path, columns, part)
+    except TaskError as error:
+        raise TaskError(f"{file.name}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{file.name} is not UTF-8 text ({error.reason}); save it again as UTF-8") from error
     except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, TaskError):
-            raise TaskError(f"{file.name}: {error}") from error
         raise TaskError(f"{file.name} cannot be read: {error}") from error
 
 
