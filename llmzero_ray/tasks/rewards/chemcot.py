@@ -107,13 +107,13 @@ def _same_molecule(field: str, truth: Truth, subtask: Subtask) -> tuple[bool, st
     if gold.startswith("{"):
         gold = answer_field(gold, subtask.keys) or ""
     if subtask.name == "rcr":
-        field, gold = _agents(field), _agents(gold)
+        field, gold = agents_of(field), agents_of(gold)
     one, other = molecules.read_molecule(field), molecules.read_molecule(gold)
     pred = "" if one is None else molecules.canonical(one)
     return one is not None and other is not None and molecules.is_same(one, other), pred or field
 
 
-def _agents(text: str) -> str:
+def agents_of(text: str) -> str:
     """The middle of a reaction `a>b>c`; any other text as it is."""
     parts = text.split(">")
     return parts[1] if len(parts) == 3 else text

@@ -18,7 +18,12 @@ from llmzero_ray.prepared.directory import (
 )
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import FORMAT, read_manifest, write_manifest
-from llmzero_ray.prepared.reward_validation import GoldResponse, RewardAccuracy, RewardValidator
+from llmzero_ray.prepared.reward_validation import (
+    GoldResponse,
+    RewardAccuracy,
+    measure_accuracy,
+    validate_reward,
+)
 from llmzero_ray.prepared.splits import CONFIRM, SPLITS
 from llmzero_ray.prepared.task import PreparedTask, load_task
 from llmzero_ray.prepared.verl_rows import read_first_rows
@@ -110,7 +115,9 @@ def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> 
         row for split in SPLITS for row in read_first_rows(directory / f"{split}.parquet", _VALIDATION_ROWS)
     ]
     copy = manifest.reward.model_copy(update={"gold_response": reward.gold})
-    report = RewardValidator(copy, directory).validate(
+    report = validate_reward(
+        copy,
+        directory,
         rows,
         progress=lambda doing, share: progress(
             doing, _VALIDATED_FROM + share * (_VALIDATED - _VALIDATED_FROM)
@@ -139,7 +146,7 @@ def _reward_accuracy(task: PreparedTask, adapter: DatasetAdapter) -> RewardAccur
         form = manifest.gate.gold_response
         gold = lambda _source, ground_truth: gold_response(form, ground_truth)  # noqa: E731
     rows = [row for path in (task.val, task.test) for row in read_first_rows(path, _VALIDATION_ROWS)]
-    return RewardValidator(manifest.reward, Path(task.directory)).accuracy(rows, gold)
+    return measure_accuracy(manifest.reward, Path(task.directory), rows, gold)
 
 
 def adapter_of(task: TaskFile) -> DatasetAdapter:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import (
+    DatasetAdapter,
     Record,
     Rejection,
-    Shares,
     TaskExample,
     option_lines,
     options_problem,
@@ -30,17 +30,15 @@ ALIGNED = ("all_aligned", "majority_aligned")
 LETTERS = "ABCDEFGHIJ"
 
 
-class WildSci:
+class WildSci(DatasetAdapter):
     """`voting`: `aligned` keeps rows whose votes agree with the answer, `all` keeps every row."""
 
     name = "wildsci"
-    version = 1
     licence = "CC-BY-4.0"
     ability = "science"
     required = ("paper_id", "discipline", "question", "options", "answer", "voting_type")
     optional = ("nc_domain", "nc_subdomain", "rationale", "voting_answers")
-    extra: Mapping[str, Literal["string", "bool"]] = {"discipline": "string", "paper_id": "string"}
-    shares: Shares = "proportional"
+    shares = "proportional"
     reward = RewardEntry(module="llmzero_ray.tasks.rewards.wildsci", gold_response="\\boxed{{answer}}")
 
     def __init__(self, voting: str = "aligned") -> None:
@@ -51,13 +49,6 @@ class WildSci:
     def options(self) -> dict[str, Any]:
         """Which votes count."""
         return {"voting": self._voting}
-
-    def wants(self, name: str) -> bool:  # noqa: ARG002
-        """All files: the data set has no directories by split."""
-        return True
-
-    def check(self) -> None:
-        """Nothing is needed."""
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """One question with its options in the order of their letters."""
@@ -91,10 +82,6 @@ class WildSci:
             group=paper or question,
             extra={"discipline": text_of(record, "discipline"), "paper_id": paper},
         )
-
-    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """The boxed letter."""
-        return f"\\boxed{{{ground_truth}}}"
 
 
 def _options(value: Any) -> dict[str, str] | Rejection:

@@ -92,9 +92,7 @@ def write_source_task(
     chosen = _choose(request, scanned, prompts)
     progress("writing", 0.95)
     files = {
-        split: write_split(
-            directory, split, _to_rows(request.adapter, split, chosen.examples[split]), request.adapter.extra
-        )
+        split: write_split(directory, split, _to_rows(request.adapter, split, chosen.examples[split]))
         for split in chosen.examples
     }
     reward_hash = None
