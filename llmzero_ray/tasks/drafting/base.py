@@ -40,8 +40,6 @@ class Table:
 
     files: tuple[str, ...]
     """Relative to the folder, sorted."""
-    opened: tuple[str, ...]
-    """Files that were sampled; the others follow the same name pattern."""
     n_rows: int
     """Rows in all files: counted if `exact`, otherwise estimated."""
     exact: bool

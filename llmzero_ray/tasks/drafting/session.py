@@ -43,7 +43,7 @@ class DraftingSession:
         return tuple(redacted(note, self.secret) for note in getattr(self.agents, "notes", ()))
 
     def record(self, sentence: str) -> dict[str, Any]:
-        """Backend, model, calls and cost: the first part of draft.json."""
+        """Content of draft.json: backend, model, calls and cost."""
         total = self.ledger.total() if self.ledger is not None else None
         return {
             "version": __version__,

@@ -65,7 +65,7 @@ def test_of_like_named_files_a_few_are_opened_and_all_are_counted(tmp_path: Path
     for number in range(12):
         write_rows(tmp_path / f"part-{number:03d}.jsonl", questions(5))
     [table] = inspect_data(tmp_path).tables
-    assert len(table.files) == 12 and len(table.opened) == GROUP_OPENED
+    assert len(table.files) == 12 and len(table.rows) == 5 * GROUP_OPENED
     assert (table.n_rows, table.exact) == (60, False)
 
 
@@ -74,7 +74,7 @@ def test_ten_thousand_files_are_listed_and_hardly_any_is_opened(tmp_path: Path) 
     for number in range(10_000):
         (tmp_path / f"row{number}.json").write_text('[{"question": "q", "answer": "a"}]')
     seen = inspect_data(tmp_path)
-    assert seen.n_files == 10_000 and len(seen.tables[0].opened) == GROUP_OPENED
+    assert seen.n_files == 10_000 and len(seen.tables[0].rows) == GROUP_OPENED
     assert len(data_prompt(seen)) < 3_000
 
 
