@@ -88,10 +88,7 @@ def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
         return "its three splits hold all that is known of it", ()
     name = f"n_{CONFIRM}"
     again = "prepare it again in another directory (its other rows come out the same)"
-    wanted = manifest.recipe.get(name)
-    if wanted is None:
-        return "it was prepared by a version that set none aside", (again,)
-    if wanted == 0:
+    if not manifest.recipe.get(name):
         return f"its task.yaml says {name}: 0", (f"raise {name} and {again}",)
     smaller = f"lower n_train ({manifest.recipe.get('n_train')}), which changes its training rows"
     return (

@@ -141,16 +141,6 @@ def test_a_data_set_without_rows_left_says_why_and_what_helps(
         write_confirmation(task, 8, tmp_path / "a.parquet")
 
 
-def test_a_task_of_a_version_that_set_no_rows_aside_is_used_as_it_is(tmp_path: Path) -> None:
-    task = own(tmp_path, n_confirm=0)
-    manifest = manifest_of(task)
-    del manifest["recipe"]["n_confirm"]
-    (Path(task.directory) / "manifest.json").write_text(json.dumps(manifest))
-    assert own(tmp_path) == task
-    with pytest.raises(TaskError, match=r"by a version that set none aside\. Prepare it again in another"):
-        check_spare_rows(task)
-
-
 def test_a_generator_gives_further_problems_and_where_it_ends_as_many_as_there_are(tmp_path: Path) -> None:
     def gym(name: str, **changes: Any) -> PreparedTask:
         data = {"reasoning_gym": "chain_sum", "dir": str(tmp_path / name), "n_train": 20, "n_val": 5}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def prepare_source(
             progress("done", 1.0)
 
     create_once(target, fill, progress)
-    check_same_spec(target, lambda found: spec_differences(found, _as_then(spec, found)))
+    check_same_spec(target, lambda found: spec_differences(found, spec))
     prepared = load_task(target)
     accuracy = _reward_accuracy(prepared, adapter)
     return summarise(prepared, _sizes(task), accuracy, seen[0] if seen else None)
@@ -167,13 +167,6 @@ def adapter_of(task: TaskFile) -> DatasetAdapter:
 
 def _sizes(task: TaskFile) -> dict[str, int]:
     return {"train": task.n_train, "val": task.n_val, "test": task.n_test, CONFIRM: task.n_confirm}
-
-
-def _as_then(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as the version that made a task wrote them: earlier ones set no rows aside, and their
-    tasks are used as they are."""
-    name = f"n_{CONFIRM}"
-    return {key: value for key, value in spec.items() if key != name or name in found}
 
 
 def _reward_file(task: TaskFile) -> Path | None:
