@@ -26,6 +26,7 @@ from llmzero_ray.prepared.sandbox.limits import SandboxLimits
 from llmzero_ray.prepared.sandbox.pipe import LinePipe, NoLineError
 from llmzero_ray.prepared.sandbox.process_tree import ProcessTree
 from llmzero_ray.utils.files import file_digest
+from llmzero_ray.utils.text import json_or_none
 
 ALLOW = "write allow_unsandboxed: true into `reward` of task.yaml or of manifest.json"
 """What a user without a sandbox can do for code that they trust."""
@@ -225,7 +226,7 @@ class Sandbox:
         }
         pipe.send(json.dumps(setup).encode() + b"\n")
         try:
-            self._check_ready(_object(pipe.line(self._limits.start_wall_s)))
+            self._check_ready(json_or_none(pipe.line(self._limits.start_wall_s)))
         except NoLineError as error:
             why = str(error) or self._how_it_ended()
             self.close()
@@ -319,20 +320,13 @@ def _line_of(number: int, row: Row) -> bytes:
     return json.dumps([number, row]).encode() + b"\n"
 
 
-def _object(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _outcome(line: bytes, number: int) -> CallOutcome:
     """The outcome in a line.
 
     Raises:
         NoLineError: it is no answer to row `number`.
     """
-    found = _object(line)
+    found = json_or_none(line)
     try:
         echoed, reply = found
         if echoed != number or not isinstance(reply, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from llmzero_ray.prepared.gold_answers import accepted_answers
 from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.drafting.base import OpenQuestion, RewardSpec, TaskSpec, UserChoices
 from llmzero_ray.tasks.sources.base import as_text, value_at
+from llmzero_ray.utils.text import json_or_none
 
 _NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
 _LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")
@@ -125,9 +125,8 @@ def is_composite(text: str) -> bool:
     project's own form of several wordings."""
     if not text.startswith(("{", "[")):
         return False
-    try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
+    held = json_or_none(text)
+    if held is None:
         try:
             held = ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

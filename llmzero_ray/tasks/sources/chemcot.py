@@ -29,6 +29,7 @@ from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
 from llmzero_ray.tasks.rewards.molecules import read_molecule
 from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.utils.text import json_or_none
 
 _INPUT = re.compile(r"(?:Input|Source) Molecule:\s*([^\s,]+)")
 _MAJOR, _BY = "fs_major_product", "fs_by_product"
@@ -113,11 +114,7 @@ class ChemCoT(DatasetAdapter):
 
 def _object(value: Any) -> Mapping[str, Any]:
     """JSON object, given as an object or as text. Empty for anything else."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return {}
+    value = json_or_none(value) if isinstance(value, str) else value
     return value if isinstance(value, Mapping) else {}
 
 

@@ -38,6 +38,7 @@ from llmzero_ray.tasks.task_yaml import (
     template_fields,
 )
 from llmzero_ray.utils.plugins import registered
+from llmzero_ray.utils.text import json_or_none
 
 REWARD_FILE = "reward.py"
 """Copy of the user's reward in the task's directory."""
@@ -202,10 +203,7 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
         [value_at(record, name) for name in columns] if len(columns) > 1 else value_at(record, columns[0])
     )
     if isinstance(values, str):
-        try:
-            values = json.loads(values)
-        except (ValueError, RecursionError):
-            values = None
+        values = json_or_none(values)
     if isinstance(values, Mapping):
         values = [values[key] for key in sorted(values) if values[key] is not None]
     if not isinstance(values, list | tuple):

@@ -14,6 +14,7 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.utils.text import json_or_none
 
 PROMPTS = {
     "cot": "Answer the biomedical question below. Think step by step, then give the final answer, a single "
@@ -78,12 +79,8 @@ def _flat(value: Any, depth: int) -> list[str]:
     """All texts in lists and objects. A list may be JSON text, as in a CSV file."""
     if isinstance(value, str):
         text = value.strip()
-        if text.startswith("[") and depth:
-            try:
-                return _flat(json.loads(text), depth - 1)
-            except (ValueError, RecursionError):
-                return [text]
-        return [text]
+        held = json_or_none(text) if text.startswith("[") and depth else None
+        return [text] if held is None else _flat(held, depth - 1)
     if depth == 0 or value is None:
         return []
     if isinstance(value, Mapping):

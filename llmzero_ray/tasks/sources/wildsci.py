@@ -7,7 +7,6 @@ hub.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from llmzero_ray.tasks.sources.base import (
     slug,
     text_of,
 )
+from llmzero_ray.utils.text import json_or_none
 
 INSTRUCTION = "Reason step by step and put only the letter in \\boxed{}."
 ALIGNED = ("all_aligned", "majority_aligned")
@@ -87,10 +87,7 @@ class WildSci(DatasetAdapter):
 def _options(value: Any) -> dict[str, str] | Rejection:
     """Letter -> text, without the empty letters that a common schema adds; a CSV cell holds them as JSON."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
+        value = json_or_none(value)
     if not isinstance(value, Mapping):
         return Rejection(
             reason="options unreadable", detail="options is not an object such as {'A': ..., 'B': ...}"
