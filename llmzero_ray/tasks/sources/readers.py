@@ -83,7 +83,7 @@ def find_files(
             held = ", ".join(name for _, name in relative[:6]) or "nothing"
             raise TaskError(
                 f"source {place} has no file that can be read (it holds {held}); "
-                f"endings known: {', '.join(_READERS)}"
+                f"endings known: {', '.join(ENDINGS)}"
             )
         wanted = [(path, name) for path, name in readable if wants(name)]
         if not wanted:
@@ -273,3 +273,5 @@ _READERS: dict[str, Callable[[Path, Any, Part], Iterator[Row]]] = {
     ".csv": _csv,
     ".tsv": _csv,
 }
+ENDINGS = tuple(_READERS)
+"""Suffixes of the files that can be read."""
