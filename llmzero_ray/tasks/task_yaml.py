@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, validated
+from llmzero_ray.prepared.splits import CONFIRM
 from llmzero_ray.utils.plugins import registered
 
 DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
@@ -53,6 +54,11 @@ class OwnReward(StrictModel):
     allow_unsandboxed: bool = False
     """For python and rewards of a package: run the code, here and in training, even on machines that have no
     sandbox for it."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a python reward. None for other kinds."""
+        return None if self.function is None else Path(self.function.rpartition(":")[0])
 
     @model_validator(mode="before")
     @classmethod
@@ -149,6 +155,16 @@ class TaskFile(StrictModel):
     """Column that divides the task into subtasks, which share every split evenly."""
     licence: str | None = None
     """Licence of the data."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Maximum rows of train, val and test, and of the rows to confirm winners."""
+        return {"train": self.n_train, "val": self.n_val, "test": self.n_test, CONFIRM: self.n_confirm}
+
+    @property
+    def reward_file(self) -> Path | None:
+        """The user's file with the reward, if there is one."""
+        return None if self.reward is None else self.reward.file
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:

@@ -74,10 +74,8 @@ class CustomTask(DatasetAdapter):
             check_pattern(self._reward.options.get("pattern"))
         if self._reward.kind == "math":
             check_math_verify()
-        if self._reward.function is not None and not reward_file(self._reward).is_file():
-            raise TaskError(
-                f"reward: the file {reward_file(self._reward)} does not exist; paths count from task.yaml"
-            )
+        if (file := self._reward.file) is not None and not file.is_file():
+            raise TaskError(f"reward: the file {file} does not exist; paths count from task.yaml")
         if self._reward.kind not in KINDS:
             sandbox_of(reward_entry(self._reward), Path()).close()
 
@@ -134,11 +132,6 @@ class CustomTask(DatasetAdapter):
         """Perfect response, from task.yaml or the kind of reward. Unknown for patterns and functions."""
         template = self._reward.gold or GOLD_FORMS.get(self._reward.kind)
         return None if template is None else gold_response(template, ground_truth)
-
-
-def reward_file(reward: OwnReward) -> Path:
-    """The file of a python reward."""
-    return Path(str(reward.function).rpartition(":")[0])
 
 
 def reward_entry(reward: OwnReward) -> RewardEntry:
