@@ -47,12 +47,32 @@ def write_draft(
     secret: str | None = None,
     force: bool = False,
 ) -> list[str]:
-    """Write the files of a draft, and return the names of those that are new or changed.
+    """Write the files of a draft, each atomically, and return the names of those that are new or changed.
 
     Raises:
-        StorageError: files with other content exist and `force` is not set, or they cannot be written.
+        StorageError: files with other content exist and `force` is not set (then nothing is written), or they
+            cannot be written.
     """
-    return write_files(directory, draft_files(draft, record, secret), force=force)
+    files = draft_files(draft, record, secret)
+    changed = {name: text for name, text in files.items() if not _has_content(directory / name, text)}
+    taken = [name for name in changed if name != RECORD and (directory / name).exists()]
+    if taken and not force:
+        raise StorageError(
+            f"{directory} holds other versions of {', '.join(taken)}; edits would be lost. Give --force to "
+            "replace them, or another --out"
+        )
+    for name, text in changed.items():
+        replace_file(directory / name, text)
+    return list(changed)
+
+
+def _has_content(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode("utf-8")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 # --- texts --------------------------------------------------------------------------------------------------
@@ -120,31 +140,3 @@ def _dumped(fields: Mapping[str, Any]) -> str:
 def _comment(text: str, limit: int = 300) -> str:
     """On one line, so that untrusted text cannot end the comment."""
     return one_line(text, limit)
-
-
-def write_files(directory: Path, files: Mapping[str, str], *, force: bool = False) -> list[str]:
-    """Write the files, each atomically, and return the names of those that are new or changed.
-
-    Raises:
-        StorageError: a file exists with other content and `force` is not set (then nothing is written), or
-            cannot be written.
-    """
-    changed = {name: text for name, text in files.items() if not _has_content(directory / name, text)}
-    taken = [name for name in changed if name != RECORD and (directory / name).exists()]
-    if taken and not force:
-        raise StorageError(
-            f"{directory} holds other versions of {', '.join(taken)}; edits would be lost. Give --force to "
-            "replace them, or another --out"
-        )
-    for name, text in changed.items():
-        replace_file(directory / name, text)
-    return list(changed)
-
-
-def _has_content(path: Path, text: str) -> bool:
-    try:
-        return path.read_bytes() == text.encode("utf-8")
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error(path, error) from error
