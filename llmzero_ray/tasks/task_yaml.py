@@ -8,7 +8,7 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,7 +16,6 @@ from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, vali
 from llmzero_ray.prepared.splits import CONFIRM
 from llmzero_ray.utils.plugins import registered
 
-DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"
 """Placeholder in a prompt template for the lettered options, one per line."""
 _OPTIONAL = "optional"
@@ -24,7 +23,8 @@ MAX_ROWS = 100_000
 """Maximum rows of one split."""
 
 RewardKind = Literal["exact_match", "mcq", "math", "regex", "python"]
-_KINDS = ("exact_match", "mcq", "math", "regex", "python")
+_KINDS = get_args(RewardKind)
+AnswerForm = Literal["letter", "text", "index"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -143,7 +143,7 @@ class TaskFile(StrictModel):
     in a chat; prompt and other columns are named alike."""
     choices: Names = ()
     """For mcq: the column with a list (or an object of letters) of options, or the columns with one each."""
-    answer_form: Literal["letter", "text", "index"] = "letter"
+    answer_form: AnswerForm = "letter"
     """For mcq: whether the answer column holds a letter, an option's text, or its number from 0."""
     reward: OwnReward | None = None
     """Judge of the answers."""

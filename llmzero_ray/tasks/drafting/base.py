@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from llmzero_ray.tasks.task_yaml import RewardKind
+from llmzero_ray.tasks.task_yaml import AnswerForm, RewardKind
 
 Row: TypeAlias = Mapping[str, Any]
-AnswerForm: TypeAlias = Literal["letter", "text", "index"]
 
 
 @dataclass(frozen=True, kw_only=True)

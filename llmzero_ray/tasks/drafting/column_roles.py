@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.tasks.drafting.base import AnswerForm, Column, OpenQuestion, Table, UserChoices
+from llmzero_ray.tasks.drafting.base import Column, OpenQuestion, Table, UserChoices
 from llmzero_ray.tasks.sources.base import TaskExample, value_at
 from llmzero_ray.tasks.sources.custom import CustomTask
-from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, parse_task_file, template_fields
+from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, AnswerForm, parse_task_file, template_fields
 from llmzero_ray.utils.text import json_or_none
 
 _QUESTION = (
