@@ -53,13 +53,11 @@ _DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
 }
 
 
-def prepare_source(
-    task: TaskFile, *, progress: Progress = no_progress, ray_shares: int | None = None
-) -> Summary:
+def prepare_source(task: TaskFile, *, progress: Progress = no_progress, on_ray: bool = False) -> Summary:
     """Summary of the task in `task.dir`, which is made first if there is none.
 
-    With `ray_shares` the rows are read on the cluster of a Ray session, each file in that many shares; None:
-    in this process. Both choose the same rows. While a task is made, its usable rows take space next to
+    With `on_ray` the rows are read on the cluster of a Ray session, else in this process. Both choose the
+    same rows. While a task is made, its usable rows take space next to
     `task.dir`. A task that is there already must have the same settings, or be written by hand.
 
     Raises:
@@ -76,7 +74,7 @@ def prepare_source(
     def fill(part: Path) -> None:
         with tempfile.TemporaryDirectory(dir=part.parent, prefix=f"{part.name}-source-") as scratch:
             files = given or _fetched(task, adapter, Path(scratch), progress)
-            request = WriteRequest(task=task, adapter=adapter, files=files, spec=spec, ray_shares=ray_shares)
+            request = WriteRequest(task=task, adapter=adapter, files=files, spec=spec, on_ray=on_ray)
             seen.append(write_source_task(part, request, Path(scratch), progress))
             if task.reward is not None and task.reward_file is not None:
                 _validate_reward(part, task.reward, progress)

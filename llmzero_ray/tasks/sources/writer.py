@@ -53,8 +53,8 @@ class WriteRequest:
     adapter: DatasetAdapter
     files: Sequence[SourceFile]
     spec: Mapping[str, Any]
-    ray_shares: int | None = None
-    """Shares of each file to read on a Ray cluster; None to read the files in this process."""
+    on_ray: bool
+    """Whether the rows are read on the cluster of a Ray session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def write_source_task(
         request.files,
         scratch / "rows.jsonl",
         lambda doing, share: progress(doing, 0.8 * share),
-        request.ray_shares,
+        on_ray=request.on_ray,
     )
     if len(scanned.keys) == 0:
         raise TaskError(f"{request.adapter.name}: no row can be used: {'; '.join(problems_of(scanned))}")
