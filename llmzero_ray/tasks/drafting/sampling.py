@@ -88,21 +88,21 @@ def _text_rows(path: Path) -> Sample:
         data = data[: data.rfind(b"\n") + 1]
         if not data:
             raise TaskError(f"has a line of more than {HEAD_BYTES} bytes")
-    rows, n_bad = list[dict[str, Any]](), 0
+    rows, bad = list[dict[str, Any]](), list[str]()
     with tempfile.NamedTemporaryFile(suffix=path.suffix) as copy:
         copy.write(data)
         copy.flush()
         try:
-            for _, row in read_rows(SourceFile(path=copy.name, name="it")):
+            for number, row in read_rows(SourceFile(path=copy.name, name="it")):
                 if isinstance(row, dict):
                     rows += [row] if row else []
                 else:
-                    n_bad += 1
+                    bad.append(f"row {number} {row.detail}")
         except TaskError as error:
             if whole:  # in a head the last row may be cut
                 raise TaskError(str(error).removeprefix("it: ").removeprefix("it ")) from error
-    if n_bad > len(rows):
-        raise TaskError("holds rows that are no objects with columns; write one JSON object a line")
+    if len(bad) > len(rows):
+        raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
     n_rows = len(rows) if whole else round(size * len(rows) / len(data))
     return Sample(rows=tuple(rows[:FILE_ROWS]), n_rows=n_rows, exact=whole)
 
