@@ -20,6 +20,7 @@ import typer
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
 from llmzero_ray.prepared.reward import LoadedReward, open_reward
+from llmzero_ray.prepared.sandbox import ALLOW
 from llmzero_ray.prepared.shipped_rewards import KINDS, reward_module, unmet
 from llmzero_ray.utils.text import clean, nearest
 
@@ -72,7 +73,10 @@ def score(
     n_rows = n_bad = 0
     with contextlib.ExitStack() as stack:
         entry, directory = _named(reward, task, allow_unsandboxed=allow_unsandboxed)
-        choose = _chooser(entry, directory, stack)
+        how_to_allow = "give --allow-unsandboxed" if task is None else ALLOW
+        choose = _chooser(
+            entry, lambda one: stack.enter_context(open_reward(one, directory, how_to_allow=how_to_allow))
+        )
         stream = stack.enter_context(_opened(jsonl))
         for number, line in enumerate(stream, start=1):
             if not line.strip():
@@ -113,13 +117,13 @@ def _named(
 
 
 def _chooser(
-    entry: RewardEntry | None, directory: Path, stack: contextlib.ExitStack
+    entry: RewardEntry | None, open_it: Callable[[RewardEntry], LoadedReward]
 ) -> Callable[[str], LoadedReward]:
-    """Reward by data_source; it ends with `stack`."""
+    """Reward by data_source, each opened once."""
 
     @lru_cache
     def opened(entry: RewardEntry) -> LoadedReward:
-        found = stack.enter_context(open_reward(entry, directory, how_to_allow="give --allow-unsandboxed"))
+        found = open_it(entry)
         if found.asynchronous:
             raise TaskError(f"{found} is asynchronous; only plain functions can be tried here")
         return found
