@@ -197,14 +197,14 @@ def change_settings(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
     for key, value in _with_new_names(settings, "the settings").items():
         known = data.get(key)
         nested = isinstance(value, Mapping) and isinstance(known, Mapping)
-        set_key(data, key, _merged(known, value) if nested else value)
+        set_key(data, key, merged(known, value) if nested else value)
 
 
-def _merged(block: Any, changes: Any) -> Any:
+def merged(block: Any, changes: Any) -> Any:
     """A block with the changes in it; the keys of blocks inside of it may hold dots themselves."""
     if not (isinstance(block, Mapping) and isinstance(changes, Mapping)):
         return changes
-    return {**block, **{key: _merged(block.get(key), value) for key, value in changes.items()}}
+    return {**block, **{key: merged(block.get(key), value) for key, value in changes.items()}}
 
 
 def _absolute(path: str) -> str:

@@ -66,12 +66,11 @@ def check_spare_rows(task: PreparedTask) -> None:
     if manifest.splits.confirm is not None:
         return
     if manifest.family is None or spec is None:
-        why, remedies = _why_none(manifest)
-        named = "name a parquet file of further VeRL rows as splits.confirm in its manifest.json"
-        text = ", ".join((*remedies, named))
         raise TaskError(
-            f"confirm.k: the task in {task.directory} has no spare rows: {why}. "
-            f"{text[0].upper()}{text[1:]}, or set confirm.k=0."
+            f"confirm.k: the task in {task.directory} has no spare rows: its three splits hold all that is "
+            "known of it, or all that could be one. Prepare it again in another directory with n_confirm > 0 "
+            "and more data or a lower n_train, name a parquet file of further VeRL rows as splits.confirm in "
+            "its manifest.json, or set confirm.k=0."
         )
     family = family_named(manifest.family)
     if spec.get("family_version") != family.version:
@@ -80,24 +79,6 @@ def check_spare_rows(task: PreparedTask) -> None:
             f"{family.name}, this is version {family.version}: its rows cannot be told apart from fresh "
             "ones. Make the task again, or set confirm.k=0."
         )
-
-
-def _why_none(manifest: Manifest) -> tuple[str, tuple[str, ...]]:
-    """Why a task has no rows for confirmation, and remedies other than naming some."""
-    if manifest.source is None or manifest.recipe is None:
-        return "its three splits hold all that is known of it", ()
-    name = f"n_{CONFIRM}"
-    again = "prepare it again in another directory (its other rows come out the same)"
-    wanted = manifest.recipe.get(name)
-    if wanted is None:
-        return "it was prepared by a version that set none aside", (again,)
-    if wanted == 0:
-        return f"its task.yaml says {name}: 0", (f"raise {name} and {again}",)
-    smaller = f"lower n_train ({manifest.recipe.get('n_train')}), which changes its training rows"
-    return (
-        "its three splits took every row of the data that could be one",
-        (f"give more data or {smaller}, and prepare it in another directory",),
-    )
 
 
 def _generate(manifest: Manifest, n: int, directory: Path) -> None:

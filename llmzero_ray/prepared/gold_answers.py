@@ -8,6 +8,8 @@ import string
 from functools import lru_cache
 from typing import Any
 
+from llmzero_ray.utils.text import json_or_none
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _MAX_GOLD = 100_000
@@ -58,11 +60,8 @@ def normalize_answer(text: str) -> str:
 def _parsed_targets(text: str) -> tuple[str, ...]:
     if not text.lstrip().startswith("{"):
         return (text,)
-    try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
-        return (text,)
-    return tuple(_flat(held["target"], _MAX_DEPTH)) if "target" in held else (text,)
+    held = json_or_none(text)
+    return tuple(_flat(held["target"], _MAX_DEPTH)) if held and "target" in held else (text,)
 
 
 def _flat(value: Any, depth: int) -> list[str]:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.utils.text import nearest
@@ -43,10 +43,6 @@ class SplitFiles(_Strict):
     data set had none left."""
 
 
-_RENAMED_MODULES = {"llmzero_ray.tasks.sources.gym_reward": "llmzero_ray.tasks.rewards.reasoning_gym"}
-"""Reward modules under the names that older manifests give them."""
-
-
 class RewardEntry(_Strict):
     """Location of the reward function: an importable module, or a file next to the manifest or elsewhere."""
 
@@ -61,11 +57,6 @@ class RewardEntry(_Strict):
     in_place: bool = False
     """Whether to import a `module` where it is used, outside of the sandbox, because it must call a service.
     It can do whatever the user can."""
-
-    @field_validator("module")
-    @classmethod
-    def _todays_name(cls, module: str | None) -> str | None:
-        return None if module is None else _RENAMED_MODULES.get(module, module)
 
     @model_validator(mode="after")
     def _one_place(self) -> RewardEntry:

@@ -1,4 +1,4 @@
-"""Loads a reward function: from a module, from a file, or of a prepared task.
+"""Opens a reward, from a module or from a file.
 
 Shipped rewards are imported. All others are untrusted code: every call of their function runs in a sandbox,
 unless the manifest sets `in_place` for a module.
@@ -10,25 +10,16 @@ import contextlib
 import importlib
 import inspect
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
-from llmzero_ray.prepared.sandbox import CallOutcome, Sandbox
-from llmzero_ray.prepared.shipped_rewards import KINDS, is_shipped
-from llmzero_ray.utils.text import nearest
-
-RewardFunction: TypeAlias = Callable[..., Any]
-"""`compute_score(data_source, solution_str, ground_truth, extra_info, **options)`."""
-ALLOW_IN_MANIFEST = "write allow_unsandboxed: true into `reward` of task.yaml or of manifest.json"
-_DEFAULT_NAME = "compute_score"
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.sandbox import ALLOW, CallOutcome, Sandbox
+from llmzero_ray.prepared.shipped_rewards import is_shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +31,19 @@ class LoadedReward:
     name: str
     score: Callable[[Sequence[Mapping[str, Any]]], list[CallOutcome]]
     """One outcome per set of keyword arguments, in order; raises nothing that the function raises."""
-    asynchronous: bool
+    asynchronous: bool = False
 
     def __str__(self) -> str:
         return f"reward {self.name} of {self.path}"
 
 
 @contextlib.contextmanager
-def open_reward(entry: RewardEntry, directory: Path) -> Iterator[LoadedReward]:
+def open_reward(entry: RewardEntry, directory: Path, *, how_to_allow: str = ALLOW) -> Iterator[LoadedReward]:
     """The reward of a manifest: one that ships in this process, others in a sandbox that ends with the
     context.
 
-    A relative path of a file starts at `directory`.
+    A relative path of a file starts at `directory`. `how_to_allow` is the advice for a user without a
+    sandbox.
 
     Raises:
         TaskError: it cannot be imported, holds no such function, or does not ship, and there is no sandbox
@@ -61,8 +53,8 @@ def open_reward(entry: RewardEntry, directory: Path) -> Iterator[LoadedReward]:
         yield _of_module(str(entry.module), entry.name)
         return
     path = (directory / str(entry.path)).resolve() if entry.module is None else file_of(entry.module)
-    with _sandbox_of(entry, path) as sandbox:
-        yield LoadedReward(path=path, name=entry.name, score=sandbox.score, asynchronous=sandbox.asynchronous)
+    with sandbox_of(entry, directory, how_to_allow=how_to_allow) as sandbox:
+        yield LoadedReward(path=path, name=entry.name, score=sandbox.score)
 
 
 def runs_in_place(entry: RewardEntry) -> bool:
@@ -100,18 +92,32 @@ def file_of(module: str) -> Path:
     return top if top.is_file() else within / "__init__.py" if within.is_dir() else within.with_suffix(".py")
 
 
-def _sandbox_of(entry: RewardEntry, path: Path) -> Sandbox:
+def sandbox_of(entry: RewardEntry, directory: Path, **options: Any) -> Sandbox:
+    """A sandbox with the reward of a file, or of a module, imported in it; to be closed.
+
+    `options` are those of `Sandbox`.
+
+    Raises:
+        TaskError: it cannot be imported within the limits, is asynchronous, or there is no sandbox here.
+    """
     return Sandbox(
-        path if entry.module is None else top_of(entry.module),
+        (directory / str(entry.path)).resolve() if entry.module is None else top_of(entry.module),
         entry.name,
         module=entry.module,
         allow_unsandboxed=entry.allow_unsandboxed,
-        how_to_allow=ALLOW_IN_MANIFEST,
+        **options,
     )
 
 
 def _of_module(named: str, name: str) -> LoadedReward:
-    module, function = _imported(named, name)
+    try:
+        module = importlib.import_module(named)
+    except Exception as error:  # a user's module may raise anything
+        raise TaskError(f"reward {named} cannot be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        held = ", ".join(name for name, value in vars(module).items() if inspect.isfunction(value))
+        raise TaskError(f"reward {named} has no function {name!r}; it has: {held or 'none'}")
     path = getattr(module, "__file__", None)
     if path is None:
         raise TaskError(f"reward {named} is not a file that VeRL's workers could load; put it into a module")
@@ -128,91 +134,3 @@ def _of_module(named: str, name: str) -> LoadedReward:
         score=lambda calls: [call(arguments) for arguments in calls],
         asynchronous=inspect.iscoroutinefunction(function),
     )
-
-
-def _imported(named: str, name: str) -> tuple[ModuleType, RewardFunction]:
-    """A module and its function of that name."""
-    try:
-        module = importlib.import_module(named)
-    except Exception as error:  # a user's module may raise anything
-        raise TaskError(f"reward {named} cannot be imported: {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        held = ", ".join(name for name, value in vars(module).items() if inspect.isfunction(value))
-        raise TaskError(f"reward {named} has no function {name!r}; it has: {held or 'none'}")
-    return module, function
-
-
-@lru_cache(maxsize=64)
-def load_module(module: str, name: str = _DEFAULT_NAME) -> RewardFunction:
-    """The reward function of an importable module, itself.
-
-    Raises:
-        TaskError: it cannot be imported, holds no such function, or the function is asynchronous.
-    """
-    _, function = _imported(module, name)
-    if inspect.iscoroutinefunction(function):
-        raise TaskError(f"reward {module}:{name} is asynchronous; only plain functions can be tried here")
-    return function
-
-
-def load_file(
-    named: str, *, allow_unsandboxed: bool = False, how_to_allow: str = ALLOW_IN_MANIFEST
-) -> RewardFunction:
-    """Reward function of `FILE.py` or `FILE.py:function`, to be called with keywords from this thread.
-
-    A call raises TaskError if the function raises, or takes too much time or memory. Values that are neither
-    number, text nor None are returned as `ForeignValue`. `how_to_allow` is the advice for a user without a
-    sandbox.
-
-    Raises:
-        TaskError: no such file, it does not compile or raises, it holds no such function, or there is no
-            sandbox here and `allow_unsandboxed` is not set.
-    """
-    place, colon, name = named.rpartition(":")
-    path, function = (Path(place), name) if colon and place.endswith(".py") else (Path(named), _DEFAULT_NAME)
-    if not path.is_file() or path.suffix != ".py":
-        near = nearest(named, KINDS)
-        hint = f" Did you mean {near!r}?" if near else ""
-        raise TaskError(
-            f"reward {named} is neither a known kind ({', '.join(KINDS)}) nor a Python file FILE.py or "
-            f"FILE.py:function.{hint}"
-        )
-    sandbox = Sandbox(path, function, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow)
-    return _plain_function(sandbox, str(path), function)
-
-
-def _plain_function(sandbox: Sandbox, place: str, name: str) -> RewardFunction:
-    if sandbox.asynchronous:
-        sandbox.close()
-        raise TaskError(f"reward {place}:{name} is asynchronous; only plain functions can be tried here")
-    return _SandboxedFunction(sandbox)
-
-
-def load_task_reward(directory: Path) -> RewardFunction:
-    """Reward function in the manifest of a prepared task. See `load_file` for how to call one from a file.
-
-    Raises:
-        TaskError: there is no manifest, or its reward cannot be loaded.
-    """
-    entry = read_manifest(directory).reward
-    if entry.module is None:
-        named = f"{(directory / str(entry.path)).resolve()}:{entry.name}"
-        return load_file(named, allow_unsandboxed=entry.allow_unsandboxed)
-    if runs_in_place(entry):
-        return load_module(entry.module, entry.name)
-    return _plain_function(_sandbox_of(entry, file_of(entry.module)), entry.module, entry.name)
-
-
-class _SandboxedFunction:
-    """A function that runs in a sandbox; the sandbox ends with it."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        weakref.finalize(self, sandbox.close)
-
-    def __call__(self, **arguments: Any) -> Any:
-        [outcome] = self._sandbox.score([arguments])
-        if outcome.problem:
-            raise TaskError(f"the reward {outcome.problem}; correct the reward")
-        return outcome.result

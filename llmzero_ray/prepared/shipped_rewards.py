@@ -15,6 +15,12 @@ KINDS = {
     "regex": f"{_PACKAGE}.regex_match",
 }
 """Generic kind -> module."""
+GOLD_FORMS = {
+    "exact_match": "<answer>{answer}</answer>",
+    "mcq": "\\boxed{{answer}}",
+    "math": "\\boxed{{answer}}",
+}
+"""Generic kind -> form of a right response; unknown for a pattern of the user's."""
 _EXACT = {
     "papersearchqa": f"{_PACKAGE}.papersearchqa",
     "chain_sum": f"{_PACKAGE}.marked_answer",
@@ -28,7 +34,6 @@ _BY_PREFIX = {
     "ssmr_": f"{_PACKAGE}.ssmr",
     "wildsci_": f"{_PACKAGE}.wildsci",
 }
-__all__ = ["KINDS", "READ_WORDINGS", "is_shipped", "missing_requirements", "reward_module", "unmet"]
 
 
 def is_shipped(module: str) -> bool:

@@ -60,28 +60,14 @@ def canonical_prompt(text: str) -> str:
     return " ".join(text.split())
 
 
-def make_splits(family: Family, sizes: dict[str, int], seed: int) -> Splits:
-    """Problems for train, val and test (`sizes` per split) and the family's demonstrations.
+def make_splits(family: Family, sizes: dict[str, int], seed: int, seen: set[str] | None = None) -> Splits:
+    """Problems for train, val and test (`sizes` per split) and the family's demonstrations; `seen` gets all
+    their prompts.
 
     Raises:
         TaskError: the family has too few different prompts for these sizes, or a library it needs is missing.
     """
-    seen: set[str] = set()
-    return _splits(family, sizes, seed, seen)
-
-
-def fresh_problems(family: Family, sizes: dict[str, int], seed: int, n: int) -> tuple[Problem, ...]:
-    """`n` problems whose prompts are in no split of `make_splits` and in no demonstration.
-
-    Raises:
-        TaskError: the family has too few different prompts, or a library it needs is missing.
-    """
-    seen: set[str] = set()
-    _splits(family, sizes, seed, seen)
-    return tuple(distinct_problems(family, CONFIRM, n, seed, seen))
-
-
-def _splits(family: Family, sizes: dict[str, int], seed: int, seen: set[str]) -> Splits:
+    seen = set() if seen is None else seen
     problems = {
         # The test set first: it keeps its problems when the training set grows.
         split: tuple(distinct_problems(family, split, sizes[split], seed, seen))
@@ -91,6 +77,17 @@ def _splits(family: Family, sizes: dict[str, int], seed: int, seen: set[str]) ->
     pool = distinct_problems(family, "demonstrations", family.warm_start.n_demonstrations, seed, seen)
     demonstrations = tuple((problem.prompt, family.demonstration(problem, rng)) for problem in pool)
     return Splits(problems=problems, demonstrations=demonstrations)
+
+
+def fresh_problems(family: Family, sizes: dict[str, int], seed: int, n: int) -> tuple[Problem, ...]:
+    """`n` problems whose prompts are in no split of `make_splits` and in no demonstration.
+
+    Raises:
+        TaskError: the family has too few different prompts, or a library it needs is missing.
+    """
+    seen: set[str] = set()
+    make_splits(family, sizes, seed, seen)
+    return tuple(distinct_problems(family, CONFIRM, n, seed, seen))
 
 
 def distinct_problems(

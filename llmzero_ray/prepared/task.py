@@ -20,9 +20,9 @@ from llmzero_ray.prepared.gold_answers import accepted_answers, as_text
 from llmzero_ray.prepared.manifest import Manifest, RewardEntry, SplitFile, read_manifest
 from llmzero_ray.prepared.model_dir import check_model_dir
 from llmzero_ray.prepared.repeated_questions import shared_with_train
-from llmzero_ray.prepared.reward import ALLOW_IN_MANIFEST, runs_in_place, top_of
-from llmzero_ray.prepared.reward_validation import RewardValidator
-from llmzero_ray.prepared.sandbox import changed, require_isolation
+from llmzero_ray.prepared.reward import runs_in_place, top_of
+from llmzero_ray.prepared.reward_validation import check_reward
+from llmzero_ray.prepared.sandbox import ALLOW, changed, require_isolation
 from llmzero_ray.prepared.shipped_rewards import READ_WORDINGS, is_shipped
 from llmzero_ray.prepared.splits import SPLITS
 from llmzero_ray.prepared.verl_rows import SplitFacts, check_between, check_split, read_first_rows, read_golds
@@ -207,7 +207,7 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
     vetted, entry = _vetted(manifest), manifest.reward
     _check_truths(entry, facts)
     if vetted is None or entry.path is None:
-        return RewardValidator(entry, root).check([row for fact in facts.values() for row in fact.samples])
+        return check_reward(entry, root, [row for fact in facts.values() for row in fact.samples])
     path = (root / entry.path).resolve()
     try:
         found = text_digest(path.read_bytes())
@@ -217,7 +217,7 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
         ) from error
     if found != vetted:
         raise TaskError(changed(path, found, vetted))
-    require_isolation(str(path), allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW_IN_MANIFEST)
+    require_isolation(str(path), allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW)
     return str(path)
 
 

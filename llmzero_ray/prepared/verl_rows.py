@@ -76,11 +76,9 @@ def verl_row(
     }
 
 
-def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, str] | None = None) -> None:
-    """Write rows under one explicit schema.
-
-    `extra` maps each further key of `extra_info` to the name of its Arrow type. Equal rows give equal bytes
-    with the same version of pyarrow.
+def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write one row or more, all with the same keys of `extra_info`, under one schema. Equal rows give equal
+    bytes with the same version of pyarrow.
 
     Raises:
         OSError: the file cannot be written.
@@ -88,7 +86,11 @@ def write_parquet(rows: list[dict[str, Any]], path: Path, extra: Mapping[str, st
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    more = [(name, pa.type_for_alias(kind)) for name, kind in (extra or {}).items()]
+    more = [
+        (name, pa.bool_() if isinstance(value, bool) else pa.string())
+        for name, value in rows[0]["extra_info"].items()
+        if name not in ("index", "split")
+    ]
     schema = pa.schema(
         [
             ("data_source", pa.string()),
@@ -116,16 +118,14 @@ def to_rows(family: Family, split: str, problems: tuple[Problem, ...]) -> list[d
     ]
 
 
-def write_split(
-    directory: Path, split: str, rows: list[dict[str, Any]], extra: Mapping[str, str] | None = None
-) -> SplitFile:
+def write_split(directory: Path, split: str, rows: list[dict[str, Any]]) -> SplitFile:
     """Write the rows of a split as `<split>.parquet` into a task's directory; its entry in the manifest.
 
     Raises:
         OSError: the file cannot be written.
     """
     path = directory / f"{split}.parquet"
-    write_parquet(rows, path, extra)
+    write_parquet(rows, path)
     return SplitFile(file=path.name, rows=len(rows), sha256=file_digest(path))
 
 

@@ -76,11 +76,11 @@ def prepare_task_file(
     settings: Mapping[str, Any],
     *,
     progress: Progress = no_progress,
-    ray_shares: int | None = None,
+    on_ray: bool = False,
 ) -> Summary:
     """The task of a task.yaml, or of a shipped one by its name, and what was found in its data.
 
-    It is made where it is not there yet; `settings` replace keys of the file. `ray_shares` as in
+    It is made where it is not there yet; `settings` replace keys of the file. `on_ray` as in
     `prepare_source`.
 
     Raises:
@@ -92,7 +92,7 @@ def prepare_task_file(
 
     path = presets.path_of(str(path))
     task = load_task_file(str(path), settings)
-    summary = prepare_source(task, progress=progress, ray_shares=ray_shares)
+    summary = prepare_source(task, progress=progress, on_ray=on_ray)
     _copy_description(path.absolute().parent / DESCRIPTION, Path(task.dir) / DESCRIPTION)
     return summary
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, validated
+from llmzero_ray.prepared.splits import CONFIRM
 from llmzero_ray.utils.plugins import registered
 
-DATASETS = ("chemcot", "papersearchqa", "ssmr", "wildsci")
 OPTIONS_FIELD = "options"
 """Placeholder in a prompt template for the lettered options, one per line."""
 _OPTIONAL = "optional"
@@ -23,7 +23,8 @@ MAX_ROWS = 100_000
 """Maximum rows of one split."""
 
 RewardKind = Literal["exact_match", "mcq", "math", "regex", "python"]
-_KINDS = ("exact_match", "mcq", "math", "regex", "python")
+_KINDS = get_args(RewardKind)
+AnswerForm = Literal["letter", "text", "index"]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -53,6 +54,11 @@ class OwnReward(StrictModel):
     allow_unsandboxed: bool = False
     """For python and rewards of a package: run the code, here and in training, even on machines that have no
     sandbox for it."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a python reward. None for other kinds."""
+        return None if self.function is None else Path(self.function.rpartition(":")[0])
 
     @model_validator(mode="before")
     @classmethod
@@ -137,7 +143,7 @@ class TaskFile(StrictModel):
     in a chat; prompt and other columns are named alike."""
     choices: Names = ()
     """For mcq: the column with a list (or an object of letters) of options, or the columns with one each."""
-    answer_form: Literal["letter", "text", "index"] = "letter"
+    answer_form: AnswerForm = "letter"
     """For mcq: whether the answer column holds a letter, an option's text, or its number from 0."""
     reward: OwnReward | None = None
     """Judge of the answers."""
@@ -149,6 +155,16 @@ class TaskFile(StrictModel):
     """Column that divides the task into subtasks, which share every split evenly."""
     licence: str | None = None
     """Licence of the data."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Maximum rows of train, val and test, and of the rows to confirm winners."""
+        return {"train": self.n_train, "val": self.n_val, "test": self.n_test, CONFIRM: self.n_confirm}
+
+    @property
+    def reward_file(self) -> Path | None:
+        """The user's file with the reward, if there is one."""
+        return None if self.reward is None else self.reward.file
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskFile:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 GIB = 2**30
 """Bytes."""
@@ -134,6 +135,14 @@ def size(n_bytes: float) -> str:
 def plural(n: int, singular: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{n} {singular if n == 1 else singular + 's'}"
+
+
+def json_or_none(text: str | bytes) -> Any:
+    """Value of a JSON text. None if it is not JSON, or nested too deeply."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def clean(text: str) -> str:

@@ -294,17 +294,17 @@ def test_a_reward_of_a_package_is_tried_in_the_sandbox(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from llmzero_ray.prepared.manifest import RewardEntry
-    from llmzero_ray.prepared.reward_validation import RewardValidator
+    from llmzero_ray.prepared.reward import sandbox_of
 
     package = tmp_path / "of_a_stranger"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "rewards.py").write_text("async def later(**row): ...\ndef now(**row): return 1.0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    RewardValidator(RewardEntry(module="of_a_stranger.rewards", name="now"), Path()).check_import()
+    sandbox_of(RewardEntry(module="of_a_stranger.rewards", name="now"), Path()).close()
     for name, message in (("later", "of_a_stranger.rewards:later is asynchronous"), ("lost", "lost")):
         with pytest.raises(TaskError, match=message):
-            RewardValidator(RewardEntry(module="of_a_stranger.rewards", name=name), Path()).check_import()
+            sandbox_of(RewardEntry(module="of_a_stranger.rewards", name=name), Path())
 
 
 # --- searches from Python

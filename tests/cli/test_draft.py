@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +70,7 @@ def test_at_a_terminal_the_questions_are_asked(
     assert draft(tmp_path, rows=UNCLEAR) == 0
     message = capsys.readouterr().out
     assert "nonsense is none of them" in message
-    record = json.loads((tmp_path / "out" / "draft.json").read_text())
-    assert record["open"] == [] and record["evidence"][0] == "the question is taken from left"
+    assert "# the question is taken from left\n" in (tmp_path / "out" / "task.yaml").read_text()
 
 
 def test_edits_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

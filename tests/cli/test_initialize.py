@@ -22,8 +22,7 @@ from llmzero_ray.prepared import load_task
 from llmzero_ray.prepared.task import task_facts
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.tasks.commands.drafting import user_choices
-from llmzero_ray.tasks.commands.initialize import FolderSearch, initialize
+from llmzero_ray.tasks.commands.initialize import config_of_folder
 from tests.agents.drafting.folders import questions, write_rows
 from tests.agents.drafting.scripts import judged, model
 from tests.agents.llm.conftest import messages_server
@@ -65,15 +64,16 @@ class Folder:
 
     def initialize(self, *, yes: bool = True, **choices: Any) -> SearchConfig:
         """The part of the command before the search itself."""
-        given = FolderSearch(
-            folder=self.path,
+        return config_of_folder(
+            self.settings,
+            Console(width=200),
+            folder=str(self.path),
             sentence=SENTENCE,
-            choices=user_choices(**{"options": (), "reward": None, **choices}),
             base=str(self.base),
             repairs=2,
             yes=yes,
+            **{"options": (), "reward": None, **choices},
         )
-        return initialize(given, self.settings, Console(width=200))
 
     def events(self, kind: type[ev.Event]) -> list[Any]:
         follower = Follower(self.storage)

@@ -15,8 +15,8 @@ from typing import Any
 
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward import sandbox_of
 from llmzero_ray.prepared.reward_validation.calls import call_arguments
-from llmzero_ray.prepared.reward_validation.full import open_sandbox
 from llmzero_ray.utils.files import file_digest
 from tests.marks import needs_sandbox
 
@@ -110,7 +110,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def seen_when_tried(path: Path) -> list[dict[str, Any]]:
-    with open_sandbox(RewardEntry(path=path.name, name="compute_score"), path.parent) as sandbox:
+    with sandbox_of(RewardEntry(path=path.name, name="compute_score"), path.parent, measure=True) as sandbox:
         outcomes = sandbox.score(
             [call_arguments(row, f"answer {number}") for number, row in enumerate(rows())]
         )

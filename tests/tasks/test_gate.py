@@ -11,8 +11,8 @@ import pytest
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared import load_task
 from llmzero_ray.prepared.manifest import RewardEntry
-from llmzero_ray.prepared.reward import load_task_reward
-from llmzero_ray.prepared.reward_validation import RewardValidator
+from llmzero_ray.prepared.reward import open_reward
+from llmzero_ray.prepared.reward_validation import validate_reward
 from llmzero_ray.prepared.reward_validation.calls import call_arguments
 from llmzero_ray.prepared.reward_validation.probe_responses import GOLD_FORMS, hostile_responses
 from llmzero_ray.prepared.reward_validation.report import ValidationReport, shown, validation_table
@@ -42,7 +42,7 @@ def report(tmp_path: Path, source: str = GOOD, rows: Any = ROWS, gold: str | Non
     path.write_text(source)
     limits = SandboxLimits(cpu_s=1, losses=1)
     reward = RewardEntry(path=path.name, name="score", gold_response=gold)
-    return RewardValidator(reward, tmp_path).validate(rows, limits=limits)
+    return validate_reward(reward, tmp_path, rows, limits=limits)
 
 
 def failed(found: ValidationReport) -> list[str]:
@@ -170,7 +170,7 @@ def test_a_reward_that_hangs_is_refused_in_bounded_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_vetted_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="is asynchronous; only plain functions can be vetted"):
+    with pytest.raises(TaskError, match="is asynchronous; the sandbox runs plain functions alone"):
         report(tmp_path, GOOD.replace("def score", "async def score"))
     with pytest.raises(TaskError, match="cannot be vetted without rows"):
         report(tmp_path, rows=[])
@@ -314,9 +314,9 @@ def test_a_module_that_does_not_ship_runs_in_the_sandbox_unless_the_manifest_say
     task = load_task(write_task(tmp_path / "task", reward=entry))
     assert (task.reward_module, task.reward_top) == ("their_package.reward", str(package))
     assert task.reward_path == str(package / "reward.py")
-    confined = load_task_reward(tmp_path / "task")
-    right = {**call_arguments(ROWS[0], "<answer>City 0</answer>")}
-    assert confined(**right)["acc"] == 1.0
+    with open_reward(RewardEntry(**entry), tmp_path / "task") as confined:
+        [right] = confined.score([call_arguments(ROWS[0], "<answer>City 0</answer>")])
+    assert right.result["acc"] == 1.0
     assert not mark.exists()
     trusted = load_task(write_task(tmp_path / "other", reward={**entry, "in_place": True}))
     assert trusted.reward_top is None and mark.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import random
@@ -15,8 +16,7 @@ import pytest
 from llmzero_ray.prepared import load_task
 from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, family_named
 from llmzero_ray.prepared.manifest import RewardEntry
-from llmzero_ray.prepared.reward import load_module
-from llmzero_ray.prepared.reward_validation import RewardAccuracy, RewardValidator
+from llmzero_ray.prepared.reward_validation import RewardAccuracy, measure_accuracy, validate_reward
 from llmzero_ray.prepared.reward_validation.report import ValidationReport
 from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.prepared.verl_rows import to_rows
@@ -61,8 +61,11 @@ YES_NO = [row(n, f"Is this number {n} of the list?", "no" if n % 5 == 0 else "ye
 
 
 def accuracy(kind: str, rows: Rows, form: str) -> RewardAccuracy:
-    found = RewardValidator(RewardEntry(module=KINDS.get(kind, kind)), Path()).accuracy(
-        rows, lambda _, truth: form.replace("{answer}", truth)
+    found = measure_accuracy(
+        RewardEntry(module=KINDS.get(kind, kind)),
+        Path(),
+        rows,
+        lambda _, truth: form.replace("{answer}", truth),
     )
     assert found is not None and found.gold == 1.0
     return found
@@ -121,8 +124,11 @@ def test_what_is_right_by_chance_or_stands_in_the_question_is_named_and_no_fault
 
 def test_answers_have_the_form_of_a_right_one_also_where_the_truth_is_an_object() -> None:
     entry = json.dumps({"task": "chain_sum", "options": {}, "entry": {"answer": "7", "metadata": {}}})
-    found = RewardValidator(RewardEntry(module="llmzero_ray.tasks.rewards.reasoning_gym"), Path()).accuracy(
-        [row(n, f"What is 7 + {n} - {n}?", entry) for n in range(20, 40)], lambda *_: "<answer>7</answer>"
+    found = measure_accuracy(
+        RewardEntry(module="llmzero_ray.tasks.rewards.reasoning_gym"),
+        Path(),
+        [row(n, f"What is 7 + {n} - {n}?", entry) for n in range(20, 40)],
+        lambda *_: "<answer>7</answer>",
     )
     assert found is not None
     assert earned(found) == {FREQUENT: 1.0, FIRST: 1.0} and faults(found) == []
@@ -153,7 +159,7 @@ ANY_BOX = "right = float(solution_str == f'[{ground_truth}]' or solution_str == 
 def report(tmp_path: Path, body: str, rows: Rows, gold: str = "{answer}") -> ValidationReport:
     (tmp_path / "mine.py").write_text(HEAD + body + TAIL)
     reward = RewardEntry(path="mine.py", name="score", gold_response=gold)
-    return RewardValidator(reward, tmp_path).validate(rows)
+    return validate_reward(reward, tmp_path, rows)
 
 
 @needs_sandbox
@@ -248,7 +254,7 @@ def test_what_is_paid_for_the_text_of_a_truth_that_is_a_value_is_no_fault(tmp_pa
 def gym_score(task: str, answer: str, gold: str, **metadata: Any) -> float:
     entry = {"question": "q", "answer": gold, "metadata": metadata}
     truth = json.dumps({"task": task, "options": {}, "entry": entry})
-    reward = load_module("llmzero_ray.tasks.rewards.reasoning_gym")
+    reward = importlib.import_module("llmzero_ray.tasks.rewards.reasoning_gym").compute_score
     return float(reward("x", f"<answer>{answer}</answer>", truth)["acc"])
 
 

@@ -344,28 +344,17 @@ def test_a_reward_that_misbehaves_on_a_few_rows_is_refused(tmp_path: Path, body:
     assert message in refusal(write_task(tmp_path, reward=reward))
 
 
-def test_a_reward_file_with_an_error_in_it_is_refused_with_that_error(tmp_path: Path) -> None:
-    (tmp_path / "my_reward.py").write_text("import no_such_library\n")
-    message = refusal(write_task(tmp_path, reward={"path": "my_reward.py", "allow_unsandboxed": True}))
-    assert (
-        "my_reward.py cannot be imported: ModuleNotFoundError: No module named 'no_such_library'" in message
-    )
-
-
-def test_a_reward_file_may_define_dataclasses(tmp_path: Path) -> None:
-    reward = write_reward(tmp_path, f"{RIGHT}return dict(score=acc, acc=acc)")
-    path = tmp_path / "my_reward.py"
-    future = "from __future__ import annotations\n"
-    lines = f"{future}from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n"
-    path.write_text(lines + path.read_text())
-    assert load_task(write_task(tmp_path, reward=reward)).reward_name == "compute_score"
-
-
-def test_an_asynchronous_reward_is_found_but_not_called(tmp_path: Path) -> None:
-    reward = write_reward(tmp_path, "raise RuntimeError('asks a service')")
+def test_an_asynchronous_reward_that_calls_a_service_is_found_but_not_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_reward(tmp_path, "raise RuntimeError('asks a service')")
     path = tmp_path / "my_reward.py"
     path.write_text("async " + path.read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    reward = {"module": "my_reward", "in_place": True}
     assert load_task(write_task(tmp_path, reward=reward)).reward_path == str(path)
+    with pytest.raises(TaskError, match="needs in_place: true"):
+        load_task(write_task(tmp_path / "other", reward={"path": str(path), "allow_unsandboxed": True}))
 
 
 def test_the_model_of_the_manifest_is_checked(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from benchmarks.reward_rate import hostile_responses
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared import shipped_rewards as registry
 from llmzero_ray.prepared.chem_subtasks import SUBTASKS
-from llmzero_ray.prepared.reward import load_module
 from llmzero_ray.tasks.rewards import math_client
 from llmzero_ray.utils.plugins import points
 
@@ -104,27 +103,31 @@ OPTIONS = st.fixed_dictionaries(
 def test_whatever_comes_in_the_same_keys_come_out(
     module: str, source: Any, response: Any, truth: Any, info: Any, options: dict[str, Any]
 ) -> None:
-    reward = load_module(module)
+    reward = importlib.import_module(module).compute_score
     check(reward(data_source=source, solution_str=response, ground_truth=truth, extra_info=info, **options))
 
 
 @given(RESPONSES, TRUTHS, st.text(max_size=20))
 def test_any_pattern_gives_the_same_keys(response: str, truth: str, pattern: str) -> None:
-    check(load_module(registry.KINDS["regex"])("x", response, truth, {}, pattern=pattern))
+    check(
+        importlib.import_module(registry.KINDS["regex"]).compute_score(
+            "x", response, truth, {}, pattern=pattern
+        )
+    )
 
 
 @given(ANYTHING, ANYTHING | st.sampled_from(["1", "{", '{"target": []}']), INFO)
 def test_unusual_input_never_reaches_the_mathematics(response: Any, truth: Any, info: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llmzero_ray.tasks.rewards.math_answer.is_equivalent", lambda gold, answer: False)
-        check(load_module(registry.KINDS["math"])("x", response, truth, info))
+        check(importlib.import_module(registry.KINDS["math"]).compute_score("x", response, truth, info))
 
 
 @given(st.text(alphabet="CNOcn1234567890()[]=#@+-.%:*>HBrl\\/", max_size=60))
 def test_any_smiles_gives_the_same_keys(smiles: str) -> None:
     if not HAS_RDKIT:
         pytest.skip("RDKit is not installed")
-    reward = load_module("llmzero_ray.tasks.rewards.chemcot")
+    reward = importlib.import_module("llmzero_ray.tasks.rewards.chemcot").compute_score
     for task in SUBTASKS:
         truth = {"subtask": task.name, "gt": smiles, "src": "Cc1ccccc1", "added_group": "halo"}
         check(reward("x", json.dumps({task.keys[0]: smiles}), json.dumps(truth)))
@@ -133,7 +136,7 @@ def test_any_smiles_gives_the_same_keys(smiles: str) -> None:
 @pytest.mark.parametrize("what", hostile_responses())
 @pytest.mark.parametrize("module", MODULES)
 def test_hostile_responses_are_survived_and_pay_nothing(module: str, what: str) -> None:
-    response, reward = hostile_responses()[what], load_module(module)
+    response, reward = hostile_responses()[what], importlib.import_module(module).compute_score
     options = json.dumps({"pattern": r"(?:(a|aa)+)+b"})
     truths = ["Z"]
     if module.endswith("chemcot"):
@@ -167,7 +170,7 @@ def test_it_loads_by_its_path_in_a_bare_process_and_prints_nothing(module: str) 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if "math" not in name])
 def test_threads_get_the_same_results_as_one(module: str) -> None:
-    reward = load_module(module)
+    reward = importlib.import_module(module).compute_score
     answers = ["\\boxed{A}", "<answer>A</answer>", '{"output": "CCO"}', "A", "", "\\boxed{B}"] * 20
     truth = json.dumps({"subtask": "retro", "gt": "CCO"}) if module.endswith("chemcot") else "A"
     alone = [reward("x", answer, truth, {}, pattern="A") for answer in answers]
@@ -203,7 +206,7 @@ def test_an_unknown_data_source_is_refused_with_what_there_is() -> None:
 
 def test_verl_makes_a_metric_of_the_numbers_and_leaves_the_prediction_out() -> None:
     metrics = pytest.importorskip("verl.trainer.ppo.metric_utils")
-    reward = load_module("llmzero_ray.tasks.rewards.wildsci")
+    reward = importlib.import_module("llmzero_ray.tasks.rewards.wildsci").compute_score
     rows = [
         reward("wildsci_physics", answer, "A") for answer in ("\\boxed{A}", "\\boxed{B}", "", "\\boxed{A}")
     ]

@@ -164,15 +164,6 @@ def test_libraries_that_cannot_be_read_inside_are_found_out(
 
 
 @needs_sandbox
-def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
-    path = reward(tmp_path, "import asyncio\nawait asyncio.sleep(0)\n" + RIGHT)
-    path.write_text(path.read_text().replace("def compute", "async def compute"))
-    with Sandbox(path) as sandbox:
-        assert sandbox.asynchronous
-        assert sandbox.score([row()])[0].result["acc"] == 1.0
-
-
-@needs_sandbox
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -183,6 +174,7 @@ def test_a_coroutine_function_is_run_to_its_end(tmp_path: Path) -> None:
         ("import os; os.abort()\n", "cannot be imported: it was ended by SIGABRT"),
         ("while True: pass\n", "cannot be imported: it used more than 1 s of processor time"),
         ("def other(): pass\n", "has no function 'compute_score'; it has: other"),
+        ("async def compute_score(**row): pass\n", "compute_score is asynchronous; the sandbox runs plain"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_refused_with_the_reason(
@@ -630,5 +622,5 @@ def test_the_child_answers_in_json(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(isolation.__file__).with_name("child.py"))]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
     ready, answer = map(json.loads, done.stdout.splitlines())
-    assert ready == {"ready": True, "asynchronous": False}
+    assert ready == {"ready": True}
     assert answer == [5, {"result": {"score": 1.0, "acc": 1.0, "pred": "x"}}]

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.prepared import load_task
 from llmzero_ray.tasks.rewards.reasoning_gym import compute_score, is_safe
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.summary import Summary
@@ -192,42 +191,6 @@ def score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     right = float(solution_str.strip() == ground_truth)
     return {"score": right, "acc": right}
 """
-
-
-def test_a_reward_of_ones_own_is_copied_into_the_task_and_must_stay_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(REWARD)
-    summary = prepared(
-        tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
-    )
-    copy = Path(summary.task.directory) / "reward.py"
-    assert summary.task.reward_path == str(copy)
-    assert summary.trial is not None and summary.trial.gold == 1.0
-    assert all("sandbox" in warning for warning in summary.warnings)  # where there is none
-    copy.write_text(REWARD + "\n# changed\n")
-    with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
-        load_task(summary.task.directory)
-
-
-def test_a_reward_file_that_does_not_compile_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def score(:\n")
-    with pytest.raises(TaskError, match=r"cannot be imported: SyntaxError"):
-        prepared(
-            tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
-        )
-    with pytest.raises(TaskError, match=r"no.py does not exist; paths count from task.yaml"):
-        prepared(
-            tmp_path, CITIES, reward={"python": f"{tmp_path / 'no.py'}:score", "allow_unsandboxed": True}
-        )
-
-
-def test_a_reward_that_pays_for_garbage_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        REWARD.replace("solution_str.strip() == ground_truth", "solution_str != ''")
-    )
-    with pytest.raises(TaskError, match="meaningless answers score 0: 30 of 30 do not"):
-        prepared(
-            tmp_path, CITIES, reward={"python": f"{tmp_path / 'mine.py'}:score", "allow_unsandboxed": True}
-        )
 
 
 # --- reasoning-gym ------------------------------------------------------------------------------------------

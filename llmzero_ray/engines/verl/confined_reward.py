@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared.reward import ALLOW_IN_MANIFEST, top_of
+from llmzero_ray.prepared.reward import top_of
 from llmzero_ray.prepared.reward_validation import result_problem
 from llmzero_ray.prepared.sandbox import ForeignValue, SandboxService
 from llmzero_ray.prepared.verl_rows import plain
@@ -88,7 +88,6 @@ def service_of(
         module=module,
         sha256=sha256,
         allow_unsandboxed=allow_unsandboxed,
-        how_to_allow=ALLOW_IN_MANIFEST,
     )
     _services.append(service)
     return service

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared.reward import LoadedReward
+from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.prepared.reward import LoadedReward, open_reward
 from llmzero_ray.prepared.reward_validation.calls import Row, accuracy_of, call_arguments, result_problem
 from llmzero_ray.prepared.reward_validation.no_thought import NoThoughtPay, try_no_thought
 from llmzero_ray.prepared.reward_validation.probe_responses import GARBAGE
@@ -50,13 +52,18 @@ class RewardAccuracy:
 
 
 def measure_accuracy(
-    reward: LoadedReward, rows: Sequence[Row], gold_response: GoldResponse
-) -> RewardAccuracy:
-    """The accuracies over all `rows`, of which there must be one or more.
+    entry: RewardEntry, directory: Path, rows: Sequence[Row], gold_response: GoldResponse
+) -> RewardAccuracy | None:
+    """The accuracies over all `rows`, of which there must be one or more. None for an asynchronous reward.
 
     Raises:
-        TaskError: a call raises or gives no usable result.
+        TaskError: it cannot be imported, raises, or returns results that VeRL cannot use.
     """
+    with open_reward(entry, directory) as reward:
+        return None if reward.asynchronous else _measured(reward, rows, gold_response)
+
+
+def _measured(reward: LoadedReward, rows: Sequence[Row], gold_response: GoldResponse) -> RewardAccuracy:
     golds = [gold_response(row["data_source"], row["reward_model"]["ground_truth"]) for row in rows]
     probes = [[*([] if gold is None else [gold]), "", GARBAGE[0]] for gold in golds]
     calls = [

@@ -13,10 +13,10 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared.directory import Progress
+from llmzero_ray.prepared.directory import Progress, no_progress
 from llmzero_ray.prepared.gold_answers import as_text, gold_response
 from llmzero_ray.prepared.manifest import RewardEntry
-from llmzero_ray.prepared.reward import top_of
+from llmzero_ray.prepared.reward import sandbox_of
 from llmzero_ray.prepared.reward_validation.calls import (
     CallStatistics,
     Row,
@@ -51,34 +51,17 @@ _HASH_SEEDS = (0, 1)
 """PYTHONHASHSEED of the two processes whose results are compared."""
 
 
-def open_sandbox(
-    reward: RewardEntry, directory: Path, *, limits: SandboxLimits | None = None, hash_seed: int = 0
-) -> Sandbox:
-    """A sandbox with the reward of a file, or of an installed package, imported in it; to be closed.
-
-    Raises:
-        TaskError: it cannot be imported within the limits, or there is no sandbox here.
-    """
-    return Sandbox(
-        directory / str(reward.path) if reward.module is None else top_of(reward.module),
-        reward.name,
-        module=reward.module,
-        limits=limits,
-        hash_seed=hash_seed,
-        measure=True,
-        allow_unsandboxed=reward.allow_unsandboxed,
-    )
-
-
-def run_gate(
+def validate_reward(
     reward: RewardEntry,
     directory: Path,
     rows: Sequence[Row],
     *,
-    limits: SandboxLimits | None,
-    progress: Progress,
+    limits: SandboxLimits | None = None,
+    progress: Progress = no_progress,
 ) -> ValidationReport:
-    """The report on the reward of a file, or of an installed package, tried on rows of a task.
+    """The report on the reward of a file, or of an installed package, tried on rows of a task: with right,
+    empty, meaningless, constant and hostile answers, and answers that need no thought, twice and in two
+    processes. It says whether the reward passed.
 
     `reward.gold_response` is the form of a right answer, `{answer}` standing for the answer; without one the
     usual forms are tried.
@@ -92,13 +75,9 @@ def run_gate(
         raise TaskError(f"reward {called} cannot be vetted without rows; give at least one")
     rows = rows[:: -(-len(rows) // MAX_ROWS)]
     with (
-        open_sandbox(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[0]) as first,
-        open_sandbox(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[1]) as second,
+        sandbox_of(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[0], measure=True) as first,
+        sandbox_of(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[1], measure=True) as second,
     ):
-        if first.asynchronous:
-            raise TaskError(
-                f"reward {called}:{reward.name} is asynchronous; only plain functions can be vetted"
-            )
         forms = GOLD_FORMS if reward.gold_response is None else (reward.gold_response,)
         gate = _Gate(forms, rows, first, second, progress)
         return ValidationReport(

@@ -19,7 +19,7 @@ from typing import Any
 from llmzero_ray.prepared.gold_answers import accepted_answers, as_text
 from llmzero_ray.prepared.reward import LoadedReward
 from llmzero_ray.prepared.reward_validation.calls import Row, accuracy_of, call_arguments, describe_call
-from llmzero_ray.utils.text import collapse_whitespace
+from llmzero_ray.utils.text import collapse_whitespace, json_or_none
 
 MOST_FAULTS = 0.02
 """Largest share of the rows that may be paid for a wrong answer of one kind."""
@@ -192,11 +192,10 @@ def _form(ground_truth: Any, gold: str | None) -> tuple[Callable[[str], str], tu
 
 def _texts_in(ground_truth: str) -> list[str]:
     """All texts in a ground truth that is JSON."""
-    try:
-        waiting: list[Any] = [json.loads(ground_truth)]
-    except (ValueError, RecursionError):
+    held = json_or_none(ground_truth)
+    if held is None:
         return [ground_truth]
-    texts = []
+    waiting, texts = [held], []
     while waiting:
         value = waiting.pop()
         if isinstance(value, str):

@@ -12,10 +12,11 @@ kernel kills the sandbox's processes first. The number of files in the scratch d
 
 from llmzero_ray.prepared.sandbox.isolation import CURE, Isolation, find_isolation, require_isolation
 from llmzero_ray.prepared.sandbox.limits import SandboxLimits
-from llmzero_ray.prepared.sandbox.scorer import CallOutcome, ForeignValue, Sandbox, changed
+from llmzero_ray.prepared.sandbox.scorer import ALLOW, CallOutcome, ForeignValue, Sandbox, changed
 from llmzero_ray.prepared.sandbox.service import SandboxService
 
 __all__ = [
+    "ALLOW",
     "CURE",
     "CallOutcome",
     "ForeignValue",

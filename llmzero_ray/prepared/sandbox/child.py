@@ -7,7 +7,6 @@ answers requests from its pipe. The caller counts a row that kills it.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import math
@@ -36,14 +35,12 @@ def main() -> int:
     function, cpu_s = _prepared(rows, results)
     if function is None:
         return 0
-    asynchronous = inspect.iscoroutinefunction(function)
-    _send(results, {"ready": True, "asynchronous": asynchronous})
+    _send(results, {"ready": True})
     while message := rows.readline():
         number, row = json.loads(message)
         _allow_cpu(cpu_s)
         try:
-            returned = function(**row)
-            found = _plain(asyncio.run(returned) if asynchronous else returned)
+            found = _plain(function(**row))
         except BaseException as error:  # noqa: BLE001
             found = {"raised": _words(error)}
         _send(results, [number, found])
@@ -78,6 +75,9 @@ def _prepared(rows: BinaryIO, results: int) -> tuple[Callable[..., Any] | None, 
     if not callable(function):
         held = [named for named, value in vars(loaded).items() if inspect.isfunction(value)]
         _send(results, {"missing": held[:_MAX_KEYS]})
+        return None, cpu_s
+    if inspect.iscoroutinefunction(function):
+        _send(results, {"asynchronous": True})
         return None, cpu_s
     return function, cpu_s
 

@@ -51,7 +51,7 @@ _PROBE = (
     "import os, sys\n"
     "uid = int(sys.argv[1])\n"
     "uid and (os.setgroups([]), os.setresgid(uid, uid, uid), os.setresuid(uid, uid, uid))\n"
-    "import json, asyncio, hashlib\n"
+    "import json, hashlib\n"
     "for each in sys.argv[2:]:\n"
     "    os.listdir(each)\n"
     "print('works')"

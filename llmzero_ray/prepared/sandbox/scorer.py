@@ -26,8 +26,10 @@ from llmzero_ray.prepared.sandbox.limits import SandboxLimits
 from llmzero_ray.prepared.sandbox.pipe import LinePipe, NoLineError
 from llmzero_ray.prepared.sandbox.process_tree import ProcessTree
 from llmzero_ray.utils.files import file_digest
+from llmzero_ray.utils.text import json_or_none
 
-ALLOW = "set reward.allow_unsandboxed: true"
+ALLOW = "write allow_unsandboxed: true into `reward` of task.yaml or of manifest.json"
+"""What a user without a sandbox can do for code that they trust."""
 _BATCH = 64
 _END_S = 10.0
 _SHOWN = 300
@@ -73,7 +75,7 @@ class Sandbox:
 
     Raises:
         TaskError: no sandbox is available and running without one was not allowed, the file is missing, has
-            another SHA-256, cannot be imported within the limits, or has no such function.
+            another SHA-256, cannot be imported within the limits, or has no such plain function.
     """
 
     def __init__(
@@ -100,8 +102,6 @@ class Sandbox:
         )
         # Always given: the set-up of a reward in training is that of one that is tried.
         self._sha256 = sha256 if sha256 or module else self._digest()
-        self.asynchronous = False
-        """Whether the function is a coroutine function; it is then run to its end for each row."""
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
         self._lost, self._last_loss = 0, ""
@@ -226,7 +226,7 @@ class Sandbox:
         }
         pipe.send(json.dumps(setup).encode() + b"\n")
         try:
-            self._check_ready(_object(pipe.line(self._limits.start_wall_s)))
+            self._check_ready(json_or_none(pipe.line(self._limits.start_wall_s)))
         except NoLineError as error:
             why = str(error) or self._how_it_ended()
             self.close()
@@ -242,6 +242,11 @@ class Sandbox:
         if "missing" in reply:
             held = ", ".join(str(name)[:_SHOWN] for name in list(reply["missing"])) or "none"
             raise TaskError(f"reward {self._called} has no function {self._name!r}; it has: {held}")
+        if "asynchronous" in reply:
+            raise TaskError(
+                f"reward {self._called}:{self._name} is asynchronous; the sandbox runs plain functions "
+                "alone. A module that must call a service needs in_place: true in manifest.json"
+            )
         if "changed" in reply and not self._vetted:
             raise TaskError(f"reward {self._called} has changed while it was in use; start again")
         if "changed" in reply and self._sha256 is not None:
@@ -250,7 +255,6 @@ class Sandbox:
             line, why = reply.get("line"), str(reply.get("error"))[:_SHOWN]
             place = f", line {line}, does not compile and" if isinstance(line, int) else ""
             raise TaskError(f"reward {self._called}{place} cannot be imported: {why}")
-        self.asynchronous = reply.get("asynchronous") is True
 
     def _check(self) -> None:
         """Look at a process that takes long: its memory with that of all that it started, each of which has a
@@ -316,20 +320,13 @@ def _line_of(number: int, row: Row) -> bytes:
     return json.dumps([number, row]).encode() + b"\n"
 
 
-def _object(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _outcome(line: bytes, number: int) -> CallOutcome:
     """The outcome in a line.
 
     Raises:
         NoLineError: it is no answer to row `number`.
     """
-    found = _object(line)
+    found = json_or_none(line)
     try:
         echoed, reply = found
         if echoed != number or not isinstance(reply, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +27,8 @@ from llmzero_ray.tasks.commands.prepare import prepare_source_task
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
 
 if TYPE_CHECKING:
-    from llmzero_ray.tasks.drafting.base import DataProfile, UserChoices
+    from llmzero_ray.tasks.drafting.base import DataProfile
     from llmzero_ray.tasks.drafting.initialization import Initialization
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderSearch:
-    """Input of the command: a folder, a sentence, and options."""
-
-    folder: Path
-    sentence: str
-    choices: UserChoices
-    base: str | None
-    """search.yaml whose fields override drafted ones."""
-    repairs: int
-    yes: bool
-    """Whether to confirm without a question."""
 
 
 def config_of_folder(
@@ -57,22 +42,10 @@ def config_of_folder(
     yes: bool,
     **choices: Any,
 ) -> SearchConfig:
-    """The configuration of `llmzero search FOLDER SENTENCE`; `choices` are those of `user_choices`."""
-    given = FolderSearch(
-        folder=Path(folder),
-        sentence=sentence,
-        choices=user_choices(**choices),
-        base=base,
-        repairs=max(0, repairs),
-        yes=yes,
-    )
-    return initialize(given, settings, console)
+    """The configuration of `llmzero search FOLDER SENTENCE`, after preparing its task.
 
-
-def initialize(given: FolderSearch, settings: list[str], console: Console) -> SearchConfig:
-    """Configuration of a search that begins with a folder, after preparing its task.
-
-    Idempotent: finished steps (draft, confirmation, preparation) are not repeated.
+    Idempotent: finished steps (draft, confirmation, preparation) are not repeated. Fields of the search.yaml
+    `base` override drafted ones; `yes` confirms without a question; `choices` are those of `user_choices`.
 
     Raises:
         ConfigError: wrong options, unanswered questions, or another search of this name.
@@ -82,34 +55,34 @@ def initialize(given: FolderSearch, settings: list[str], console: Console) -> Se
     from llmzero_ray.tasks.drafting.initialization import check_begun, initializing
     from llmzero_ray.tasks.drafting.inspect_data import inspect_data
 
-    check_sentence(given.sentence)
-    base = {} if given.base is None else read_yaml(presets.path_of(given.base))
-    config = _provisional(base, given.folder, settings)
+    check_sentence(sentence)
+    place, own = Path(folder), {} if base is None else read_yaml(presets.path_of(base))
+    config = _provisional(own, place, settings)
     trust(config.journal_address)
     storage = SearchStorage(config.storage, config.name)
     follower = Follower(storage)
     follower.poll()
-    check_begun(follower.core, storage.paths.root, given.folder, given.sentence)
+    check_begun(follower.core, storage.paths.root, place, sentence)
     if follower.core.started is not None or owner(storage.paths.root) is not None:
         return _drafted_config(storage, settings)
     profile: DataProfile | None = None
     checks = StartChecks(storage.paths)
     if follower.core.drafted is None:  # before anything is written, and before anything is paid for
-        profile = inspect_data(given.folder)
+        profile = inspect_data(place)
         unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
         _check(config, follower.core.dollars + unknown, checks.book)
     with storage.kept_if_used():
         storage.check()
-        with initializing(storage, config, given.folder, given.sentence) as initialization:
-            initialization.decide(given.choices)
+        with initializing(storage, config, place, sentence) as initialization:
+            initialization.decide(user_choices(**choices))
             initialization.record_checks(checks.not_journalled(follower.events))
             if initialization.needs_draft:
-                _draft(initialization, profile or inspect_data(given.folder), base, given.repairs, console)
+                _draft(initialization, profile or inspect_data(place), own, max(0, repairs), console)
             final = _drafted_config(storage, settings)
             task = load_task_file(storage.paths.initialization / "task.yaml")
             root_hyperparameters(final, task.n_train)
             if not initialization.is_confirmed:
-                _confirm(initialization, final, task, console, yes=given.yes)
+                _confirm(initialization, final, task, console, yes=yes)
             prepare_source_task(str(storage.paths.initialization / "task.yaml"), [], console)
     return final
 

@@ -83,26 +83,24 @@ def prepare_source_task(
         TaskError: the task cannot be made, or another one exists there.
         StorageError: it cannot be written.
     """
-    with _cluster() if on_ray else contextlib.nullcontext() as ray_shares:
+    with _cluster() if on_ray else contextlib.nullcontext():
         summary = prepare_task_file(
-            path, read_settings(settings), progress=_report_progress(console), ray_shares=ray_shares
+            path, read_settings(settings), progress=_report_progress(console), on_ray=on_ray
         )
     _print_summary(summary, console)
     return summary.task
 
 
 @contextlib.contextmanager
-def _cluster() -> Iterator[int]:
-    """Number of shares in which the cluster, which this process joins, reads a file."""
-    from llmzero_ray.tasks.sources.scan import RAY_SHARES
-
+def _cluster() -> Iterator[None]:
+    """Context in which this process has joined a cluster."""
     with actors.head.disconnecting():
         if not actors.head.join_if_there():
             raise CapacityError(
                 "--ray reads the rows on a Ray cluster, and there is none. Start one with `ray start "
                 "--head`, name it in RAY_ADDRESS, or leave --ray out to read them on this machine."
             )
-        yield RAY_SHARES
+        yield
 
 
 def _report_progress(console: Console) -> Progress:

@@ -11,15 +11,18 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import typer
 
 from llmzero_ray.errors import ConfigError, TaskError
-from llmzero_ray.prepared.reward import RewardFunction, load_file, load_module, load_task_reward
+from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
+from llmzero_ray.prepared.reward import LoadedReward, open_reward
+from llmzero_ray.prepared.sandbox import ALLOW
 from llmzero_ray.prepared.shipped_rewards import KINDS, reward_module, unmet
-from llmzero_ray.utils.text import clean
+from llmzero_ray.utils.text import clean, nearest
 
 _TEXTS = ("data_source", "solution_str", "ground_truth")
 
@@ -64,12 +67,17 @@ def score(
     """
     if reward is not None and task is not None:
         raise ConfigError("score: --reward and --task name two rewards; give one of them.")
-    choose = _chooser(reward, task, allow_unsandboxed=allow_unsandboxed)
     reward_options = dict(_option(text) for text in option)
     # A task's reward and one of the user's own are given the truth as it stands; one named by kind gets text.
     own = task is not None or (reward is not None and reward not in KINDS)
     n_rows = n_bad = 0
-    with _opened(jsonl) as stream:
+    with contextlib.ExitStack() as stack:
+        entry, directory = _named(reward, task, allow_unsandboxed=allow_unsandboxed)
+        how_to_allow = "give --allow-unsandboxed" if task is None else ALLOW
+        choose = _chooser(
+            entry, lambda one: stack.enter_context(open_reward(one, directory, how_to_allow=how_to_allow))
+        )
+        stream = stack.enter_context(_opened(jsonl))
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue
@@ -88,42 +96,59 @@ def score(
     return 0
 
 
-def _chooser(
+def _named(
     reward: str | None, task: str | None, *, allow_unsandboxed: bool
-) -> Callable[[str], RewardFunction]:
-    """Reward by data_source."""
+) -> tuple[RewardEntry | None, Path]:
+    """The reward that the options name and the directory at which its path starts; None: by data_source."""
     if task is not None:
-        fixed = load_task_reward(Path(task))
-    elif reward is None:
-        return _shipped
-    elif reward in KINDS:
-        fixed = load_module(KINDS[reward])
-    else:
-        fixed = load_file(
-            reward, allow_unsandboxed=allow_unsandboxed, how_to_allow="give --allow-unsandboxed"
+        return read_manifest(Path(task)).reward, Path(task)
+    if reward is None or reward in KINDS:
+        return None if reward is None else RewardEntry(module=KINDS[reward]), Path()
+    place, colon, name = reward.rpartition(":")
+    path, function = (place, name) if colon and place.endswith(".py") else (reward, "compute_score")
+    if not Path(path).is_file() or not path.endswith(".py"):
+        near = nearest(reward, KINDS)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise TaskError(
+            f"reward {reward} is neither a known kind ({', '.join(KINDS)}) nor a Python file FILE.py or "
+            f"FILE.py:function.{hint}"
         )
+    return RewardEntry(path=path, name=function, allow_unsandboxed=allow_unsandboxed), Path()
+
+
+def _chooser(
+    entry: RewardEntry | None, open_it: Callable[[RewardEntry], LoadedReward]
+) -> Callable[[str], LoadedReward]:
+    """Reward by data_source, each opened once."""
+
+    @lru_cache
+    def opened(entry: RewardEntry) -> LoadedReward:
+        found = open_it(entry)
+        if found.asynchronous:
+            raise TaskError(f"{found} is asynchronous; only plain functions can be tried here")
+        return found
+
+    def shipped(data_source: str) -> LoadedReward:
+        if problems := unmet([data_source]):
+            raise TaskError("; ".join(problems))
+        return opened(RewardEntry(module=reward_module(data_source)))
+
+    if entry is None:
+        return shipped
+    fixed = opened(entry)
     return lambda _source: fixed
 
 
-def _shipped(data_source: str) -> RewardFunction:
-    problems = unmet([data_source])
-    if problems:
-        raise TaskError("; ".join(problems))
-    return load_module(reward_module(data_source))
-
-
 def _score_line(
-    row: Mapping[str, Any], choose: Callable[[str], RewardFunction], options: Mapping[str, Any]
+    row: Mapping[str, Any], choose: Callable[[str], LoadedReward], options: Mapping[str, Any]
 ) -> str:
     reward = choose(row["data_source"])
-    try:
-        # A reward that prints must not break the stream of results.
-        with contextlib.redirect_stdout(sys.stderr):
-            result = reward(**row, **options)
-    except Exception as error:  # a user's reward may raise anything
-        if isinstance(error, TaskError):
-            raise
-        raise TaskError(f"the reward raises {type(error).__name__}: {error}; correct the reward") from error
+    # A reward that prints must not break the stream of results.
+    with contextlib.redirect_stdout(sys.stderr):
+        [outcome] = reward.score([{**row, **options}])
+    if outcome.problem:
+        raise TaskError(f"the reward {outcome.problem}; correct the reward")
+    result = outcome.result
     try:
         return json.dumps(result, default=float)
     except (TypeError, ValueError, RecursionError) as error:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from llmzero_ray.tasks.task_yaml import RewardKind
+from llmzero_ray.tasks.task_yaml import AnswerForm, RewardKind
 
 Row: TypeAlias = Mapping[str, Any]
-AnswerForm: TypeAlias = Literal["letter", "text", "index"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +39,6 @@ class Table:
 
     files: tuple[str, ...]
     """Relative to the folder, sorted."""
-    opened: tuple[str, ...]
-    """Files that were sampled; the others follow the same name pattern."""
     n_rows: int
     """Rows in all files: counted if `exact`, otherwise estimated."""
     exact: bool

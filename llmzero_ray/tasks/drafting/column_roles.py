@@ -6,7 +6,6 @@ choices are final.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.tasks.drafting.base import AnswerForm, Column, OpenQuestion, Table, UserChoices
+from llmzero_ray.tasks.drafting.base import Column, OpenQuestion, Table, UserChoices
 from llmzero_ray.tasks.sources.base import TaskExample, value_at
 from llmzero_ray.tasks.sources.custom import CustomTask
-from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, parse_task_file, template_fields
+from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, AnswerForm, parse_task_file, template_fields
+from llmzero_ray.utils.text import json_or_none
 
 _QUESTION = (
     "question", "problem", "query", "prompt", "instruction", "input", "statement", "task", "sentence", "text",
@@ -374,11 +374,7 @@ def _is_flat(table: Table, column: str) -> bool:
 
 
 def _flat(value: Any) -> bool:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return False
+    value = json_or_none(value) if isinstance(value, str) else value
     held = list(value.values()) if isinstance(value, dict) else value
     return (
         isinstance(held, list) and len(held) > 1 and not any(isinstance(each, list | dict) for each in held)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config import parse_config
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.tasks.drafting.base import RecipeRanking, RewardSpec, Row, TaskFeatures, TaskSpec
 from llmzero_ray.tasks.drafting.recipes import recipes
@@ -138,7 +137,7 @@ def search_fields(spec: TaskSpec, features: TaskFeatures, ranking: RecipeRanking
     """Fields of a search.yaml for the task; the user adds the model.
 
     Raises:
-        ConfigError: the fields contradict each other.
+        ConfigError: the root cannot be trained.
     """
     response = response_tokens(features)
     longest = min(_MAX_TOKENS, 2 * response)
@@ -153,19 +152,8 @@ def search_fields(spec: TaskSpec, features: TaskFeatures, ranking: RecipeRanking
             "max_response_length": longest,
         },
     }
-    check_search(fields, features.n_train)
+    root_hyperparameters(parse_config(fields), features.n_train)
     return fields
-
-
-def check_search(fields: Mapping[str, Any], n_train: int) -> SearchConfig:
-    """The parsed configuration, after checking that its root can be trained.
-
-    Raises:
-        ConfigError: the root cannot be trained; the message has the reason.
-    """
-    config = parse_config(fields)
-    root_hyperparameters(config, n_train)
-    return config
 
 
 def _up(number: int, step: int) -> int:

@@ -35,7 +35,6 @@ OnProgress = Callable[[str], None]
 class Draft:
     """A drafted task with its reward, recipe ranking and validation."""
 
-    profile: DataProfile
     spec: TaskSpec
     reward: RewardSpec
     ranking: RecipeRanking | None
@@ -43,8 +42,6 @@ class Draft:
     suggested."""
     trial: TaskValidation | None
     """Result of the validation. None if a field is not decided, so the task could not be validated."""
-    attempts: tuple[RewardAttempt, ...]
-    """Rewards that failed their validation, oldest first."""
     fields: Mapping[str, Any]
     """Fields of task.yaml."""
     search: Mapping[str, Any] | None
@@ -105,12 +102,10 @@ def draft_task(
     features = task_features(spec, reward, response_cap)
     ranking = agents.rank(spec, features, sentence) if known else None
     return Draft(
-        profile=profile,
         spec=spec,
         reward=reward,
         ranking=ranking,
         trial=trial,
-        attempts=tuple(attempts),
         fields=task_fields(spec, reward, profile.folder),
         search=None if ranking is None else search_fields(spec, features, ranking),
     )

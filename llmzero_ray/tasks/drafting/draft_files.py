@@ -11,21 +11,20 @@ from typing import Any
 from llmzero_ray.agents.llm.errors import redacted
 from llmzero_ray.config.yaml_text import to_yaml
 from llmzero_ray.errors import StorageError
-from llmzero_ray.tasks.drafting.base import DataProfile, OpenQuestion, RecipeRanking, RewardSpec, TaskSpec
+from llmzero_ray.tasks.drafting.base import OpenQuestion, RecipeRanking, TaskSpec
 from llmzero_ray.tasks.drafting.config_fields import REWARD_FILE
 from llmzero_ray.tasks.drafting.draft import Draft
 from llmzero_ray.utils.files import replace_file, storage_error
 from llmzero_ray.utils.text import one_line
 
 TASK, SEARCH, DESCRIPTION, RECORD = "task.yaml", "search.yaml", "description.md", "draft.json"
-_MAX_SKIPPED = 200
 _OPEN = "# OPEN:"
 
 
 def draft_files(draft: Draft, record: Mapping[str, Any], secret: str | None = None) -> dict[str, str]:
     """File name -> text of a draft; `secret` is redacted in all of them.
 
-    `record` becomes the first part of draft.json: the agents' calls (`DraftingSession.record`).
+    `record` becomes draft.json: the agents' calls (`DraftingSession.record`).
     """
     evidence = (*draft.spec.evidence, *draft.reward.evidence)
     files = {
@@ -36,61 +35,8 @@ def draft_files(draft: Draft, record: Mapping[str, Any], secret: str | None = No
         files[SEARCH] = search_yaml(draft.search, draft.ranking)
     if draft.reward.code is not None:
         files[REWARD_FILE] = draft.reward.code.rstrip() + "\n"
-    files[RECORD] = record_json({**record, **_result(draft)})
+    files[RECORD] = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     return {name: redacted(text, secret) for name, text in files.items()}
-
-
-def _result(draft: Draft) -> dict[str, Any]:
-    trial = draft.trial
-    return {
-        "seen": _seen(draft.profile),
-        "open": [
-            {"field": q.field, "asks": q.text, "choices": list(q.choices), "flag": q.flag} for q in draft.open
-        ],
-        "evidence": [*draft.spec.evidence, *draft.reward.evidence],
-        "doubts": list(draft.spec.doubts),
-        "recipes": None if draft.ranking is None else list(draft.ranking.names),
-        "attempts": [_attempt(each.reward, each.findings) for each in draft.attempts],
-        "trial": None
-        if trial is None
-        else {
-            "rows": trial.n_rows,
-            "accuracies": dict(trial.accuracies),
-            "gate": [list(line) for line in trial.gate],
-            "findings": list(trial.findings),
-            "warnings": list(trial.warnings),
-        },
-    }
-
-
-def _seen(profile: DataProfile) -> dict[str, Any]:
-    """The data profile for draft.json: tables, sampled files, skipped files."""
-    return {
-        "folder": str(profile.folder),
-        "files": profile.n_files,
-        "listed_all": profile.complete,
-        "tables": [
-            {
-                "files": len(table.files),
-                "opened": list(table.opened),
-                "rows": table.n_rows,
-                "exact": table.exact,
-                "columns": [column.name for column in table.columns],
-            }
-            for table in profile.tables
-        ],
-        "texts": list(profile.texts),
-        "skipped": dict(list(profile.skipped.items())[:_MAX_SKIPPED]),
-    }
-
-
-def _attempt(reward: RewardSpec, findings: Sequence[str]) -> dict[str, Any]:
-    return {
-        "kind": reward.kind,
-        "options": dict(reward.options),
-        "code": reward.code,
-        "findings": list(findings),
-    }
 
 
 def write_draft(
@@ -101,12 +47,32 @@ def write_draft(
     secret: str | None = None,
     force: bool = False,
 ) -> list[str]:
-    """Write the files of a draft, and return the names of those that are new or changed.
+    """Write the files of a draft, each atomically, and return the names of those that are new or changed.
 
     Raises:
-        StorageError: files with other content exist and `force` is not set, or they cannot be written.
+        StorageError: files with other content exist and `force` is not set (then nothing is written), or they
+            cannot be written.
     """
-    return write_files(directory, draft_files(draft, record, secret), force=force)
+    files = draft_files(draft, record, secret)
+    changed = {name: text for name, text in files.items() if not _has_content(directory / name, text)}
+    taken = [name for name in changed if name != RECORD and (directory / name).exists()]
+    if taken and not force:
+        raise StorageError(
+            f"{directory} holds other versions of {', '.join(taken)}; edits would be lost. Give --force to "
+            "replace them, or another --out"
+        )
+    for name, text in changed.items():
+        replace_file(directory / name, text)
+    return list(changed)
+
+
+def _has_content(path: Path, text: str) -> bool:
+    try:
+        return path.read_bytes() == text.encode("utf-8")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 # --- texts --------------------------------------------------------------------------------------------------
@@ -174,36 +140,3 @@ def _dumped(fields: Mapping[str, Any]) -> str:
 def _comment(text: str, limit: int = 300) -> str:
     """On one line, so that untrusted text cannot end the comment."""
     return one_line(text, limit)
-
-
-def write_files(directory: Path, files: Mapping[str, str], *, force: bool = False) -> list[str]:
-    """Write the files, each atomically, and return the names of those that are new or changed.
-
-    Raises:
-        StorageError: a file exists with other content and `force` is not set (then nothing is written), or
-            cannot be written.
-    """
-    changed = {name: text for name, text in files.items() if not _has_content(directory / name, text)}
-    taken = [name for name in changed if name != RECORD and (directory / name).exists()]
-    if taken and not force:
-        raise StorageError(
-            f"{directory} holds other versions of {', '.join(taken)}; edits would be lost. Give --force to "
-            "replace them, or another --out"
-        )
-    for name, text in changed.items():
-        replace_file(directory / name, text)
-    return list(changed)
-
-
-def _has_content(path: Path, text: str) -> bool:
-    try:
-        return path.read_bytes() == text.encode("utf-8")
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error(path, error) from error
-
-
-def record_json(record: Mapping[str, Any]) -> str:
-    """The text of draft.json."""
-    return json.dumps(record, indent=1, ensure_ascii=False, default=str) + "\n"

@@ -26,6 +26,7 @@ from llmzero_ray.agents.llm.call_records import (
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.llm.recorded import answered_calls, recorded_calls
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.config.loading import merged
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.hyperparameters import canonical, normalize
@@ -98,7 +99,7 @@ class Initialization:
     def choices(self) -> UserChoices:
         """Decisions of the user so far."""
         begun = self._core.initialization
-        return UserChoices() if begun is None else _choices(begun.choices)
+        return UserChoices() if begun is None else UserChoices(**_set(begun.choices))
 
     @property
     def edited(self) -> tuple[str, ...]:
@@ -239,7 +240,7 @@ class Initialization:
     def _search_fields(self, drafted: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: value for name, value in base.items() if name not in ("name", "storage", "task")}
         place = {"storage": str(self.paths.root.parent), "task": {"dir": str(self.paths.task)}}
-        return {**_merged(_fitted(drafted, own), own), "name": self._config.name, **place}
+        return {**merged(_fitted(drafted, own), own), "name": self._config.name, **place}
 
     def _digests(self) -> dict[str, str]:
         there = ((name, self.paths.initialization / name) for name in _EDITABLE)
@@ -288,20 +289,6 @@ def _fitted(drafted: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 def _block(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = data.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-def _merged(drafted: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of two configurations, merged block by block. Fields of `own` take precedence."""
-    both = dict(drafted)
-    for name, value in own.items():
-        below = both.get(name)
-        both_are_blocks = isinstance(below, Mapping) and isinstance(value, Mapping)
-        both[name] = _merged(_block(both, name), value) if both_are_blocks else value
-    return both
-
-
-def _choices(held: Mapping[str, Any]) -> UserChoices:
-    return UserChoices(**_set(held))
 
 
 def _set(held: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,6 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
     names = dict.fromkeys(key for row in rows for key in row)
     return Table(
         files=tuple(files),
-        opened=tuple(samples),
         n_rows=round(mean * len(files)),
         exact=len(files) == len(samples) and all(sample.exact for sample in samples.values()),
         columns=tuple(_column(name, rows) for name in names),

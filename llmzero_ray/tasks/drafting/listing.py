@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
+from llmzero_ray.tasks.sources.readers import ENDINGS
 
 MAX_FILES = 20_000
 MAX_DEPTH = 8
-DATA = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 _FIRST_TEXT = re.compile(r"^(readme|licen[cs]e|copying|data[_-]?card|description)(\.\w+)?$", re.IGNORECASE)
 _TEXT = re.compile(r"^(readme|licen[cs]e|copying|.+\.(md|txt|rst))$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -70,58 +69,41 @@ def list_files(folder: Path) -> FolderListing:
 
 def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
     """Pair of file name and reason for skipping it. The reason is empty if the file is read."""
-    pending = [("", 0)]
-    while pending:
-        prefix, depth = pending.pop()
-        try:
-            entries = _entries(folder / prefix, MAX_FILES - found.n_files + 1)
-        except OSError as error:
-            yield prefix.rstrip("/"), f"cannot be listed ({error.strerror})"
-            continue
-        if prefix and {entry.name for entry in entries} >= _PREPARED:
+
+    def not_listed(error: OSError) -> None:
+        name = Path(str(error.filename)).relative_to(folder).as_posix()
+        found.skipped[name] = f"cannot be listed ({error.strerror})"
+
+    for place, folders, names in os.walk(folder, onerror=not_listed):
+        prefix = "" if Path(place) == folder else f"{Path(place).relative_to(folder).as_posix()}/"
+        if prefix and set(names) >= _PREPARED:
+            folders.clear()
             yield prefix.rstrip("/"), "is a prepared task"
             continue
-        for entry in entries:
-            name = f"{prefix}{entry.name}"
-            if entry.name.startswith(".") or entry.name == "__pycache__":
-                continue
-            if not entry.is_symlink() and entry.is_dir(follow_symlinks=False):
-                if depth + 1 > MAX_DEPTH:
-                    yield f"{name}/", f"lies deeper than {MAX_DEPTH} folders"
-                else:
-                    pending.append((f"{name}/", depth + 1))
-                continue
+        names += [name for name in folders if os.path.islink(os.path.join(place, name))]
+        folders[:] = sorted(set(folders) - set(names) - {"__pycache__"})
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if prefix.count("/") == MAX_DEPTH:
+            yield from ((f"{prefix}{name}/", f"lies deeper than {MAX_DEPTH} folders") for name in folders)
+            folders.clear()
+        for name in sorted(name for name in names if not name.startswith(".")):
             if found.n_files >= MAX_FILES:
                 found.complete = False
                 return
             found.n_files += 1
-            yield name, _why_not(entry)
+            yield f"{prefix}{name}", _why_not(Path(place) / name)
 
 
-def _entries(place: Path, limit: int) -> list[os.DirEntry[str]]:
-    found = []
-    with os.scandir(place) as entries:
-        for entry in entries:
-            found.append(entry)
-            if len(found) > limit:
-                break
-    return sorted(found, key=lambda entry: entry.name)
-
-
-def _why_not(entry: os.DirEntry[str]) -> str:
-    if entry.is_symlink():
+def _why_not(file: Path) -> str:
+    if file.is_symlink():
         return "is a symbolic link; links are not followed"
-    try:
-        held = entry.stat(follow_symlinks=False)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    if not stat.S_ISREG(held.st_mode):
+    if not file.is_file():
         return "is no plain file"
-    if not entry.name.isprintable():
+    if not file.name.isprintable():
         return "has control characters in its name"
-    if held.st_size == 0:
+    if file.stat().st_size == 0:
         return "is empty"
-    if entry.name.lower().endswith(DATA) or _is_text(entry.name):
+    if file.suffix.lower() in ENDINGS or _is_text(file.name):
         return ""
     return "is of no format that is read"
 

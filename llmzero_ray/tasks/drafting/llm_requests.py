@@ -19,6 +19,7 @@ from llmzero_ray.agents.llm.messages import TextBlock
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.agents.llm.prompts import Rendered, template_environment
 from llmzero_ray.agents.llm.structured_output import ResponseSchema, ResponseTool, Text, Texts
+from llmzero_ray.tasks.task_yaml import AnswerForm, RewardKind
 from llmzero_ray.utils.files import text_digest
 
 DraftingAgent: TypeAlias = Literal["task_descriptor", "tool_selector", "reward_writer"]
@@ -40,7 +41,7 @@ class DescriptorSchema(ResponseSchema):
     """Column with the right answer."""
     options: Texts
     """For multiple choice: the column with all options, or one column each, in their order; else empty."""
-    answer_form: Literal["letter", "text", "index"]
+    answer_form: AnswerForm
     """For multiple choice: what the answer column holds; index counts from 0. Else letter."""
     licence: Text | None
     """Licence of the data, if stated."""
@@ -62,7 +63,7 @@ class RewardSchema(ResponseSchema):
 
     reason: Text
     """Why this reward fits the answers."""
-    kind: Literal["exact_match", "mcq", "math", "regex", "python"]
+    kind: RewardKind
     """A reward that ships, or python for a function of your own."""
     ignore_case: bool
     """exact_match and regex: capital and small letters are the same."""

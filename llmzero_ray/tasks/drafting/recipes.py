@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from pydantic import Field
 
 from llmzero_ray.agents.knowledge import prompt_file
 from llmzero_ray.config.yaml_text import StrictModel, read_yaml, validated
-from llmzero_ray.errors import ConfigError, HyperparameterError
-from llmzero_ray.hyperparameters import BY_KEY, normalize, owned
 from llmzero_ray.tasks.drafting.base import RecipeRanking, TaskFeatures
 
 RECIPES = "recipes.yaml"
@@ -48,38 +45,10 @@ def recipes() -> Mapping[str, Recipe]:
     """Name -> recipe, the default first.
 
     Raises:
-        ConfigError: the file is missing, or has an override that cannot be configured.
+        ConfigError: the installation lacks the file.
     """
-    text = prompt_file(RECIPES).read_text(encoding="utf-8")
-    return parse_recipes(text)
-
-
-def parse_recipes(text: str) -> Mapping[str, Recipe]:
-    """The registry in the text of a recipes.yaml.
-
-    Raises:
-        ConfigError: broken YAML, an unknown case, or a key that a root may not set.
-    """
-    data = read_yaml(text, source=RECIPES)
-    if not isinstance(data, dict) or not data:
-        raise ConfigError(f"{RECIPES} must map names to recipes")
-    return {str(name): _recipe(str(name), held) for name, held in data.items()}
-
-
-def _recipe(name: str, held: Any) -> Recipe:
-    found = validated(Recipe, held, f"{RECIPES}: {name}")
-    try:
-        keys = normalize(found.overrides)
-    except HyperparameterError as error:
-        raise ConfigError(f"{RECIPES}: {name}: {error}") from error
-    refused = [key for key in keys if key not in BY_KEY or owned(key) is not None]
-    unknown = [case for case in found.points if case not in CASES]
-    if refused or unknown:
-        raise ConfigError(
-            f"{RECIPES}: {name}: {', '.join(refused + unknown)} cannot be used; overrides are "
-            f"hyper-parameters that root.overrides takes, cases are {', '.join(CASES)}"
-        )
-    return found
+    data = read_yaml(prompt_file(RECIPES).read_text(encoding="utf-8"), source=RECIPES)
+    return {name: validated(Recipe, held, f"{RECIPES}: {name}") for name, held in data.items()}
 
 
 def matching_cases(features: TaskFeatures, response_tokens: int) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from llmzero_ray.prepared.gold_answers import accepted_answers
 from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.drafting.base import OpenQuestion, RewardSpec, TaskSpec, UserChoices
 from llmzero_ray.tasks.sources.base import as_text, value_at
+from llmzero_ray.utils.text import json_or_none
 
 _NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
 _LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")
@@ -26,7 +26,6 @@ _SHARE = 0.98
 _SHORT_CHARS, _SHORT_WORDS = 80, 8
 _MAX_LATEX = 300
 _MAX_LABELS = 10
-_MIN_SHAPE, _SHAPE_ROWS = 4, 20
 
 INSTRUCTIONS = {
     "mcq": "Reason step by step, then put only the letter of the right option into \\boxed{}.",
@@ -113,8 +112,6 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
         return _of_kind("math", f"{share(_NUMBER, whole=True):.0%} of {n} answers are numbers")
     if share(_LATEX, whole=False) >= 0.2 and all(len(text) <= _MAX_LATEX for text in texts):
         return _of_kind("math", f"{share(_LATEX, whole=False):.0%} of {n} answers hold LaTeX")
-    if (shape := _shape(texts)) is not None:
-        return _of_shape(shape, n)
     if is_short:
         return _of_kind("exact_match", f"all of {n} answers are short texts", ignore_case=True)
     longest = max(map(len, texts), default=0)
@@ -128,9 +125,8 @@ def is_composite(text: str) -> bool:
     project's own form of several wordings."""
     if not text.startswith(("{", "[")):
         return False
-    try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
+    held = json_or_none(text)
+    if held is None:
         try:
             held = ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -148,43 +144,6 @@ def _of_kind(kind: str, evidence: str, **options: bool) -> RewardSpec:
         options=options,
         instruction=INSTRUCTIONS[kind],
         evidence=(f"reward {kind}: {evidence}",),
-    )
-
-
-def _shape(texts: Sequence[str]) -> str | None:
-    """Common shape of all answers as a pattern, such as `\\d{4}-\\d{2}-\\d{2}`. None if they differ."""
-    shapes = {_pattern(text) for text in texts}
-    if len(texts) < _SHAPE_ROWS or len(shapes) != 1 or len(texts[0]) < _MIN_SHAPE:
-        return None
-    [shape] = shapes
-    classes = sum(mark in shape for mark in ("[0-9]", "[A-Z]", "[a-z]"))
-    has_signs = re.search(r"[^A-Za-z0-9\s]", texts[0]) is not None
-    return shape if "[0-9]" in shape and (classes > 1 or has_signs) else None
-
-
-def _pattern(text: str) -> str:
-    runs = re.findall(r"[0-9]+|[A-Z]+|[a-z]+|.", text[:_SHORT_CHARS], re.DOTALL)
-    classes = {"0": "[0-9]", "A": "[A-Z]", "a": "[a-z]"}
-    return "".join(
-        f"{classes[key]}{{{len(run)}}}" if (key := _class(run)) else re.escape(run) for run in runs
-    )
-
-
-def _class(run: str) -> str:
-    if not run.isascii() or not run.isalnum():
-        return ""
-    return "0" if run.isdigit() else "A" if run.isupper() else "a"
-
-
-def _of_shape(shape: str, n: int) -> RewardSpec:
-    written = re.sub(r"\\(.)", r"\1", shape)
-    written = re.sub(r"\[(.)-.\]\{(\d+)\}", lambda found: found[1] * int(found[2]), written)
-    return RewardSpec(
-        kind="regex",
-        options={"pattern": f"(?<![0-9A-Za-z])({shape})(?![0-9A-Za-z])"},
-        gold="{answer}",
-        instruction=f"Reason step by step, then end with the answer in the form {written}.",
-        evidence=(f"reward regex: all of {n} answers have the form {written}",),
     )
 
 

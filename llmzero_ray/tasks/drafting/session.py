@@ -43,7 +43,7 @@ class DraftingSession:
         return tuple(redacted(note, self.secret) for note in getattr(self.agents, "notes", ()))
 
     def record(self, sentence: str) -> dict[str, Any]:
-        """Backend, model, calls and cost: the first part of draft.json."""
+        """Content of draft.json: backend, model, calls and cost."""
         total = self.ledger.total() if self.ledger is not None else None
         return {
             "version": __version__,
@@ -98,14 +98,15 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
     secret = read_key(settings)
     client.check(budget=ledger)
     records: list[dict[str, Any]] = []
-    asked = _AskedModel(
+    session = _model_session(
+        agents,
         client=lambda _node, _name: client,
         budget=ledger,
         ledger=ledger,
         report=lambda report: records.append(draft_record(report)),
         secret=secret,
     )
-    return dataclasses.replace(_model_session(agents, asked), records=records)
+    return dataclasses.replace(session, records=records)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +138,9 @@ def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSes
     if agents.backend == "recorded":
         budget, ledger = calls.budget(FREE)
         client = RecordedResponses(str(agents.recorded_from)).client
-        asked = _AskedModel(client=client, budget=budget, ledger=ledger, report=calls.report, secret=None)
-        return _model_session(agents, asked, calls)
+        return _model_session(
+            agents, client=client, budget=budget, ledger=ledger, report=calls.report, secret=None, calls=calls
+        )
     from llmzero_ray.agents.llm.client import MessagesClient
 
     settings = llm_settings(agents)
@@ -152,34 +154,31 @@ def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSes
         if report.response is None or report.n_attempts:  # else it is kept already
             calls.report(report)
 
-    asked = _AskedModel(
+    return _model_session(
+        agents,
         client=lambda _node, _name: resuming,
         budget=budget,
         ledger=ledger,
         report=report,
         secret=read_key(settings),
+        calls=calls,
     )
-    return _model_session(agents, asked, calls)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _AskedModel:
-    """Agents, budget and call records of a language model."""
-
-    client: Callable[[int, str], LlmClient]
-    budget: BudgetClient
-    ledger: BudgetLedger
-    report: Report
-    secret: str | None
 
 
 def _model_session(
-    agents: AgentsConfig, asked: _AskedModel, calls: SearchCalls | None = None
+    agents: AgentsConfig,
+    *,
+    client: Callable[[int, str], LlmClient],
+    budget: BudgetClient,
+    ledger: BudgetLedger,
+    report: Report,
+    secret: str | None,
+    calls: SearchCalls | None = None,
 ) -> DraftingSession:
     agent_client = AgentClient(
-        client=asked.client,
-        budget=asked.budget,
-        report=asked.report,
+        client=client,
+        budget=budget,
+        report=report,
         model=agents.model,
         deadline_s=llm_settings(agents).deadline_s,
     )
@@ -187,13 +186,7 @@ def _model_session(
     if calls is not None:
         stops = agents.on_cap == "stop"
         in_search = {"cap": "budget.dollars", "stops_at_cap": stops, "attempt": calls.attempt}
-    drafting = LlmDraftingAgents(
-        agent_client, asked.ledger, strict=agents.strict_tools, secret=asked.secret, **in_search
-    )
+    drafting = LlmDraftingAgents(agent_client, ledger, strict=agents.strict_tools, secret=secret, **in_search)
     return DraftingSession(
-        agents=drafting,
-        backend=agents.backend,
-        model=agents.model,
-        ledger=asked.ledger,
-        secret=asked.secret,
+        agents=drafting, backend=agents.backend, model=agents.model, ledger=ledger, secret=secret
     )

@@ -40,8 +40,6 @@ class TaskValidation:
     """Problems to fix. Empty if the draft works."""
     accuracies: Mapping[str, float | None]
     """Mean reward of gold, empty and garbage answers; empty when preparation failed before."""
-    gate: tuple[tuple[str, ...], ...]
-    """Table of the reward's checks, header first; empty for shipped rewards."""
     fixable: bool = True
     """False if no other reward would change the findings."""
     warnings: tuple[str, ...] = ()
@@ -54,7 +52,7 @@ def validate_task(fields: Mapping[str, Any], spec: TaskSpec, reward: RewardSpec)
         finding = (
             f"the reward is code and was not tried: this machine has no sandbox for it ({isolation.why})"
         )
-        return TaskValidation(n_rows=0, findings=(finding,), accuracies={}, gate=(), fixable=False)
+        return TaskValidation(n_rows=0, findings=(finding,), accuracies={}, fixable=False)
     step = max(1, len(spec.table.rows) // MAX_ROWS)
     rows = spec.table.rows[::step][:MAX_ROWS]
     with tempfile.TemporaryDirectory(prefix="llmzero-draft-") as scratch:
@@ -68,7 +66,7 @@ def validate_task(fields: Mapping[str, Any], spec: TaskSpec, reward: RewardSpec)
             summary = prepare_source(parse_task_file(data))
         except LlmzeroError as error:
             finding = clean(str(error)).replace(f"{scratch}/", "")[:_MAX_CHARS]
-            return TaskValidation(n_rows=len(rows), findings=(finding,), accuracies={}, gate=())
+            return TaskValidation(n_rows=len(rows), findings=(finding,), accuracies={})
     return _report(summary, len(rows))
 
 
@@ -110,5 +108,4 @@ def _report(summary: Summary, n_rows: int) -> TaskValidation:
         warnings=tuple(warnings),
         findings=tuple(clean(each)[:_MAX_CHARS] for each in findings),
         accuracies=accuracies,
-        gate=summary.gate_table(),
     )

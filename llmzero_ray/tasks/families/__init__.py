@@ -1,1 +1,1 @@
-"""Task families that ship: procedural problems, one file each; registry.py finds them by name."""
+"""Task families that ship, one file each: procedural problems. pyproject.toml registers them."""

@@ -15,7 +15,6 @@ Source: Li et al. 2025, arXiv 2505.21318; solubility: Delaney 2004 (ESOL); QED: 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,6 +26,7 @@ from llmzero_ray.tasks.rewards.choice_letter import bare_letter
 from llmzero_ray.tasks.rewards.extraction import Result, result, visible
 from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
+from llmzero_ray.utils.text import json_or_none
 
 MIN_SIMILARITY = 0.2
 """Tanimoto similarity to the source that edits and optimisations must keep."""
@@ -62,10 +62,7 @@ def compute_score(
 def _truth(text: str) -> Truth:
     if len(text) > _MAX_GOLD:
         return {}
-    try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    held = json_or_none(text)
     return {key: as_text(value) for key, value in held.items()} if isinstance(held, dict) else {}
 
 
@@ -107,13 +104,13 @@ def _same_molecule(field: str, truth: Truth, subtask: Subtask) -> tuple[bool, st
     if gold.startswith("{"):
         gold = answer_field(gold, subtask.keys) or ""
     if subtask.name == "rcr":
-        field, gold = _agents(field), _agents(gold)
+        field, gold = agents_of(field), agents_of(gold)
     one, other = molecules.read_molecule(field), molecules.read_molecule(gold)
     pred = "" if one is None else molecules.canonical(one)
     return one is not None and other is not None and molecules.is_same(one, other), pred or field
 
 
-def _agents(text: str) -> str:
+def agents_of(text: str) -> str:
     """The middle of a reaction `a>b>c`; any other text as it is."""
     parts = text.split(">")
     return parts[1] if len(parts) == 3 else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -81,7 +81,7 @@ def _parsed(text: str) -> Mapping[str, Any] | None:
 
 def _keyed_value(text: str, keys: tuple[str, ...]) -> str | None:
     starts = [found.end() for found in _key_pattern(keys).finditer(text)]
-    for start in _last(starts, _MAX_TRIES):
+    for start in reversed(starts[-_MAX_TRIES:]):
         try:
             value, _ = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
@@ -89,10 +89,6 @@ def _keyed_value(text: str, keys: tuple[str, ...]) -> str | None:
         if not isinstance(value, dict):
             return as_text(value)
     return None
-
-
-def _last(values: list[int], n: int) -> Iterator[int]:
-    return reversed(values[-n:])
 
 
 @lru_cache(maxsize=64)

@@ -6,10 +6,11 @@ schema and a task needs no extra file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+
+from llmzero_ray.utils.text import json_or_none
 
 ROW_KEY = "reward_options"
 _MAX_CHARS = 10_000
@@ -24,8 +25,5 @@ def options_of_row(extra_info: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> Mapping[str, Any]:
-    try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    held = json_or_none(text)
     return held if isinstance(held, dict) else {}

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import Manifest
-from llmzero_ray.prepared.shipped_rewards import KINDS
+from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.sft.examples import SftExample
 
 GoldResponse: TypeAlias = Callable[[str, str], str | None]
@@ -18,12 +18,7 @@ GoldResponse: TypeAlias = Callable[[str, str], str | None]
 
 NO_GOLD = "no gold answer"
 NO_RATIONALE = "no rationale"
-_FORMS = {
-    KINDS["exact_match"]: "<answer>{answer}</answer>",
-    KINDS["mcq"]: "\\boxed{{answer}}",
-    KINDS["math"]: "\\boxed{{answer}}",
-}
-"""Answer forms of the rewards for user data, by module."""
+_FORMS = {KINDS[kind]: form for kind, form in GOLD_FORMS.items()}
 
 
 def gold_responses(manifest: Manifest, form: str | None) -> GoldResponse:

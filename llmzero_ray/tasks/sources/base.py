@@ -7,8 +7,9 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import RewardEntry
 
 Record: TypeAlias = Mapping[str, Any]
@@ -55,61 +56,34 @@ class Rejection:
     """Description of the defect in this row, and how to fix it."""
 
 
-class DatasetAdapter(Protocol):
-    """Adapter of one data set: its columns, and the meaning of a row."""
+class DatasetAdapter:
+    """Adapter of one data set: its columns, and the meaning of a row. A subclass sets the fields without a
+    default and writes `adapt`."""
 
-    @property
-    def name(self) -> str:
-        """Name of the task; no slash."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """Version, raised with every change of the resulting examples."""
-        ...
-
-    @property
-    def licence(self) -> str | None:
-        """Licence of the data."""
-        ...
-
-    @property
-    def ability(self) -> str:
-        """VeRL's `ability` column."""
-        ...
-
-    @property
-    def required(self) -> tuple[str, ...]:
-        """Columns that every row must have."""
-        ...
-
-    @property
-    def optional(self) -> tuple[str, ...] | None:
-        """Other columns that may be present. If None, any."""
-        ...
-
-    @property
-    def extra(self) -> Mapping[str, Literal["string", "bool"]]:
-        """Arrow type by key of `TaskExample.extra`."""
-        ...
-
-    @property
-    def shares(self) -> Shares:
-        """How data sources share the splits."""
-        ...
-
-    @property
-    def reward(self) -> RewardEntry:
-        """The reward of these rows."""
-        ...
+    name: str
+    """Name of the task; no slash."""
+    version = 1
+    """Version, raised with every change of the resulting examples."""
+    licence: str | None
+    """Licence of the data."""
+    ability: str
+    """VeRL's `ability` column."""
+    required: tuple[str, ...]
+    """Columns that every row must have."""
+    optional: tuple[str, ...] | None = None
+    """Other columns that may be present. If None, any."""
+    shares: Shares = "equal"
+    """How data sources share the splits."""
+    reward: RewardEntry
+    """The reward of these rows."""
 
     def options(self) -> dict[str, Any]:
         """Settings that decide the content."""
-        ...
+        return {}
 
-    def wants(self, name: str) -> bool:
+    def wants(self, name: str) -> bool:  # noqa: ARG002
         """Whether a file of this name (relative to the directory given) belongs to the data set."""
-        ...
+        return True
 
     def check(self) -> None:
         """Check that everything that the task needs is installed.
@@ -117,15 +91,15 @@ class DatasetAdapter(Protocol):
         Raises:
             TaskError: something is missing; the message says what.
         """
-        ...
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:
         """Example or rejection for a row of that file, independent of the row's position."""
-        ...
+        raise NotImplementedError
 
-    def gold_response(self, data_source: str, ground_truth: str) -> str | None:
+    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
         """Response that must score 1. None if there is none or it is unknown."""
-        ...
+        form = self.reward.gold_response
+        return None if form is None else gold_response(form, ground_truth)
 
 
 def slug(text: str) -> str:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.chem_subtasks import (
@@ -24,10 +24,12 @@ from llmzero_ray.prepared.chem_subtasks import (
     subtask_named,
 )
 from llmzero_ray.prepared.manifest import RewardEntry
+from llmzero_ray.tasks.rewards.chemcot import agents_of
 from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
 from llmzero_ray.tasks.rewards.molecules import read_molecule
-from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, text_of
+from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.utils.text import json_or_none
 
 _INPUT = re.compile(r"(?:Input|Source) Molecule:\s*([^\s,]+)")
 _MAJOR, _BY = "fs_major_product", "fs_by_product"
@@ -36,22 +38,15 @@ _WITHOUT_GOLD = ("edit", "property")
 """Rules that judge an answer by the molecule it starts from."""
 
 
-class ChemCoT:
+class ChemCoT(DatasetAdapter):
     """`subtasks` are the names to keep. If None, all subtasks that can be rewarded without an oracle are
     kept."""
 
     name = "chemcot"
-    version = 1
     licence = "MIT"
     ability = "chemistry"
     required = ("id", "query", "task", "subtask", "meta")
     optional = ("gt", "struct_cot", "raw_cot", "cot_result")
-    extra: Mapping[str, Literal["string", "bool"]] = {
-        "subtask": "string",
-        "category": "string",
-        "row_id": "string",
-    }
-    shares: Shares = "equal"
     reward = RewardEntry(module="llmzero_ray.tasks.rewards.chemcot")
 
     def __init__(self, subtasks: Sequence[str] | None = None) -> None:
@@ -66,10 +61,6 @@ class ChemCoT:
     def options(self) -> dict[str, Any]:
         """The subtasks that are kept."""
         return {"subtasks": ",".join(sorted(self._subtasks))}
-
-    def wants(self, name: str) -> bool:  # noqa: ARG002
-        """True for every file, since rows name their subtask."""
-        return True
 
     def check(self) -> None:
         """Check that the subtasks can be rewarded on this machine."""
@@ -123,11 +114,7 @@ class ChemCoT:
 
 def _object(value: Any) -> Mapping[str, Any]:
     """JSON object, given as an object or as text. Empty for anything else."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return {}
+    value = json_or_none(value) if isinstance(value, str) else value
     return value if isinstance(value, Mapping) else {}
 
 
@@ -217,17 +204,11 @@ def _problem(truth: Mapping[str, str], subtask: Subtask) -> Rejection | None:
             reason="no gold answer",
             detail="gt, meta and the reasoning hold no answer; fill gt or remove the row",
         )
-    if subtask.needs_rdkit and not _is_molecule(_agents(truth["gt"])):
+    if subtask.needs_rdkit and not _is_molecule(agents_of(truth["gt"])):
         return Rejection(
             reason="gold is no molecule", detail=f"the gold {truth['gt'][:80]!r}: {_NO_MOLECULE}"
         )
     return None
-
-
-def _agents(text: str) -> str:
-    """Middle part of a reaction `a>b>c`. Any other text is returned unchanged."""
-    parts = text.split(">")
-    return parts[1] if len(parts) == 3 else text
 
 
 @lru_cache(maxsize=4096)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import RewardEntry
-from llmzero_ray.prepared.reward_validation import RewardValidator
-from llmzero_ray.prepared.shipped_rewards import KINDS
+from llmzero_ray.prepared.reward import sandbox_of
+from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.rewards.math_answer import check_math_verify
 from llmzero_ray.tasks.rewards.regex_match import check_pattern
 from llmzero_ray.tasks.rewards.reward_options import ROW_KEY
 from llmzero_ray.tasks.sources.base import (
     LETTERS,
+    DatasetAdapter,
     Record,
     Rejection,
-    Shares,
     TaskExample,
     as_text,
     chat_turns,
@@ -38,34 +38,28 @@ from llmzero_ray.tasks.task_yaml import (
     template_fields,
 )
 from llmzero_ray.utils.plugins import registered
+from llmzero_ray.utils.text import json_or_none
 
 REWARD_FILE = "reward.py"
 """Copy of the user's reward in the task's directory."""
-_GOLD = {"exact_match": "<answer>{answer}</answer>", "mcq": "\\boxed{{answer}}", "math": "\\boxed{{answer}}"}
 
 
-class CustomTask:
+class CustomTask(DatasetAdapter):
     """The task of one task.yaml."""
-
-    version = 1
-    optional = None
-    shares: Shares = "equal"
 
     def __init__(self, task: TaskFile) -> None:
         if task.name is None or task.prompt is None or task.answer is None or task.reward is None:
             raise TaskError("task.yaml: data of your own need name, prompt, answer and reward")
-        self.name: str = task.name
-        self.ability: str = task.name
-        self.licence: str | None = task.licence
+        self.name = self.ability = task.name
+        self.licence = task.licence
         self._prompt, self._answer, self._reward = task.prompt, task.answer, task.reward
         self._task = task
         columns = [name for name in template_fields(task.prompt) if not task.choices or name != OPTIONS_FIELD]
         named = [name for name in (task.answer, task.id, task.group, task.subtask) if name is not None]
         self._shown = tuple(columns)
         self._needed = tuple(name for name in needed_fields(task.prompt) if name in columns)
-        self.required: tuple[str, ...] = tuple(dict.fromkeys([*columns, *named, *task.choices]))
-        self.extra: Mapping[str, Literal["string", "bool"]] = {"row_id": "string", ROW_KEY: "string"}
-        self.reward: RewardEntry = _prepared_reward(task.reward)
+        self.required = tuple(dict.fromkeys([*columns, *named, *task.choices]))
+        self.reward = _prepared_reward(task.reward)
 
     def options(self) -> dict[str, Any]:
         """Values in task.yaml that determine the resulting examples."""
@@ -74,22 +68,16 @@ class CustomTask:
         settings["choices"] = list(self._task.choices)
         return settings | {"reward": self._reward.kind, "reward_options": dict(self._reward.options)}
 
-    def wants(self, name: str) -> bool:  # noqa: ARG002
-        """True for every named file."""
-        return True
-
     def check(self) -> None:
         """Check the requirements of the reward."""
         if self._reward.kind == "regex":
             check_pattern(self._reward.options.get("pattern"))
         if self._reward.kind == "math":
             check_math_verify()
-        if self._reward.function is not None and not reward_file(self._reward).is_file():
-            raise TaskError(
-                f"reward: the file {reward_file(self._reward)} does not exist; paths count from task.yaml"
-            )
+        if (file := self._reward.file) is not None and not file.is_file():
+            raise TaskError(f"reward: the file {file} does not exist; paths count from task.yaml")
         if self._reward.kind not in KINDS:
-            RewardValidator(reward_entry(self._reward), Path()).check_import()
+            sandbox_of(reward_entry(self._reward), Path()).close()
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """The template filled with the record's columns."""
@@ -142,13 +130,8 @@ class CustomTask:
 
     def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
         """Perfect response, from task.yaml or the kind of reward. Unknown for patterns and functions."""
-        template = self._reward.gold or _GOLD.get(self._reward.kind)
+        template = self._reward.gold or GOLD_FORMS.get(self._reward.kind)
         return None if template is None else gold_response(template, ground_truth)
-
-
-def reward_file(reward: OwnReward) -> Path:
-    """The file of a python reward."""
-    return Path(str(reward.function).rpartition(":")[0])
 
 
 def reward_entry(reward: OwnReward) -> RewardEntry:
@@ -213,10 +196,7 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
         [value_at(record, name) for name in columns] if len(columns) > 1 else value_at(record, columns[0])
     )
     if isinstance(values, str):
-        try:
-            values = json.loads(values)
-        except (ValueError, RecursionError):
-            values = None
+        values = json_or_none(values)
     if isinstance(values, Mapping):
         values = [values[key] for key in sorted(values) if values[key] is not None]
     if not isinstance(values, list | tuple):

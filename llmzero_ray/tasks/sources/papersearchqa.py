@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.manifest import RewardEntry
-from llmzero_ray.tasks.sources.base import Record, Rejection, Shares, TaskExample, text_of
+from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.utils.text import json_or_none
 
 PROMPTS = {
     "cot": "Answer the biomedical question below. Think step by step, then give the final answer, a single "
@@ -24,21 +25,14 @@ PROMPTS = {
 _MAX_DEPTH = 4
 
 
-class PaperSearchQA:
+class PaperSearchQA(DatasetAdapter):
     """`prompt`: `cot` asks for reasoning before the answer, `direct` for the answer alone."""
 
     name = "papersearchqa"
-    version = 1
     licence = "MIT"
     ability = "biomedical_qa"
     required = ("question", "answer", "golden_answers", "pmid")
     optional = ("question_original", "is_paraphrased", "cat_num", "cat", "paper_title", "raw_response")
-    extra: Mapping[str, Literal["string", "bool"]] = {
-        "cat": "string",
-        "pmid": "string",
-        "is_paraphrased": "bool",
-    }
-    shares: Shares = "equal"
     reward = RewardEntry(module="llmzero_ray.tasks.rewards.papersearchqa")
 
     def __init__(self, prompt: str = "cot") -> None:
@@ -49,13 +43,6 @@ class PaperSearchQA:
     def options(self) -> dict[str, Any]:
         """The style of the prompt."""
         return {"prompt": self._prompt}
-
-    def wants(self, name: str) -> bool:  # noqa: ARG002
-        """True for every file: the data set has no directory per split."""
-        return True
-
-    def check(self) -> None:
-        """Check nothing: no package is needed."""
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """Question with its accepted wordings, `answer` first."""
@@ -92,12 +79,8 @@ def _flat(value: Any, depth: int) -> list[str]:
     """All texts in lists and objects. A list may be JSON text, as in a CSV file."""
     if isinstance(value, str):
         text = value.strip()
-        if text.startswith("[") and depth:
-            try:
-                return _flat(json.loads(text), depth - 1)
-            except (ValueError, RecursionError):
-                return [text]
-        return [text]
+        held = json_or_none(text) if text.startswith("[") and depth else None
+        return [text] if held is None else _flat(held, depth - 1)
     if depth == 0 or value is None:
         return []
     if isinstance(value, Mapping):

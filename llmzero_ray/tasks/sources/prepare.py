@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,18 @@ from llmzero_ray.prepared.directory import (
 )
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import FORMAT, read_manifest, write_manifest
-from llmzero_ray.prepared.reward_validation import GoldResponse, RewardAccuracy, RewardValidator
-from llmzero_ray.prepared.splits import CONFIRM, SPLITS
+from llmzero_ray.prepared.reward_validation import (
+    GoldResponse,
+    RewardAccuracy,
+    measure_accuracy,
+    validate_reward,
+)
+from llmzero_ray.prepared.splits import SPLITS
 from llmzero_ray.prepared.task import PreparedTask, load_task
 from llmzero_ray.prepared.verl_rows import read_first_rows
 from llmzero_ray.tasks.sources.base import DatasetAdapter
 from llmzero_ray.tasks.sources.chemcot import ChemCoT
-from llmzero_ray.tasks.sources.custom import CustomTask, reward_file
+from llmzero_ray.tasks.sources.custom import CustomTask
 from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
 from llmzero_ray.tasks.sources.readers import SourceFile, fetch_from_hub, find_files, only_split_of
 from llmzero_ray.tasks.sources.reasoning_gym import GymTask
@@ -48,13 +53,11 @@ _DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
 }
 
 
-def prepare_source(
-    task: TaskFile, *, progress: Progress = no_progress, ray_shares: int | None = None
-) -> Summary:
+def prepare_source(task: TaskFile, *, progress: Progress = no_progress, on_ray: bool = False) -> Summary:
     """Summary of the task in `task.dir`, which is made first if there is none.
 
-    With `ray_shares` the rows are read on the cluster of a Ray session, each file in that many shares; None:
-    in this process. Both choose the same rows. While a task is made, its usable rows take space next to
+    With `on_ray` the rows are read on the cluster of a Ray session, else in this process. Both choose the
+    same rows. While a task is made, its usable rows take space next to
     `task.dir`. A task that is there already must have the same settings, or be written by hand.
 
     Raises:
@@ -71,26 +74,17 @@ def prepare_source(
     def fill(part: Path) -> None:
         with tempfile.TemporaryDirectory(dir=part.parent, prefix=f"{part.name}-source-") as scratch:
             files = given or _fetched(task, adapter, Path(scratch), progress)
-            request = WriteRequest(
-                adapter=adapter,
-                files=files,
-                sizes=_sizes(task),
-                spec=spec,
-                reward_file=_reward_file(task),
-                tokenizer=task.tokenizer,
-                max_prompt_tokens=task.max_prompt_tokens,
-                ray_shares=ray_shares,
-            )
+            request = WriteRequest(task=task, adapter=adapter, files=files, spec=spec, on_ray=on_ray)
             seen.append(write_source_task(part, request, Path(scratch), progress))
-            if task.reward is not None and task.reward.function is not None:
+            if task.reward is not None and task.reward_file is not None:
                 _validate_reward(part, task.reward, progress)
             progress("done", 1.0)
 
     create_once(target, fill, progress)
-    check_same_spec(target, lambda found: spec_differences(found, _as_then(spec, found)))
+    check_same_spec(target, lambda found: spec_differences(found, spec))
     prepared = load_task(target)
     accuracy = _reward_accuracy(prepared, adapter)
-    return summarise(prepared, _sizes(task), accuracy, seen[0] if seen else None)
+    return summarise(prepared, task.sizes, accuracy, seen[0] if seen else None)
 
 
 def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> None:
@@ -110,7 +104,9 @@ def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> 
         row for split in SPLITS for row in read_first_rows(directory / f"{split}.parquet", _VALIDATION_ROWS)
     ]
     copy = manifest.reward.model_copy(update={"gold_response": reward.gold})
-    report = RewardValidator(copy, directory).validate(
+    report = validate_reward(
+        copy,
+        directory,
         rows,
         progress=lambda doing, share: progress(
             doing, _VALIDATED_FROM + share * (_VALIDATED - _VALIDATED_FROM)
@@ -118,7 +114,7 @@ def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> 
     )
     if not report.passed:
         # The message names the user's own file, not the copy.
-        text = report.text().replace(str(directory / path), str(reward_file(reward)))
+        text = report.text().replace(str(directory / path), str(reward.file))
         if reward.gold is None and not report.found_gold:
             text += (
                 "\nNo usual form of a right answer is accepted; correct the reward, or name the form as "
@@ -139,7 +135,7 @@ def _reward_accuracy(task: PreparedTask, adapter: DatasetAdapter) -> RewardAccur
         form = manifest.gate.gold_response
         gold = lambda _source, ground_truth: gold_response(form, ground_truth)  # noqa: E731
     rows = [row for path in (task.val, task.test) for row in read_first_rows(path, _VALIDATION_ROWS)]
-    return RewardValidator(manifest.reward, Path(task.directory)).accuracy(rows, gold)
+    return measure_accuracy(manifest.reward, Path(task.directory), rows, gold)
 
 
 def adapter_of(task: TaskFile) -> DatasetAdapter:
@@ -156,21 +152,6 @@ def adapter_of(task: TaskFile) -> DatasetAdapter:
         return _DATASETS[task.dataset](**task.options)
     except TypeError as error:
         raise TaskError(f"{task.dataset}: options are {task.options}: {error}") from error
-
-
-def _sizes(task: TaskFile) -> dict[str, int]:
-    return {"train": task.n_train, "val": task.n_val, "test": task.n_test, CONFIRM: task.n_confirm}
-
-
-def _as_then(spec: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as the version that made a task wrote them: earlier ones set no rows aside, and their
-    tasks are used as they are."""
-    name = f"n_{CONFIRM}"
-    return {key: value for key, value in spec.items() if key != name or name in found}
-
-
-def _reward_file(task: TaskFile) -> Path | None:
-    return reward_file(task.reward) if task.reward is not None and task.reward.function is not None else None
 
 
 def _files(task: TaskFile, adapter: DatasetAdapter) -> list[SourceFile]:
@@ -196,7 +177,7 @@ def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: P
     """Files that are generated or downloaded when the task is made."""
     if isinstance(adapter, GymTask):
         progress(f"generating: {adapter.name}", 0.0)
-        return adapter.generate(scratch, _sizes(task))
+        return adapter.generate(scratch, task.sizes)
     progress(f"downloading: {task.hub}", 0.0)
     files = [
         file for file in fetch_from_hub(str(task.hub), task.hub_revision, scratch) if adapter.wants(file.name)
@@ -207,12 +188,12 @@ def _fetched(task: TaskFile, adapter: DatasetAdapter, scratch: Path, progress: P
 def _spec(task: TaskFile, adapter: DatasetAdapter, files: Sequence[SourceFile]) -> dict[str, Any]:
     """All values that determine the content, flat and plain."""
     spec: dict[str, Any] = {"format": FORMAT, "adapter": adapter.name, "adapter_version": adapter.version}
-    spec |= {f"n_{split}": size for split, size in _sizes(task).items()}
+    spec |= {f"n_{split}": size for split, size in task.sizes.items()}
     spec |= {f"adapter.{key}": value for key, value in adapter.options().items()}
     if task.tokenizer is not None:
         spec["max_prompt_tokens"] = task.max_prompt_tokens
     if task.hub is not None:
         spec |= {"hub": task.hub, "hub_revision": task.hub_revision}
-    if (reward := _reward_file(task)) is not None and reward.is_file():
+    if (reward := task.reward_file) is not None and reward.is_file():
         spec["reward_sha256"] = file_digest(str(reward))
     return spec | {file.spec_key: file_digest(file.path) for file in files}

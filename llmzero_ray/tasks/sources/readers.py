@@ -83,7 +83,7 @@ def find_files(
             held = ", ".join(name for _, name in relative[:6]) or "nothing"
             raise TaskError(
                 f"source {place} has no file that can be read (it holds {held}); "
-                f"endings known: {', '.join(_READERS)}"
+                f"endings known: {', '.join(ENDINGS)}"
             )
         wanted = [(path, name) for path, name in readable if wants(name)]
         if not wanted:
@@ -146,9 +146,11 @@ def read_rows(
         raise TaskError(f"{file.name} is an empty file; fill or remove it")
     try:
         yield from _READERS[path.suffix.lower()](path, columns, part)
+    except TaskError as error:
+        raise TaskError(f"{file.name}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{file.name} is not UTF-8 text ({error.reason}); save it again as UTF-8") from error
     except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, TaskError):
-            raise TaskError(f"{file.name}: {error}") from error
         raise TaskError(f"{file.name} cannot be read: {error}") from error
 
 
@@ -271,3 +273,5 @@ _READERS: dict[str, Callable[[Path, Any, Part], Iterator[Row]]] = {
     ".csv": _csv,
     ".tsv": _csv,
 }
+ENDINGS = tuple(_READERS)
+"""Suffixes of the files that can be read."""

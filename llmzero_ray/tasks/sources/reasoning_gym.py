@@ -13,14 +13,21 @@ import json
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.families import Problem
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.prepared.splits import CONFIRM, SPLITS, distinct_problems
 from llmzero_ray.tasks.rewards.reasoning_gym import STREAM_LENGTH, dataset_of
-from llmzero_ray.tasks.sources.base import OnlySplit, Record, Rejection, Shares, TaskExample, slug
+from llmzero_ray.tasks.sources.base import (
+    DatasetAdapter,
+    OnlySplit,
+    Record,
+    Rejection,
+    TaskExample,
+    slug,
+)
 from llmzero_ray.tasks.sources.readers import SourceFile
 from llmzero_ray.utils.text import nearest_names
 
@@ -28,20 +35,17 @@ _BOUND: Mapping[str, OnlySplit] = {"train": "", "val": "val", "test": "test"}
 INSTRUCTION = "Give the final answer, and nothing else, between <answer> and </answer>."
 
 
-class GymTask:
+class GymTask(DatasetAdapter):
     """`options` are fields of the generator's configuration, such as `min_terms`."""
 
-    version = 1
     licence = "Apache-2.0"
     ability = "reasoning"
     required = ("problem",)
-    optional: tuple[str, ...] = ()
-    extra: Mapping[str, Literal["string", "bool"]] = {"task": "string"}
-    shares: Shares = "equal"
+    optional = ()
     reward = RewardEntry(module="llmzero_ray.tasks.rewards.reasoning_gym")
 
     def __init__(self, task: str, options: Mapping[str, Any], seed: int) -> None:
-        self.name: str = f"reasoning_gym_{slug(task)}"
+        self.name = f"reasoning_gym_{slug(task)}"
         self._task, self._options, self._seed = task, dict(options), seed
 
     def options(self) -> dict[str, Any]:
@@ -53,10 +57,6 @@ class GymTask:
             "generator_seed": self._seed,
         }
         return made_by | {f"options.{key}": value for key, value in self._options.items()}
-
-    def wants(self, name: str) -> bool:  # noqa: ARG002
-        """True for every file that `generate` wrote."""
-        return True
 
     def check(self) -> None:
         """Check that the package is installed, has the task, and accepts the options."""

@@ -26,8 +26,8 @@ from llmzero_ray.tasks.sources.readers import Part, SourceFile, Unreadable, parq
 from llmzero_ray.tasks.sources.selection import ROW_KEYS, SPLIT_CODES, Indices, RowKeys
 from llmzero_ray.utils.files import text_digest
 
-RAY_SHARES = 4
-"""Default number of shares into which a file is cut on a cluster."""
+_RAY_SHARES = 4
+"""Shares into which a file is cut on a cluster."""
 _SHOWN = 3
 """Maximum examples kept of each kind of unusable row."""
 _BLOCK_ROWS = 1024
@@ -101,12 +101,13 @@ def scan(
     files: Sequence[SourceFile],
     path: Path,
     progress: Progress,
-    ray_shares: int | None = None,
+    *,
+    on_ray: bool = False,
 ) -> ScannedRows:
     """The rows of all files, with the usable ones written to `path`.
 
-    With `ray_shares` each file is cut into that many shares, which the workers of a Ray session read; every
-    node must see the files under their paths. A file that cannot be read, from its start or from some row on,
+    With `on_ray` each file is cut into shares, which the workers of a Ray session read; every node must see
+    the files under their paths. A file that cannot be read, from its start or from some row on,
     is noted, and what is good in it is used.
 
     Raises:
@@ -115,11 +116,11 @@ def scan(
     """
     found = ScannedRows(path=path, files=tuple(files))
     blocks: Iterable[_Block]
-    if ray_shares is None:
-        blocks = _blocks_here(adapter, files, progress)
+    if on_ray:
+        progress(f"reading {len(files)} files in {len(files) * _RAY_SHARES} shares", 0.0)
+        blocks = _blocks_on_ray(adapter, list(files))
     else:
-        progress(f"reading {len(files)} files in {len(files) * ray_shares} shares", 0.0)
-        blocks = _blocks_on_ray(adapter, list(files), ray_shares)
+        blocks = _blocks_here(adapter, files, progress)
     keys, sizes = [found.keys], [np.zeros(1, np.int64)]
     n_rows = at = 0
     with path.open("wb") as stream:
@@ -150,20 +151,20 @@ def _blocks_here(
         yield from _read_share(adapter, file, number)
 
 
-def _blocks_on_ray(adapter: DatasetAdapter, files: list[SourceFile], n_shares: int) -> Iterator[_Block]:
+def _blocks_on_ray(adapter: DatasetAdapter, files: list[SourceFile]) -> Iterator[_Block]:
     import ray
 
-    if n_shares < 1:
-        raise TaskError(f"ray_shares is {n_shares}; a file is cut into at least one share")
     if not ray.is_initialized():
         raise TaskError("preparing on a cluster needs a Ray session; call ray.init first, or prepare locally")
 
     def read(batch: dict[str, Any]) -> Iterator[dict[str, list[_Block]]]:
         number, share = int(batch["file"][0]), int(batch["share"][0])
-        for block in _read_share(adapter, files[number], number, (share, n_shares)):
+        for block in _read_share(adapter, files[number], number, (share, _RAY_SHARES)):
             yield {"block": [block]}
 
-    shares = [{"file": number, "share": share} for number in range(len(files)) for share in range(n_shares)]
+    shares = [
+        {"file": number, "share": share} for number in range(len(files)) for share in range(_RAY_SHARES)
+    ]
     data = ray.data.from_items(shares, override_num_blocks=len(shares)).map_batches(read, batch_size=1)
     data.context.execution_options.preserve_order = True
     for row in data.iter_rows():

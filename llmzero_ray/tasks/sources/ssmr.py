@@ -7,14 +7,12 @@ are left out. Source: Wang et al. 2025, arXiv 2509.04059; data Sylence/SSMR-Benc
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from typing import Any, Literal
 
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import (
+    DatasetAdapter,
     Record,
     Rejection,
-    Shares,
     TaskExample,
     option_lines,
     options_problem,
@@ -48,29 +46,19 @@ _SUBTASK_OF_CATEGORY = {
 _ANSWERS = ("correct_answer", "incorrect_answer1", "incorrect_answer2", "incorrect_answer3")
 
 
-class SSMR:
+class SSMR(DatasetAdapter):
     """Music theory; `class_name` names the subtask, and `category` where a class is new."""
 
     name = "ssmr"
-    version = 1
     licence = "MIT"
     ability = "music"
     required = ("class_name", "question", "abc_context", *_ANSWERS, "category")
     optional = ("difficulty",)
-    extra: Mapping[str, Literal["string", "bool"]] = {"class_name": "string", "difficulty": "string"}
-    shares: Shares = "equal"
     reward = RewardEntry(module="llmzero_ray.tasks.rewards.ssmr", gold_response="\\boxed{{answer}}")
-
-    def options(self) -> dict[str, Any]:
-        """None."""
-        return {}
 
     def wants(self, name: str) -> bool:
         """All but the half with images."""
         return "visual" not in name.lower()
-
-    def check(self) -> None:
-        """Nothing is needed."""
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """One question; the letter of the right option is drawn from a hash of the row."""
@@ -107,10 +95,6 @@ class SSMR:
                 "difficulty": text_of(record, "difficulty"),
             },
         )
-
-    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """The boxed letter."""
-        return f"\\boxed{{{ground_truth}}}"
 
 
 def _subtask(record: Record) -> str | None:

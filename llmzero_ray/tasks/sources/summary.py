@@ -39,7 +39,6 @@ class Summary:
     notes: Mapping[str, str]
     """What is odd about a file."""
     majority_baselines: Mapping[str, float]
-    max_prompt_chars: int
     trial: RewardAccuracy | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
     gate: GateEntry | None
@@ -115,7 +114,6 @@ def summarise(
         examples=scanned.dropped_examples if scanned is not None else {},
         notes=notes,
         majority_baselines=source.majority_baselines,
-        max_prompt_chars=source.max_prompt_chars,
         trial=trial,
         gate=manifest.gate,
         warnings=(

@@ -7,22 +7,22 @@ hub.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.sources.base import (
+    DatasetAdapter,
     Record,
     Rejection,
-    Shares,
     TaskExample,
     option_lines,
     options_problem,
     slug,
     text_of,
 )
+from llmzero_ray.utils.text import json_or_none
 
 INSTRUCTION = "Reason step by step and put only the letter in \\boxed{}."
 ALIGNED = ("all_aligned", "majority_aligned")
@@ -30,17 +30,15 @@ ALIGNED = ("all_aligned", "majority_aligned")
 LETTERS = "ABCDEFGHIJ"
 
 
-class WildSci:
+class WildSci(DatasetAdapter):
     """`voting`: `aligned` keeps rows whose votes agree with the answer, `all` keeps every row."""
 
     name = "wildsci"
-    version = 1
     licence = "CC-BY-4.0"
     ability = "science"
     required = ("paper_id", "discipline", "question", "options", "answer", "voting_type")
     optional = ("nc_domain", "nc_subdomain", "rationale", "voting_answers")
-    extra: Mapping[str, Literal["string", "bool"]] = {"discipline": "string", "paper_id": "string"}
-    shares: Shares = "proportional"
+    shares = "proportional"
     reward = RewardEntry(module="llmzero_ray.tasks.rewards.wildsci", gold_response="\\boxed{{answer}}")
 
     def __init__(self, voting: str = "aligned") -> None:
@@ -51,13 +49,6 @@ class WildSci:
     def options(self) -> dict[str, Any]:
         """Which votes count."""
         return {"voting": self._voting}
-
-    def wants(self, name: str) -> bool:  # noqa: ARG002
-        """All files: the data set has no directories by split."""
-        return True
-
-    def check(self) -> None:
-        """Nothing is needed."""
 
     def adapt(self, record: Record, file: str) -> TaskExample | Rejection:  # noqa: ARG002
         """One question with its options in the order of their letters."""
@@ -92,18 +83,11 @@ class WildSci:
             extra={"discipline": text_of(record, "discipline"), "paper_id": paper},
         )
 
-    def gold_response(self, data_source: str, ground_truth: str) -> str | None:  # noqa: ARG002
-        """The boxed letter."""
-        return f"\\boxed{{{ground_truth}}}"
-
 
 def _options(value: Any) -> dict[str, str] | Rejection:
     """Letter -> text, without the empty letters that a common schema adds; a CSV cell holds them as JSON."""
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
+        value = json_or_none(value)
     if not isinstance(value, Mapping):
         return Rejection(
             reason="options unreadable", detail="options is not an object such as {'A': ..., 'B': ...}"

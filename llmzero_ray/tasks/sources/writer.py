@@ -34,6 +34,7 @@ from llmzero_ray.tasks.sources.base import DatasetAdapter, TaskExample
 from llmzero_ray.tasks.sources.readers import SourceFile
 from llmzero_ray.tasks.sources.scan import ScannedRows, scan
 from llmzero_ray.tasks.sources.selection import Indices, Selection, select, set_aside
+from llmzero_ray.tasks.task_yaml import TaskFile
 from llmzero_ray.utils.files import file_digest, small_text, text_digest
 
 TOO_LONG = "prompt too long"
@@ -48,17 +49,12 @@ _BATCH = 512
 class WriteRequest:
     """What to make."""
 
+    task: TaskFile
     adapter: DatasetAdapter
     files: Sequence[SourceFile]
-    sizes: Mapping[str, int]
-    """Maximum rows of train, val and test, and of the rows to confirm winners (absent if none)."""
     spec: Mapping[str, Any]
-    reward_file: Path | None = None
-    """The user's reward, to be copied into the task under the name in the adapter's reward."""
-    tokenizer: str | None = None
-    max_prompt_tokens: int | None = None
-    ray_shares: int | None = None
-    """Shares of each file to read on a Ray cluster; None to read the files in this process."""
+    on_ray: bool
+    """Whether the rows are read on the cluster of a Ray session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +74,13 @@ def write_source_task(
         TaskError: no row, or too few for three splits, can be used; a file changed meanwhile.
         OSError: it cannot be written.
     """
-    prompts = _Prompts(request.tokenizer, request.max_prompt_tokens)
+    prompts = _Prompts(request.task.tokenizer, request.task.max_prompt_tokens)
     scanned = scan(
         request.adapter,
         request.files,
         scratch / "rows.jsonl",
         lambda doing, share: progress(doing, 0.8 * share),
-        request.ray_shares,
+        on_ray=request.on_ray,
     )
     if len(scanned.keys) == 0:
         raise TaskError(f"{request.adapter.name}: no row can be used: {'; '.join(problems_of(scanned))}")
@@ -92,14 +88,12 @@ def write_source_task(
     chosen = _choose(request, scanned, prompts)
     progress("writing", 0.95)
     files = {
-        split: write_split(
-            directory, split, _to_rows(request.adapter, split, chosen.examples[split]), request.adapter.extra
-        )
+        split: write_split(directory, split, _to_rows(request.adapter, split, chosen.examples[split]))
         for split in chosen.examples
     }
     reward_hash = None
-    if request.reward_file is not None and request.adapter.reward.path is not None:
-        shutil.copyfile(request.reward_file, directory / request.adapter.reward.path)
+    if request.task.reward_file is not None and request.adapter.reward.path is not None:
+        shutil.copyfile(request.task.reward_file, directory / request.adapter.reward.path)
         reward_hash = file_digest(str(directory / request.adapter.reward.path))
     write_manifest(_manifest(request, scanned, chosen, SplitFiles(**files), reward_hash), directory)
     return scanned
@@ -115,7 +109,7 @@ def _choose(request: WriteRequest, scanned: ScannedRows, prompts: _Prompts) -> _
     """The examples of each split; prompts that are too long are dropped, and others chosen in their place."""
     usable: Indices = np.arange(len(scanned.keys))
     for _ in range(_MAX_ROUNDS):
-        selection = select(scanned.keys[usable], request.sizes, request.adapter.shares)
+        selection = select(scanned.keys[usable], request.task.sizes, request.adapter.shares)
         _check_not_empty(request, selection, scanned)
         long = prompts.too_long(scanned, usable[np.concatenate(list(selection.splits.values()))])
         if not len(long):
@@ -139,7 +133,7 @@ def _with_spare_rows(
 ) -> _Chosen:
     """The selection's examples, and those set aside to confirm winners; what is too long among these is not
     taken, so that the other splits stay as they are."""
-    n, without = request.sizes.get(CONFIRM, 0), np.empty(0, dtype=np.int64)
+    n, without = request.task.n_confirm, np.empty(0, dtype=np.int64)
     keys, shares = scanned.keys[usable], request.adapter.shares
     whole = set_aside(keys, selection, n, shares)
     while len(long := prompts.too_long(scanned, usable[whole.splits[CONFIRM]])):

@@ -59,8 +59,8 @@ KINDS: dict[str, tuple[Rows, str]] = {
     "labels": (questions(40, lambda i: ("yes", "no", "maybe")[i % 3]), "exact_match"),
     "short texts": (questions(40, lambda i: f"City {i}"), "exact_match"),
     "several wordings": (questions(40, lambda i: [f"City {i}", f"Town {i}"]), "exact_match"),
-    "dates": (questions(40, lambda i: f"20{i:02d}-0{i % 9 + 1}-11"), "regex"),
-    "codes": (questions(40, lambda i: f"AB-{i + 100}"), "regex"),
+    "dates": (questions(40, lambda i: f"20{i:02d}-0{i % 9 + 1}-11"), "exact_match"),
+    "codes": (questions(40, lambda i: f"AB-{i + 100}"), "exact_match"),
 }
 
 

@@ -65,7 +65,7 @@ def test_of_like_named_files_a_few_are_opened_and_all_are_counted(tmp_path: Path
     for number in range(12):
         write_rows(tmp_path / f"part-{number:03d}.jsonl", questions(5))
     [table] = inspect_data(tmp_path).tables
-    assert len(table.files) == 12 and len(table.opened) == GROUP_OPENED
+    assert len(table.files) == 12 and len(table.rows) == 5 * GROUP_OPENED
     assert (table.n_rows, table.exact) == (60, False)
 
 
@@ -74,7 +74,7 @@ def test_ten_thousand_files_are_listed_and_hardly_any_is_opened(tmp_path: Path) 
     for number in range(10_000):
         (tmp_path / f"row{number}.json").write_text('[{"question": "q", "answer": "a"}]')
     seen = inspect_data(tmp_path)
-    assert seen.n_files == 10_000 and len(seen.tables[0].opened) == GROUP_OPENED
+    assert seen.n_files == 10_000 and len(seen.tables[0].rows) == GROUP_OPENED
     assert len(data_prompt(seen)) < 3_000
 
 
@@ -107,6 +107,13 @@ def test_the_rows_of_a_long_file_are_estimated_from_its_head(tmp_path: Path) -> 
     assert abs(found.n_rows - n) < n / 50
 
 
+def test_a_long_array_on_one_line_is_read_at_its_head(tmp_path: Path) -> None:
+    rows = questions(6_000, question=lambda i: f"{i:06d} {'q' * 900}")
+    (tmp_path / "long.json").write_text(json.dumps(rows))
+    found = sample_rows(tmp_path / "long.json")
+    assert list(found.rows) == rows[:FILE_ROWS] and abs(found.n_rows - 6_000) < 60
+
+
 def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
     (tmp_path / "line.jsonl").write_text('{"question": "' + "q" * HEAD_BYTES + '"}\n')
     with pytest.raises(TaskError, match="has a line of more than"):
@@ -118,11 +125,11 @@ def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
     [
         ("broken.parquet", b"PAR1 nothing of the kind PAR1", "not readable as Parquet"),
         ("latin.csv", "a,b\ncaf\u00e9,1\n".encode("latin-1"), "not UTF-8"),
-        ("prose.jsonl", b"no json\nat all\n", "no JSON objects"),
-        ("one.json", b'{"a": {"b": 1}, \n "c": 2}', "no JSON objects"),
-        ("deep.json", b"[" * 100_000, "holds no rows"),
-        ("numbers.json", b"[1, 2, 3]", "holds no rows"),
-        ("twice.csv", b"a,a\n1,2\n", "a column twice"),
+        ("prose.jsonl", b"no json\nat all\n", "2 rows that cannot be read; row 1 is not JSON"),
+        ("one.json", b'{"a": {"b": 1}, \n "c": 2}', "write one object a line"),
+        ("deep.json", b"[" * 100_000, "is broken from row 1 on"),
+        ("numbers.json", b"[1, 2, 3]", "row 1 holds int, not an object"),
+        ("twice.csv", b"a,a\n1,2\n", "the column 'a' twice"),
         ("head.csv", b"a,b\n", "holds no rows"),
         ("quote.csv", b'a,b\n"1,2\n', "unexpected end of data"),
         (
@@ -161,14 +168,14 @@ def test_links_pipes_and_hidden_files_are_left_alone(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(tmp_path / "rows.jsonl", questions(3))
     mine = write_rows(tmp_path / "mine.csv", questions(3))
-    opened = os.open
+    opened = Path.open
 
-    def refused(path: Any, *others: Any) -> int:  # root may read everything, whatever its mode says
-        if Path(path) == mine:
+    def refused(path: Path, *others: Any, **named: Any) -> Any:  # root may read everything, whatever its mode
+        if path == mine:
             raise PermissionError(errno.EACCES, "Permission denied")
-        return opened(path, *others)
+        return opened(path, *others, **named)
 
-    monkeypatch.setattr(os, "open", refused)
+    monkeypatch.setattr(Path, "open", refused)
     assert inspect_data(tmp_path).skipped["mine.csv"] == "cannot be read (Permission denied)"
 
 

@@ -70,8 +70,6 @@ def test_a_broken_reward_goes_back_with_the_gates_findings_until_it_is_right(
     found = run_draft(SOLUTIONS, model(reward=[coded(PAYS_ALWAYS), coded(GOOD)]))
     assert found.tools_called == ["describe_task", "write_reward", "write_reward", "rank_recipes"]
     assert found.draft.works and found.draft.search is not None
-    [attempt] = found.draft.attempts
-    assert "empty answers score 0" in attempt.findings[0]
     second = found.server.messages[2].text
     assert "Attempt 1 did not pass" in second and "empty answers score 0" in second
     assert "| def compute_score(" in second and "/tmp" not in second
@@ -93,7 +91,6 @@ def test_a_reward_that_never_passes_is_written_with_what_was_found(
     assert not found.draft.works and "did not pass the gate" in found.draft.findings[0]
     files = draft_files(found.draft, found.session.record(SENTENCE))
     assert files["reward.py"].strip() == PAYS_ALWAYS.strip()
-    assert "did not pass" in json.loads(files["draft.json"])["trial"]["findings"][0]
 
 
 def test_a_shipped_reward_is_tried_and_taken(run_draft: RunDraft) -> None:
@@ -194,10 +191,6 @@ def test_unknown_recipes_are_refused_then_left_out(run_draft: RunDraft) -> None:
         (judged(kind="regex", pattern="(.*)"), "gold is null"),
         (judged(instruction=""), "instruction is empty"),
         (judged(gold="no mark"), "gold must hold {answer}"),
-        (coded("def score(): pass"), "no plain function compute_score"),
-        (coded("async def compute_score(): pass"), "no plain function compute_score"),
-        (coded("def compute_score(text): pass"), "must take (data_source, solution_str"),
-        (coded("def compute_score(:"), "code is no Python"),
         (coded(GOOD + "# \u202e"), "invisible characters"),
         (coded("x" * 30_000), "characters; must have"),
     ],
