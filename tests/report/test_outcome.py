@@ -388,7 +388,7 @@ def test_a_directory_without_a_search_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_is_never_reported_from(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
-    second = sorted(search.journal.directory.iterdir())[1]
+    second = sorted((search.root / "journal").iterdir())[1]
     body = json.loads(second.read_text())
     second.write_text(json.dumps({**body, "checksum": "00000000"}))
     with pytest.raises(JournalError, match="fails its checksum"):
