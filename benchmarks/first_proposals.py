@@ -1,7 +1,7 @@
 """What the first proposal of each proposer changes, from given checkpoints, on real VeRL.
 
     python -m benchmarks.first_proposals --out FILE [--work DIR] [--tasks chain_sum register]
-        [--checkpoints 1 2 3 5] [--seeds 1 2 3 4] [--steps 10] [--arms ARM ...] [--half seen|unseen|all]
+        [--checkpoints 1 2 3 5] [--seeds 1 2 3 4] [--steps 10] [--arms ARM ...]
     python -m benchmarks.first_proposals --out FILE --table
     python -m benchmarks.first_proposals --out FILE --record REQUESTS
 
@@ -13,14 +13,12 @@ checkpoint:
     unchanged   the same settings
     expert      the rules of llmzero_ray/agents/expert
     random      one to three hyper-parameters by up to two first steps, up or down
-    old         the rules before they read paired evidence (commit 00bfae6), for the default tasks and
-                checkpoints: what they proposed for the phases that FILE was measured from (old_expert.json)
 
 Each result is one JSON line of FILE, written when it is known: a run that was interrupted goes on where it
 was, and `--table` prints what is there. The error of a mean is the root of item error squared plus run error
 squared; the run error is the standard deviation of the unchanged arm between seeds, over the root of the
-seeds. Every other checkpoint is `unseen`: left for when the rules are fixed. `--record` writes the requests,
-with the directions that were better there, as a file of `llmzero prompt-eval`'s set.
+seeds. `--record` writes the requests, with the directions that were better there, as a file of `llmzero
+prompt-eval`'s set.
 """
 
 from __future__ import annotations
@@ -69,10 +67,7 @@ from llmzero_ray.tasks.prepare import prepare
 
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 ARMS = ("unchanged", "expert", "random")
-KNOWN_ARMS = (*ARMS, "old")
 PATH_SEED = 1
-OLD_EXPERT = Path(__file__).parent / "old_expert.json"
-"""Answers of rules that are no longer in the tree; they are the same for every seed."""
 DIRECTIONS = tuple(canonical(name) for name in ("lr", "kl", "temperature"))
 """Hyper-parameters whose better direction is recorded."""
 LEAST_PHASES = 4
@@ -90,8 +85,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", nargs="+", type=int, default=[1, 2, 3, 5], help="phases behind each")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4])
     parser.add_argument("--steps", type=int, default=10, help="training steps of every phase")
-    parser.add_argument("--arms", nargs="+", choices=KNOWN_ARMS, default=list(ARMS))
-    parser.add_argument("--half", choices=("seen", "unseen", "all"), default="all")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--table", action="store_true", help="only print what FILE holds")
     parser.add_argument("--record", type=Path, help="only write the requests and what was better there")
     options = parser.parse_args()
@@ -131,11 +125,10 @@ class Bench:
 
 def measure(family: str, options: argparse.Namespace) -> None:
     """Results of one task that the file lacks."""
-    checkpoints = [k for i, k in enumerate(options.checkpoints) if options.half in ("all", _half(i))]
     known = {(r["task"], r["steps"], r["checkpoint"], r["arm"], r["seed"]) for r in results(options.out)}
     wanted = [
         (k, arm, seed)
-        for k in checkpoints
+        for k in options.checkpoints
         for seed in options.seeds
         for arm in ("unchanged", *(one for one in options.arms if one != "unchanged"))
         if (family, options.steps, k, arm, seed) not in known
@@ -226,10 +219,6 @@ def better(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def _half(index: int) -> str:
-    return "seen" if index % 2 == 0 else "unseen"
-
-
 def train_path(bench: Bench, k: int, n_steps: int) -> None:
     """Phases 0 to k - 1 of the path, as far as they are not on the disk."""
     for node in range(k):
@@ -294,7 +283,7 @@ def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Name
             == (bench.family, options.steps, k, "unchanged", seed)
         )
         return {**same, **row}
-    node = 1000 * k + 10 * seed + KNOWN_ARMS.index(arm)
+    node = 1000 * k + 10 * seed + ARMS.index(arm)
     outcome = bench.trainer.run(phase(bench, node, source, full, options.steps, 100 + seed), lambda _: None)
     if isinstance(outcome, PhaseFailure):
         return {**row, "failed": outcome.cause}
@@ -386,29 +375,12 @@ def plan(
         return at, bench.root
     if arm == "random":
         return at, perturbed(bench, seed=f"{asked.on.node}:{seed}")
-    if arm == "old":
-        return at, complete(
-            bench.root, old_changes(bench, asked), limits=limits(bench.config, bench.task.n_train)
-        )
     proposal = ExpertProposer(n_val=bench.task.n_val).propose(asked)
     changes = {change.key: change.new for change in proposal.changes}
     full = complete(
         asked.base(proposal.resume_from), changes, limits=limits(bench.config, bench.task.n_train)
     )
     return proposal.resume_from, full
-
-
-def old_changes(bench: Bench, asked: ProposalRequest) -> Hyperparameters:
-    """What the old rules changed at a checkpoint.
-
-    Raises:
-        HyperparameterError: they were not asked there.
-    """
-    steps, k = asked.task.phase_steps, len(asked.path)
-    for row in json.loads(OLD_EXPERT.read_text(encoding="utf-8")):
-        if (row["task"], row["steps"], row["checkpoint"]) == (bench.family, steps, k):
-            return dict(row["changes"])
-    raise HyperparameterError(f"the old rules were not asked about {bench.family} after {k} x {steps} steps")
 
 
 def perturbed(bench: Bench, seed: str) -> Hyperparameters:
@@ -479,7 +451,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         + " ".join(f"{_said(mean_and_error(gains[arm].values(), run)):>16}" for arm in gains)
     )
     for arm in gains:
-        n = sum(map(len, gains[arm].values()))
         n, lost = sum(map(len, gains[arm].values())), _lost(arm, gains, run)
         lines.append(
             f"{arm}: {n} phases, {failed[arm]} failed or refused, {lost} checkpoints lost more than 2 errors "

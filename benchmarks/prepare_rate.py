@@ -1,6 +1,6 @@
 """Seconds and peak memory of preparing a task from a large data set on this machine.
 
-    python -m benchmarks.prepare_rate --rows 1000000 --format parquet
+    python -m benchmarks.prepare_rate --rows 1000000
 
 Writes made-up rows in WildSci's layout (about 1.3 kB each) to a temporary directory, prepares them in a fresh
 process, and prints one JSON line.
@@ -46,21 +46,17 @@ def rows(n: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def write(directory: Path, n: int, kind: str) -> int:
+def write(directory: Path, n: int) -> int:
     """One file of `n` rows; its bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path, stream = directory / f"wildsci.{kind}", rows(n)
-    if kind == "jsonl":
-        with path.open("w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in stream)
-    else:
-        schema = pa.Table.from_pylist(list(rows(1))).schema
-        with pq.ParquetWriter(path, schema) as writer:
-            for start in range(0, n, _CHUNK):
-                chunk = [next(stream) for _ in range(min(_CHUNK, n - start))]
-                writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
+    path, stream = directory / "wildsci.parquet", rows(n)
+    schema = pa.Table.from_pylist(list(rows(1))).schema
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, n, _CHUNK):
+            chunk = [next(stream) for _ in range(min(_CHUNK, n - start))]
+            writer.write_table(pa.Table.from_pylist(chunk, schema=schema))
     return path.stat().st_size
 
 
@@ -87,15 +83,14 @@ def main() -> None:
     """Write, measure in a process of its own, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
         measure(arguments.measure)
         return
     with tempfile.TemporaryDirectory() as directory:
-        size = write(Path(directory), arguments.rows, arguments.format)
-        print(json.dumps({"format": arguments.format, "gib": round(size / 2**30, 2)}), flush=True)
+        size = write(Path(directory), arguments.rows)
+        print(json.dumps({"gib": round(size / 2**30, 2)}), flush=True)
         command = [sys.executable, "-m", "benchmarks.prepare_rate", "--measure", directory]
         sys.exit(subprocess.run(command, check=False).returncode)
 

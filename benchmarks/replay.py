@@ -1,30 +1,26 @@
-"""Measure how long a long search takes to be replayed. Run: python -m benchmarks.replay [--nodes 1000] [--s3]
+"""Measure how long a long search takes to be replayed. Run: python -m benchmarks.replay [--nodes 1000]
 
 The real coordinator core is driven through a whole search by scripted agents and phases, every event goes
 through a real journal, and the journal is then read (bytes, checksums, records), replayed, and each of its
 decisions taken again and compared. Prints a table (wall seconds, and for the whole the CPU seconds, which a
-busy machine does not change); with `--s3` also for the same journal on a local S3 server (needs moto). Exit
-code 1 if the local journal takes more than 2 s, or a decision differs.
+busy machine does not change). Exit code 1 if the journal takes more than 2 s, or a decision differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, replay
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.journal import Journal, JournalStore, LocalStore, open_store, read_all
+from llmzero_ray.journal import Journal, LocalStore, read_all
 from llmzero_ray.records import (
     Change,
     Checkpoint,
@@ -184,7 +180,7 @@ def search_config(nodes: int) -> SearchConfig:
     )
 
 
-def measure(store: JournalStore) -> dict[str, float]:
+def measure(store: LocalStore) -> dict[str, float]:
     """Seconds to read, replay and check a journal, and how many decisions came out otherwise."""
     gc.collect()
     begin, cpu = time.perf_counter(), time.process_time()
@@ -207,36 +203,11 @@ def measure(store: JournalStore) -> dict[str, float]:
     }
 
 
-def append_ms(journal: Journal, n: int) -> list[float]:
-    """Milliseconds of `n` more appends."""
-    times = []
-    for slot in range(n):
-        begin = time.perf_counter()
-        journal.append(ev.PhaseStarted(node=0, slot=slot, phase_attempt=-1))
-        times.append((time.perf_counter() - begin) * 1e3)
-    return times
-
-
-@contextmanager
-def s3_bucket() -> Iterator[str]:
-    """Address of a bucket on an S3 server of this process."""
-    import requests
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    endpoint = ":".join(map(str, server.get_host_and_port()))
-    requests.put(f"http://{endpoint}/bucket", timeout=60).raise_for_status()
-    yield f"s3://testing:testing@bucket/journal?endpoint_override={endpoint}&scheme=http&region=us-east-1"
-    server.stop()
-
-
-def report(where: str, row: dict[str, float]) -> None:
+def report(row: dict[str, float]) -> None:
     """One line of the table."""
     numbers = "".join(f"{row[key]:>10.2f}" for key in ("read_s", "replay_s", "check_s", "total_s", "cpu_s"))
     counts = "".join(f"{row[key]:>9,.0f}" for key in ("nodes", "events", "objects"))
-    print(f"{where:<12}{counts}{row['mib']:>8.1f}{numbers}{row['differ']:>8.0f}", flush=True)
+    print(f"{counts}{row['mib']:>8.1f}{numbers}{row['differ']:>8.0f}", flush=True)
 
 
 def percentiles(times_ms: list[float]) -> str:
@@ -250,7 +221,6 @@ def main(argv: list[str] | None = None) -> int:
     """Write a journal, read it back, print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000, help="runs of the search")
-    parser.add_argument("--s3", action="store_true", help="also on a local S3 server")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory:
         local = LocalStore(Path(directory) / "journal")
@@ -259,22 +229,14 @@ def main(argv: list[str] | None = None) -> int:
         row = measure(local)
         row["mib"] = sum(path.stat().st_size for path in local.directory.rglob("*")) / 2**20
         heads = "".join(f"{head:>10}" for head in ("read s", "replay s", "check s", "total s", "CPU s"))
-        print(f"{'journal':<12}{'nodes':>9}{'events':>9}{'objects':>9}{'MiB':>8}{heads}{'differ':>8}")
-        report("local", row)
+        print(f"{'nodes':>9}{'events':>9}{'objects':>9}{'MiB':>8}{heads}{'differ':>8}")
+        report(row)
         ok = row["total_s"] <= TARGET_S and not row["differ"]
         times = [second * 1e3 for second in search.append_s]
         lines = [
             f"append, first 1,000 events: {percentiles(times[:1000])}",
             f"append, last 1,000 of {len(times):,}: {percentiles(times[-1000:])}",
         ]
-        if options.s3:
-            with s3_bucket() as address:
-                bucket = open_store(address)
-                for name in local.names():
-                    if name != "epochs":
-                        bucket.create(name, local.read(name))
-                report("S3 (local)", {**measure(bucket), "mib": row["mib"]})
-                lines.append(f"append to S3: {percentiles(append_ms(Journal(bucket), 100))}")
     print("\n".join(lines))
     return 0 if ok else 1
 

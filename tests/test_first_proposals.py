@@ -99,7 +99,7 @@ def test_every_arm_is_trained_from_every_checkpoint_with_every_seed_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out, made = scripted
-    half = run(out, monkeypatch, "--half", "seen")
+    half = run(out, monkeypatch, "--checkpoints", "1")
     assert {found["checkpoint"] for found in half} == {1}
     found = run(out, monkeypatch)
     assert found[: len(half)] == half

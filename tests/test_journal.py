@@ -16,7 +16,7 @@ from llmzero_ray.journal import Journal, JournalReader, active_seconds, read_all
 from llmzero_ray.records import Event, from_json, to_json
 from llmzero_ray.records import events as ev
 from llmzero_ray.utils.files import create_file
-from tests.builders import Driver, make_proposal
+from tests.builders import make_proposal
 
 
 def slots(events: tuple[Event, ...]) -> list[int]:
@@ -34,25 +34,12 @@ def rewrite(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_an_absent_journal_is_an_empty_one(tmp_path: Path) -> None:
-    assert read_all(tmp_path / "journal") == ()
-
-
 def test_events_come_back_in_order_with_the_time_they_were_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for slot in range(3):
         journal.append(ev.SlotReady(slot=slot), now=100.0 + slot)
     assert slots(read_all(tmp_path)) == [0, 1, 2]
     assert [event.time for event in read_all(tmp_path)] == [100.0, 101.0, 102.0]
-
-
-def test_every_event_of_a_whole_search_comes_back_as_it_was(tmp_path: Path) -> None:
-    search = Driver()
-    search.search_to_end([0.5, 0.6, 0.4, 0.3])
-    search.train(-1)
-    journal = Journal(tmp_path)
-    written = tuple(journal.append(event) for event in search.journal)
-    assert read_all(tmp_path) == written
 
 
 def test_each_event_is_one_file_whose_name_says_its_place_and_its_epoch(tmp_path: Path) -> None:
@@ -79,23 +66,6 @@ def test_events_without_a_source_are_all_different(tmp_path: Path) -> None:
     for _ in range(2):
         assert journal.append(ev.SlotReady(slot=0)) is not None
     assert slots(read_all(tmp_path)) == [0, 0]
-
-
-def test_the_next_writer_goes_on_in_a_higher_epoch(tmp_path: Path) -> None:
-    filled(tmp_path, 2)
-    second = Journal(tmp_path)
-    assert (second.epoch, slots(second.history)) == (2, [0, 1])
-    second.append(ev.SlotReady(slot=7))
-    assert (tmp_path / "00000003.e002.json").is_file()
-    assert slots(read_all(tmp_path)) == [0, 1, 7]
-
-
-def test_the_append_of_a_superseded_writer_fails_and_writes_nothing(tmp_path: Path) -> None:
-    old = filled(tmp_path, 1)
-    Journal(tmp_path).append(ev.SlotReady(slot=5))
-    with pytest.raises(JournalError, match="another coordinator \\(epoch 2\\) has taken over"):
-        old.append(ev.SlotReady(slot=6))
-    assert slots(read_all(tmp_path)) == [0, 5]
 
 
 def test_a_writer_whose_files_were_removed_stops(tmp_path: Path) -> None:
@@ -136,54 +106,11 @@ def test_a_torn_last_file_is_reported_and_left_out(tmp_path: Path, content: str)
     assert reader.torn == "00000003.e001.json"
 
 
-def test_after_a_torn_file_the_next_writer_goes_on_in_its_place(tmp_path: Path) -> None:
-    filled(tmp_path)
-    (tmp_path / "00000003.e001.json").write_text("{")
-    journal = Journal(tmp_path)
-    assert journal.torn == "00000003.e001.json"
-    journal.append(ev.SlotReady(slot=8))
-    journal.append(ev.SlotReady(slot=9))
-    assert slots(read_all(tmp_path)) == [0, 1, 8, 9]
-
-
-def test_a_file_missing_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:
-    filled(tmp_path)
-    (tmp_path / "00000002.e001.json").unlink()
-    with pytest.raises(JournalError, match="event 2 is missing"):
-        read_all(tmp_path)
-
-
 def test_a_file_missing_at_the_beginning_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / "00000001.e001.json").unlink()
     with pytest.raises(JournalError, match="event 1 is missing"):
         Journal(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("damage", "expected"),
-    [
-        ({"checksum": "00000000"}, "fails its checksum"),
-        ({"number": 9}, "does not hold the event its name says"),
-        ({"epoch": 9}, "does not hold the event its name says"),
-        ({"format": 99}, "has format 99 and this version reads 1"),
-    ],
-)
-def test_a_damaged_file_in_the_middle_is_an_error(
-    tmp_path: Path, damage: dict[str, object], expected: str
-) -> None:
-    filled(tmp_path)
-    rewrite(tmp_path / "00000002.e001.json", **damage)
-    with pytest.raises(JournalError, match=expected):
-        read_all(tmp_path)
-
-
-def test_a_changed_event_is_noticed(tmp_path: Path) -> None:
-    filled(tmp_path)
-    path = tmp_path / "00000002.e001.json"
-    path.write_text(path.read_text().replace('"slot": 1', '"slot": 2'))
-    with pytest.raises(JournalError, match="fails its checksum"):
-        read_all(tmp_path)
 
 
 def test_a_record_that_is_no_event_is_refused(tmp_path: Path) -> None:
@@ -200,16 +127,6 @@ def test_other_files_are_none_of_its_business(tmp_path: Path) -> None:
     (tmp_path / ".00000004.e001.json.abc.tmp").write_text("{")
     (tmp_path / "README").write_text("")
     assert slots(read_all(tmp_path)) == [0, 1, 2]
-
-
-def test_a_reader_gets_only_what_is_new(tmp_path: Path) -> None:
-    journal = filled(tmp_path, 2)
-    reader = JournalReader(tmp_path)
-    assert slots(reader.poll()) == [0, 1]
-    assert reader.poll() == ()
-    journal.append(ev.SlotReady(slot=2))
-    assert slots(reader.poll()) == [2]
-    assert (reader.length, reader.epoch) == (3, 1)
 
 
 def test_a_reader_follows_a_takeover(tmp_path: Path) -> None:

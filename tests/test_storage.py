@@ -91,19 +91,6 @@ def test_a_fresh_directory_is_made_and_left_clean(storage: SearchStorage) -> Non
     assert list(storage.paths.root.iterdir()) == []
 
 
-def test_a_directory_of_something_else_is_refused(storage: SearchStorage) -> None:
-    storage.paths.root.mkdir(parents=True)
-    (storage.paths.root / "photo.jpg").write_text("")
-    with pytest.raises(StorageError, match=r"holds something that is no search \(photo.jpg\)"):
-        storage.check()
-
-
-def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(StorageError, match=r"cannot be written \(Not a directory\)"):
-        SearchStorage(tmp_path / "runs", "demo").check()
-
-
 def test_too_little_free_space_is_refused(storage: SearchStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     full = shutil.disk_usage("/")._replace(free=10 * 2**20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)

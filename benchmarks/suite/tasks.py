@@ -40,8 +40,6 @@ MODELS = HERE / "models"
 MADE = "made.json"
 """Next to a model's weights, written after them: what its warm start found."""
 WEIGHTS = "model.safetensors"
-HIDDEN = 128
-"""Hidden size of the model that suite.yaml's learning rate is for."""
 N_CONFIRM = 1024
 """Items on which the best strategies of a search are confirmed; no split has them."""
 
@@ -130,11 +128,6 @@ def task_named(name: str) -> SuiteTask:
         if task.name == name:
             return task
     raise ConfigError(f"the suite has no task {name!r}; it has {', '.join(task.name for task in TASKS)}.")
-
-
-def scaled_rate(rate: float, hidden_size: int) -> float:
-    """The default learning rate for a model of another size: in inverse proportion to its hidden size."""
-    return rate * HIDDEN / hidden_size
 
 
 def config(task: SuiteTask, data: Path) -> SearchConfig:

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import typer
 from typer._completion_shared import get_completion_script
 
-_VARIABLE = "_LLMZERO_COMPLETE"
+COMPLETE = "_LLMZERO_COMPLETE"
+"""Environment variable with which a shell asks for completions."""
 
 
 def completion(
@@ -21,7 +22,7 @@ def completion(
     Put the line of the example into ~/.bashrc, or write the script to where your shell reads completions:
     `llmzero completion fish > ~/.config/fish/completions/llmzero.fish`.
     """
-    print(get_completion_script(prog_name="llmzero", complete_var=_VARIABLE, shell=shell))  # noqa: T201
+    print(get_completion_script(prog_name="llmzero", complete_var=COMPLETE, shell=shell))  # noqa: T201
     return 0
 
 

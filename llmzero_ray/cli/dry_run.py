@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -17,7 +16,7 @@ from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import TaskError
 from llmzero_ray.estimate import Cases, Estimate, EstimateCase, MeasuredTimes, StageTimes
-from llmzero_ray.estimate.search_time import first_limit, validates_every_start
+from llmzero_ray.estimate.search_time import first_limit
 from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.utils.text import GIB, plain
@@ -52,29 +51,10 @@ def show_estimate(
     price = agent_price(config)
     dollars = None if price is None else partial(expected_dollars, config, price, seconds.tokens)
     cases = estimate.cases(seconds, dollars)
-
-    def planned_with(block: str, **changes: Any) -> EstimateCase:
-        """The planned case with other settings of a block."""
-        changed = getattr(config, block).model_copy(update=changes)
-        return estimate.of(config.model_copy(update={block: changed})).cases(seconds, dollars)[1]
-
     console.print(_table(config, cases))
     lines = [*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)]
     if stages is not None:
         lines += _stage_lines(stages)
-    if config.final.default_recipe:
-        cheaper = planned_with("final", default_recipe=False)
-        lines.append(
-            f"without final.default_recipe: {plain(cheaper.gpu_hours)} GPU hours as planned, "
-            f"not {plain(cases[1].gpu_hours)}"
-        )
-    if not validates_every_start(config, on_gpus=estimate.on_gpus):
-        longer = planned_with("phase", validate_start="always")
-        lines.append(
-            f"with phase.validate_start always: {plain(longer.gpu_hours)} GPU hours as planned, not "
-            f"{plain(cases[1].gpu_hours)}; {longer.validations - cases[1].validations} validations before "
-            "a first step are taken over from the phase before"
-        )
     print_lines(console, lines)
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
-from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.coordinator.final_evaluation import POLICY_NAMES
 from llmzero_ray.coordinator.proposals import deadline, edits_text, waiting
 from llmzero_ray.hyperparameters import diff, format_value, short
 from llmzero_ray.records import Event, PhaseSpec
@@ -17,12 +17,6 @@ from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.utils.text import one_line, plural, short_duration, size
 
-POLICY_NAMES = {
-    "base": "base model",
-    "best": "best strategy",
-    "reference": "default recipe",
-    WHOLE: "default recipe, whole compute",
-}
 _MAX_CHANGES = 5
 
 

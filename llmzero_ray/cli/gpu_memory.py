@@ -7,7 +7,6 @@ Not here: the estimate (llmzero_ray.estimate), a doctor's row (doctor/memory.py)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from rich import box
 from rich.console import Console
@@ -16,8 +15,6 @@ from rich.table import Table
 from llmzero_ray.cli.output import print_lines
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate import Assessment, Estimate, StageMemory
-from llmzero_ray.estimate.fit import assess
-from llmzero_ray.estimate.server_sizes import largest_share
 from llmzero_ray.utils.text import GIB
 
 
@@ -64,20 +61,7 @@ def memory_lines(estimate: Estimate) -> Iterator[str]:
         f"KV cache of one server: about {root.cache_tokens:,.0f} tokens, {sequences:.1f} sequences of "
         f"{setup.max_model_len} tokens at once"
     )
-    yield from _larger_share_lines(root, demanding)
     yield f"memory of a machine: {machine_text(estimate.machine())}"
-
-
-def _larger_share_lines(root: Assessment, demanding: Assessment) -> Iterator[str]:
-    """Largest GPU share of the server with which both still fit, if it exceeds the current one."""
-    share = largest_share((root, demanding), above=root.setup.utilization)
-    if share is None:
-        return
-    more = assess(root.shape, replace(root.setup, utilization=share))
-    yield (
-        f"engine.gpu_memory_utilization {share:g} would fit too, with a cache of about "
-        f"{more.cache_tokens:,.0f} tokens"
-    )
 
 
 def machine_text(worst: StageMemory, *, n_slots: int = 1, total: float | None = None) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from llmzero_ray.coordinator.runs import without_infinities
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Parameter
-from llmzero_ray.report.facts import SearchFacts, finite
+from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.text import one_line
 
@@ -55,7 +56,7 @@ def _trial(facts: SearchFacts, node: int) -> Any:
 
     run, curves = facts.runs[node], facts.curves(node)
     used = {} if run.spec is None else dict(run.spec.hyperparameters)
-    score = finite(run.score)
+    score = without_infinities(run.score)
     distributions = {
         row.key: found
         for row in VERL_SPACE.parameters

@@ -102,7 +102,7 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
     Raises:
         ConfigError: everything that is wrong, one line each.
     """
-    gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _removed(data)]
+    gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _held(REMOVED, data)]
     if gone:
         raise ConfigError("\n".join(gone))
     return validated(SearchConfig, _with_new_names(data, source), source)
@@ -116,15 +116,10 @@ def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
         ConfigError: everything else that is wrong, one line each.
     """
     kept = copy.deepcopy(dict(data))
-    for name in _removed(kept):
+    for name in _held(REMOVED, kept):
         block, _, key = name.partition(": ")[0].partition(".")
         del kept[block][key]
     return validated(SearchConfig, _with_new_names(kept), source)
-
-
-def _removed(data: Mapping[str, Any]) -> list[str]:
-    """The names in `REMOVED` that the data of a configuration holds."""
-    return _held(REMOVED, data)
 
 
 def _held(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:

@@ -33,6 +33,7 @@ from llmzero_ray.records.commands import Command, Record
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.search import TreeSearch, make_search, plans_its_runs
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.storage.strategy import plain
 
 
 class CoordinatorCore(SearchState):
@@ -122,7 +123,7 @@ class CoordinatorCore(SearchState):
                 "the journal holds a second SearchStarted; two searches wrote to one directory."
             )
         self.started = event
-        self.config = stored_config(_thawed(event.config), source="journal")
+        self.config = stored_config(plain(event.config), source="journal")
         settings, runs = self.config.search, self.config.budget.runs
         self.search = make_search(settings.method, settings, runs, self.config.seed, dict(event.root))
         if isinstance(self.search, TreeSearch):
@@ -218,9 +219,6 @@ class CoordinatorCore(SearchState):
         run = self.runs[event.node]
         if run.tries == event.tries:
             run.asked = event
-
-    def _on_approval_answered(self, event: ev.ApprovalAnswered) -> None:
-        proposals.apply_answer(self, event)
 
     def _on_phase_planned(self, event: ev.PhasePlanned) -> None:
         run = self.runs[event.node]
@@ -346,9 +344,6 @@ class CoordinatorCore(SearchState):
     def _on_hint(self, event: ev.HintGiven) -> None:
         self.hints.append(event.text)
 
-    def _on_veto(self, event: ev.NodeVetoed) -> None:
-        steering.veto(self, event)
-
     def _on_clone_asked(self, event: ev.CloneAsked) -> None:
         self.clones.append(event)
 
@@ -356,14 +351,8 @@ class CoordinatorCore(SearchState):
         steering.change_settings(self, event)
         self._settle()
 
-    def _on_extended(self, event: ev.SearchExtended) -> None:
-        steering.extend(self, event)
-
     def _on_request_refused(self, event: ev.RequestRefused) -> None:
         self._take_clone(event.source.removeprefix("core:clone-"))
-
-    def _on_background_task_failed(self, _: ev.BackgroundTaskFailed) -> None:
-        """No-op: the event is for reports only."""
 
     def _on_verdict(self, event: ev.VerdictPosted) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -376,9 +365,6 @@ class CoordinatorCore(SearchState):
     def _on_agent_called(self, event: ev.AgentCalled) -> None:
         self.dollars += event.dollars
         self.n_calls += 1
-
-    def _on_call_reserved(self, _: ev.CallReserved) -> None:
-        """No-op: only the ledger of calls uses this event."""
 
     def _on_budget_reached(self, event: ev.BudgetReached) -> None:
         if self.end_reason is None:
@@ -447,13 +433,6 @@ class CoordinatorCore(SearchState):
             self.final.assign(self.open_slots)
 
 
-def _thawed(data: Any) -> Any:
-    """Plain JSON data. Records read from the journal hold tuples."""
-    if isinstance(data, dict):
-        return {key: _thawed(value) for key, value in data.items()}
-    return [_thawed(value) for value in data] if isinstance(data, tuple | list) else data
-
-
 _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.InitializationStarted: CoordinatorCore._on_initialization_started,
     ev.TaskDrafted: CoordinatorCore._on_task_drafted,
@@ -468,7 +447,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.ProposalFailed: CoordinatorCore._on_proposal_failed,
     ev.ProposalRefused: CoordinatorCore._on_proposal_refused,
     ev.ApprovalAsked: CoordinatorCore._on_approval_asked,
-    ev.ApprovalAnswered: CoordinatorCore._on_approval_answered,
+    ev.ApprovalAnswered: proposals.apply_answer,
     ev.PhasePlanned: CoordinatorCore._on_phase_planned,
     ev.PhaseStarted: CoordinatorCore._on_phase_started,
     ev.PhaseFinished: CoordinatorCore._on_phase_ended,
@@ -476,7 +455,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.RunnerLost: CoordinatorCore._on_runner_lost,
     ev.VerdictPosted: CoordinatorCore._on_verdict,
     ev.AgentCalled: CoordinatorCore._on_agent_called,
-    ev.CallReserved: CoordinatorCore._on_call_reserved,
+    ev.CallReserved: lambda *_: None,  # for the ledger of calls
     ev.BudgetReached: CoordinatorCore._on_budget_reached,
     ev.RunnerSilent: CoordinatorCore._on_runner_silent,
     ev.SlotClosed: CoordinatorCore._on_slot_closed,
@@ -484,12 +463,12 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.CheckpointsDeleted: CoordinatorCore._on_checkpoints_deleted,
     ev.CheckpointCorrupt: CoordinatorCore._on_checkpoint_corrupt,
     ev.HintGiven: CoordinatorCore._on_hint,
-    ev.NodeVetoed: CoordinatorCore._on_veto,
+    ev.NodeVetoed: steering.veto,
     ev.CloneAsked: CoordinatorCore._on_clone_asked,
     ev.SettingsChanged: CoordinatorCore._on_settings_changed,
-    ev.SearchExtended: CoordinatorCore._on_extended,
+    ev.SearchExtended: steering.extend,
     ev.RequestRefused: CoordinatorCore._on_request_refused,
-    ev.BackgroundTaskFailed: CoordinatorCore._on_background_task_failed,
+    ev.BackgroundTaskFailed: lambda *_: None,  # for reports
     ev.UserStop: CoordinatorCore._on_user_stop,
     ev.FinalScored: CoordinatorCore._on_final_scored,
     ev.FinalFailed: CoordinatorCore._on_final_failed,

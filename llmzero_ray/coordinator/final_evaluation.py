@@ -25,6 +25,12 @@ from llmzero_ray.storage import SearchPaths
 TEST, CONFIRM = "test", "confirm"
 WHOLE = "reference-whole"
 """Key of the default recipe, at its best step within the compute of the whole search."""
+POLICY_NAMES = {
+    "base": "base model",
+    "reference": "default recipe",
+    WHOLE: "default recipe, whole compute",
+    "best": "best strategy",
+}
 _MOST = 10
 """Maximum length of a reference limited by compute, in multiples of the strategy's steps."""
 

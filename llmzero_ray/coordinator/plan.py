@@ -13,7 +13,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
 from llmzero_ray.errors import HyperparameterError, ProposalError
-from llmzero_ray.hyperparameters import VERL_SPACE, Limits, Space, format_value, scored_alike
+from llmzero_ray.hyperparameters import VERL_SPACE, Space, format_value, scored_alike
 from llmzero_ray.hyperparameters.compute import spent, token_cost
 from llmzero_ray.hyperparameters.root import limits
 from llmzero_ray.hyperparameters.verl_keys import LR
@@ -162,8 +162,9 @@ class Planner:
 
     def _completed(self, base: Hyperparameters, changes: Sequence[Change]) -> dict[str, Any]:
         asked = {change.key: change.new for change in changes}
+        allowed = limits(self.config, self.n_train)
         try:
-            return self.space.complete(base, asked, n_gpus=self.config.slots.n_gpus, limits=self._limits())
+            return self.space.complete(base, asked, n_gpus=self.config.slots.n_gpus, limits=allowed)
         except HyperparameterError as error:
             raise ProposalError(str(error)) from error
 
@@ -328,9 +329,6 @@ class Planner:
             return ComputeLimit(amount=float(units) * budget.compute / budget.runs, cost=cost)
         others = (other.outcome for other in self.runs.values() if other.node != REFERENCE)
         return ComputeLimit(amount=max(0.0, budget.compute - spent(others, cost)), cost=cost)
-
-    def _limits(self) -> Limits:
-        return limits(self.config, self.n_train)
 
 
 def phase_seed(seed: int, node: int) -> int:

@@ -25,13 +25,10 @@ _MOST_SEQUENCES = 256
 """vLLM's own default; beyond it a server's cache ends before its sequences do."""
 
 
-def largest_share(
-    found: Sequence[Assessment], *, above: float = 0.0, statuses: Sequence[str] = ("fits",)
-) -> float | None:
+def largest_share(found: Sequence[Assessment], *, statuses: Sequence[str] = ("fits",)) -> float | None:
     """The largest share of a GPU for the server with which all of these have one of `statuses`; None if
-    no share above `above` has."""
-    least = max(_LEAST_PERCENT, math.floor(100 * above) + _STEP_PERCENT)
-    for percent in range(_MOST_PERCENT, least - 1, -_STEP_PERCENT):
+    no share has."""
+    for percent in range(_MOST_PERCENT, _LEAST_PERCENT - 1, -_STEP_PERCENT):
         if all(status in statuses for status in _statuses(found, percent / 100)):
             return percent / 100
     return None

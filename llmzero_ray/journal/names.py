@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
-
-from llmzero_ray.errors import JournalError
 
 _EVENT = re.compile(r"(\d{8,})\.e(\d{3,})\.json")
 _SEGMENT = re.compile(r"(\d{8,})-(\d{8,})\.segment")
-_STRAY = re.compile(r"\d{6,}\b.*")
 
 
 class EventName(NamedTuple):
@@ -40,8 +37,6 @@ class Listing:
 
     events: tuple[EventName, ...] = ()
     segments: tuple[SegmentName, ...] = ()
-    strays: tuple[str, ...] = field(default=())
-    """Names that start like an event's but are not valid: copies, backups, truncated uploads."""
 
     @property
     def epoch(self) -> int:
@@ -65,28 +60,14 @@ class Listing:
         return [kept[number] for number in sorted(kept)]
 
 
-def read_names(names: Iterable[str], *, place: str) -> Listing:
-    """Listing of a journal's objects. Unrelated names are skipped.
-
-    Raises:
-        JournalError: one event exists under two names.
-    """
-    events: dict[EventName, str] = {}
-    segments, strays = [], []
+def read_names(names: Iterable[str]) -> Listing:
+    """Listing of a journal's objects. Other names, such as those of copies, are skipped."""
+    events: list[EventName] = []
+    segments: list[SegmentName] = []
     for name in names:
         if match := _EVENT.fullmatch(name):
             event = EventName(int(match[1]), int(match[2]))
-            if event in events:
-                one, other = sorted((events[event], name))
-                raise JournalError(
-                    f"{place}: event {event.number} of epoch {event.epoch} is there twice, as {one} and as "
-                    f"{other}. Move the copy away; the right name is {event}."
-                )
-            events[event] = name
+            events += [event] if name == str(event) else []
         elif match := _SEGMENT.fullmatch(name):
             segments.append(SegmentName(int(match[1]), int(match[2])))
-        elif _STRAY.fullmatch(name):
-            strays.append(name)
-    misnamed = sorted(name for event, name in events.items() if name != str(event))
-    kept = sorted(event for event, name in events.items() if name == str(event))
-    return Listing(tuple(kept), tuple(sorted(segments)), tuple(sorted(strays) + misnamed))
+    return Listing(tuple(sorted(events)), tuple(sorted(segments)))

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import TypeAlias
 
 from llmzero_ray.errors import JournalError
@@ -67,12 +66,8 @@ class JournalReader:
 
     def __init__(self, where: Where) -> None:
         self.store = open_store(where)
-        self.directory: Path | None = getattr(self.store, "directory", None)
-        """Local directory of the journal, or None for other stores."""
         self.torn: str | None = None
         """Name of an unreadable last file, or None."""
-        self.strays: tuple[str, ...] = ()
-        """Names that look like an event's but are not valid. They are ignored."""
         self.journal_id: str | None = None
         """Id of the journal, or None until an event with an id was read."""
         self.in_segments = 0
@@ -114,7 +109,7 @@ class JournalReader:
         """(new events up to the first unreadable one, the defect or None if there is none).
 
         Raises:
-            JournalError: events that were read before have been replaced, or one exists twice.
+            JournalError: events that were read before have been replaced.
             StorageError: the store cannot be read.
         """
         entries: list[Entry] = []
@@ -132,7 +127,7 @@ class JournalReader:
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _read_on(self, entries: list[Entry]) -> Damage | None:
-        listing = read_names(self.store.names(), place=str(self.store))
+        listing = read_names(self.store.names())
         self._check_listing(listing)
         self.torn = None
         plan = list(self._plan(listing))
@@ -157,15 +152,12 @@ class JournalReader:
         return None
 
     def _check_listing(self, listing: Listing) -> None:
-        """Check for replaced events and for foreign files."""
+        """Check for replaced events."""
         late = [event for event in listing.events if event.number < self._next and event.epoch > self._epoch]
         if any(listing.segment_of(event.number) is None for event in late):
             raise JournalError(
                 f"{self.store}: another coordinator has taken over and replaced events; read it again."
             )
-        self.strays = listing.strays
-        for name in listing.strays:
-            self._warn(name, "looks like an event of the journal and is none by its name; ignored")
 
     def _plan(self, listing: Listing) -> Iterator[EventName | SegmentName]:
         """Objects to read, in order: segments if they exist, otherwise single files."""

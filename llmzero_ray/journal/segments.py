@@ -55,7 +55,7 @@ def write_segment(store: JournalStore, segment: SegmentName) -> None:
         JournalError: an event is missing or damaged; nothing was deleted.
         StorageError: the segment cannot be written (nothing was deleted), or a file cannot be deleted.
     """
-    listing = read_names(store.names(), place=str(store))
+    listing = read_names(store.names())
     if segment not in listing.segments or not _is_whole(store, segment):
         held = listing.effective(from_number=segment.first, epoch=0)
         held = [event for event in held if event.number <= segment.last]

@@ -16,7 +16,6 @@ import dataclasses
 import logging
 import time
 import uuid
-from pathlib import Path
 
 from llmzero_ray.errors import JournalError, LlmzeroError, StorageError
 from llmzero_ray.journal.epochs import Claim, Writer, read_claims, take_epoch, withdraw
@@ -49,13 +48,11 @@ class Journal:
     def __init__(self, where: Where, *, segment_events: int = SEGMENT_EVENTS) -> None:
         reader = JournalReader(where)
         self.store = reader.store
-        self.directory: Path | None = reader.directory
-        """Local directory of the journal, or None for other stores."""
         entries = reader.poll_entries()
         self._reader, self._writer = reader, Writer.here()
         self._claim: Claim | None = None
         claimed = max((claim.epoch for claim in read_claims(self.store)), default=0)
-        listing = read_names(self.store.names(), place=str(self.store))
+        listing = read_names(self.store.names())
         self.epoch = max(claimed, listing.epoch, reader.epoch) + 1
         """Epoch of this writer."""
         try:
@@ -251,7 +248,7 @@ def keep_initialization(where: Where) -> bool:
         (place for place, event in enumerate(events) if isinstance(event, SearchStarted)), len(events)
     )
     if kept:
-        listing = read_names(reader.store.names(), place=str(reader.store))
+        listing = read_names(reader.store.names())
         for name in reversed([event for event in listing.events if event.number > kept]):
             reader.store.remove(str(name))
     return kept > 0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from llmzero_ray.agents.expert.perturbation import perturbed
 from llmzero_ray.config.schedule import Schedule, read_schedule
-from llmzero_ray.config.search_rules import SearchRules
-from llmzero_ray.errors import ConfigError
 from llmzero_ray.methods.planned_search import PlannedSearch
 from llmzero_ray.methods.run_plan import RunPlan, Start
 from llmzero_ray.methods.values import PlannedStart, scheduled
-from llmzero_ray.records import Hyperparameters, HyperparameterValue
+from llmzero_ray.records import HyperparameterValue
 
 _FIRST = RunPlan(source="default", why="the default recipe first")
 
@@ -29,29 +28,15 @@ class UnchangedContinuation(PlannedSearch):
 
 
 class FixedSchedule(PlannedSearch):
-    """The phases of a schedule, each with its share of the budget; then no further run.
+    """The phases of a schedule, each with its share of the budget; then no further run."""
 
-    Raises:
-        ConfigError: there is no schedule.
-    """
+    usual = ""
+    """Name of the schedule that is taken where `search.schedule` gives none; SearchConfig asks for one."""
 
-    def __init__(
-        self,
-        rules: SearchRules,
-        budget: int | None = None,
-        seed: int = 1,
-        default: Hyperparameters | None = None,
-    ) -> None:
-        super().__init__(rules, budget, seed, default)
-        self.schedule = self._given()
-
-    def _given(self) -> Schedule:
-        if self.rules.schedule is None:
-            raise ConfigError(
-                "search.method is schedule, which needs search.schedule: chemcot, papersearchqa, ssmr, "
-                "wildsci, guidebook, or a file, such as the strategy.yaml of a search."
-            )
-        return self.rules.schedule
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule."""
+        return self.rules.schedule or read_schedule(self.usual)
 
     def next_run(self) -> RunPlan | None:
         """The next phase of the schedule, once the one before has ended."""
@@ -73,8 +58,7 @@ class FixedSchedule(PlannedSearch):
 class CapacityGuidebook(FixedSchedule):
     """The capacity guidebook of the paper (Table 13), unless another schedule is given."""
 
-    def _given(self) -> Schedule:
-        return self.rules.schedule or read_schedule("guidebook")
+    usual = "guidebook"
 
 
 class RandomPerturbation(PlannedSearch):

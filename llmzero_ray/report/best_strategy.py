@@ -16,10 +16,11 @@ from llmzero_ray.config.strategy_file import (
     StrategyChange,
     StrategyPhase,
 )
+from llmzero_ray.coordinator.runs import without_infinities
 from llmzero_ray.records.metrics import Score
 from llmzero_ray.records.significance import score_interval
 from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
-from llmzero_ray.report.facts import PathPhase, SearchFacts, finite
+from llmzero_ray.report.facts import PathPhase, SearchFacts
 from llmzero_ray.storage.strategy import plain
 
 
@@ -102,7 +103,7 @@ def score_at(facts: SearchFacts, phase: PathPhase) -> float | None:
     if outcome is not None and outcome.best_step == phase.cut:
         return outcome.best_score
     curves = facts.curves(phase.node)
-    return finite(dict(zip(curves.val_steps, curves.val_scores, strict=True)).get(phase.cut))
+    return without_infinities(dict(zip(curves.val_steps, curves.val_scores, strict=True)).get(phase.cut))
 
 
 def _scores(known: tuple[Policy, ...], split: Split) -> Scores:

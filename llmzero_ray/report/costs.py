@@ -91,10 +91,6 @@ class Costs:
     """Hours of the CPUs reserved together with these GPUs."""
     on_cpu: bool
     """Whether the GPUs were logical ones on a machine without any."""
-    train_s: float
-    """Time of training steps and validations in phases that did not fail."""
-    setup_s: float
-    """Set-up time of these phases, until they could take their first step."""
     phases: int
     warm: int
     cold: int
@@ -139,8 +135,6 @@ def costs(facts: SearchFacts) -> Costs:
         reserved_gpu_hours=_reserved(events, facts.config.slots.n_gpus),
         cpu_hours=hours * facts.config.slots.cpus_per_gpu,
         on_cpu=_on_cpu(facts),
-        train_s=sum(result.train_wall_s for result in results),
-        setup_s=sum(result.setup_s for result in results),
         phases=len(outcomes),
         warm=sum(outcome.warm for outcome in outcomes),
         cold=sum(not outcome.warm for outcome in outcomes),

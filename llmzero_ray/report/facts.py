@@ -5,7 +5,6 @@ No actor is called, so that a report can be written while a search runs, after i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import started_core
 from llmzero_ray.coordinator.follow import Follower
-from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
+from llmzero_ray.coordinator.runs import FinalJob, PhaseRun, without_infinities
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.verl_keys import ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.journal import read_all
@@ -277,7 +276,7 @@ class SearchFacts:
     def start_score(self, run: PhaseRun) -> float | None:
         """Validation of the policy that a run started from, before its first step."""
         recorded = run.outcome.start_score if run.outcome else None
-        return finite(self.curves(run.node).start_score if recorded is None else recorded)
+        return without_infinities(self.curves(run.node).start_score if recorded is None else recorded)
 
     def start_from(self, run: PhaseRun) -> ResumeFrom | None:
         """Where that validation was measured, if it was taken over. None if measured before the run's own
@@ -301,11 +300,6 @@ class SearchFacts:
     def finished_phases(self) -> int:
         """Runs of the tree that have an outcome."""
         return sum(run.outcome is not None for run in self.runs.values())
-
-
-def finite(score: float | None) -> float | None:
-    """The score, or None if it is not finite and so can neither be compared nor written."""
-    return score if score is not None and math.isfinite(score) else None
 
 
 def stop_reason(run: PhaseRun) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config.yaml_text import read_yaml, to_yaml
-from llmzero_ray.errors import ConfigError
-from llmzero_ray.report.comparison import Policy, policies
+from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.text import one_line
@@ -39,28 +36,12 @@ def front_matter(facts: SearchFacts) -> str:
 
 
 def missing() -> str:
-    """Why a card has no new front matter. Empty if it can have one."""
+    """Why a card has no front matter. Empty if it can have one."""
     problem = import_problem("huggingface_hub")
     return problem and (
-        f"best/README.md: its front matter was not rewritten, as huggingface_hub {problem}; `pip install "
+        f"best/README.md: it has no front matter, as huggingface_hub {problem}; `pip install "
         "'llmzero-ray[report]'`, then write it again"
     )
-
-
-def kept_front_matter(card: Path, *, with_scores: bool) -> str:
-    """Front matter of an existing card. Empty if it has none. Its scores belong to its adapter and are left
-    out for another one."""
-    try:
-        text = card.read_text(encoding="utf-8")
-        found = re.match(r"---\n(.*?\n)---\n", text, re.DOTALL)
-        data = read_yaml(found[1]) if found else None
-    except (OSError, UnicodeDecodeError, ConfigError):
-        return ""
-    if not isinstance(data, dict):
-        return ""
-    if not with_scores:
-        data.pop("model-index", None)
-    return f"---\n{to_yaml(data)}---\n"
 
 
 def _eval_results(facts: SearchFacts) -> list[Any]:
@@ -73,12 +54,8 @@ def _eval_results(facts: SearchFacts) -> list[Any]:
         ("confirmation", None if final is None else final.measured),
     ]
     if not any(score for _, score in scores):
-        scores = [("validation", _validation(best))]
+        scores = [("validation", None if best is None else best.validation)]
     return [_result(facts, split, score) for split, score in scores if score is not None]
-
-
-def _validation(best: Policy | None) -> Any:
-    return None if best is None else best.validation
 
 
 def _result(facts: SearchFacts, split: str, score: Any) -> Any:

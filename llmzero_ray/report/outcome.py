@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmzero_ray.errors import LlmzeroError, StorageError
-from llmzero_ray.report.best import CARD, adapter_checksums, check_inside, checked_best, write_best
+from llmzero_ray.report.best import adapter_checksums, check_inside, checked_best, write_best
 from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.front_matter import kept_front_matter, missing
+from llmzero_ray.report.front_matter import missing
 from llmzero_ray.report.render import card_text, report_text
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.strategy import load_strategy
@@ -88,11 +88,7 @@ def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
         return []
     written = []
     if adapter.checksums:
-        kept = ""
-        if missing():
-            same = _checksums_of(paths.best) == adapter.checksums
-            kept = kept_front_matter(paths.best / CARD, with_scores=same)
-        write_best(paths.best, adapter.place, adapter.checksums, card_text(facts, kept=kept))
+        write_best(paths.best, adapter.place, adapter.checksums, card_text(facts))
         written.append(paths.best)
     replace_file(paths.strategy, strategy.to_yaml())
     return [paths.strategy, *written]

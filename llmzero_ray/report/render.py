@@ -46,10 +46,9 @@ def report_text(facts: SearchFacts, problems: Collection[str], *, has_adapter: b
     return _render("report.md.j2", values)
 
 
-def card_text(facts: SearchFacts, place: str = "best", *, kept: str = "") -> str:
+def card_text(facts: SearchFacts, place: str = "best") -> str:
     """Text of best/README.md. The search must have a best strategy. The card loads the adapter from `place`,
-    that folder or an id on the Hugging Face Hub. `kept` is its front matter if `huggingface_hub` is
-    missing."""
+    that folder or an id on the Hugging Face Hub. It has front matter if `huggingface_hub` is installed."""
     last, known = facts.path[-1], policies(facts)
     used = last.run.spec.hyperparameters if last.run.spec else {}
     rank = used.get(canonical("lora_rank"))
@@ -72,8 +71,8 @@ def card_text(facts: SearchFacts, place: str = "best", *, kept: str = "") -> str
         "n_failed": sum(run.status == "failed" for run in facts.runs.values()),
         "n_stopped": sum(run.status == "early_stopped" for run in facts.runs.values()),
     }
-    head = kept if missing() else front_matter(facts)
-    return (head and head + "\n") + _render("card.md.j2", values)
+    head = "" if missing() else front_matter(facts) + "\n"
+    return head + _render("card.md.j2", values)
 
 
 def _vllm_rank(rank: int) -> int:

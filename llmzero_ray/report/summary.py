@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.coordinator.final_evaluation import POLICY_NAMES, WHOLE
 from llmzero_ray.prepared.aggregate import task_score
 from llmzero_ray.records import TokenCost
 from llmzero_ray.records.significance import CLEAR, NOISE, Difference, score_interval
@@ -234,15 +234,9 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
     """Table of the policies' differences. Empty without any comparison."""
     if not compared:
         return ""
-    names = {
-        "base": "base model",
-        "reference": "default recipe",
-        WHOLE: "default recipe, whole compute",
-        "best": "best strategy",
-    }
     rows: list[tuple[str, ...]] = [
         (
-            f"{names[c.new.what]} − {names[c.old.what]}",
+            f"{POLICY_NAMES[c.new.what]} − {POLICY_NAMES[c.old.what]}",
             c.split,
             fmt.gain(c.independent),
             fmt.gain(c.paired),
@@ -255,7 +249,7 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
     ]
     rows += [
         (
-            f"{names[c.new.what]} − {names[c.old.what]}",
+            f"{POLICY_NAMES[c.new.what]} − {POLICY_NAMES[c.old.what]}",
             _OVER_PARTS,
             fmt.gain(c.macro),
             fmt.NONE,

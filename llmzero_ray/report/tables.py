@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.coordinator.runs import PhaseRun
-from llmzero_ray.records import PhaseFailure
 from llmzero_ray.report.comparison import SPLITS, policies
 from llmzero_ray.report.facts import SearchFacts, stop_reason
 from llmzero_ray.storage.metric_files import load_points
@@ -101,18 +100,12 @@ def node_row(facts: SearchFacts, run: PhaseRun) -> dict[str, Any]:
         "global_step": None if best_step is None else run.base_step + best_step,
         "start_score": None if outcome is None else outcome.start_score,
         "gpu_hours": None if outcome is None else outcome.gpu_hours,
-        "ended_by": _ended_by(run),
+        "ended_by": stop_reason(run) or None,
         "in_strategy": run.node in facts.path_nodes,
         "diagnosis": None if proposal is None else proposal.diagnosis.summary,
         "rationale": None if proposal is None else proposal.rationale,
         "hyperparameters": None if spec is None else json.dumps(dict(spec.hyperparameters)),
     }
-
-
-def _ended_by(run: PhaseRun) -> str | None:
-    if isinstance(run.outcome, PhaseFailure):
-        return f"{run.outcome.failure_class}: {run.outcome.cause}"
-    return stop_reason(run) or None
 
 
 def change_rows(facts: SearchFacts, nodes: Iterable[int]) -> list[dict[str, Any]]:

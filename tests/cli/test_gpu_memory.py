@@ -111,17 +111,6 @@ def test_only_verl_on_gpus_is_estimated(engine: dict[str, Any], expected: bool) 
         assert shown(config) == ""
 
 
-@pytest.mark.parametrize(("now", "said"), [(0.7, "0.8 would fit too"), (0.8, None), (0.85, None)])
-def test_a_larger_share_for_the_server_is_named_where_all_stages_still_fit(
-    now: float, said: str | None
-) -> None:
-    config = preset("8b", f"engine.gpu_memory_utilization={now}")
-    lines = [line for line in memory_lines(Estimate(config)) if "would fit too" in line]
-    assert [
-        said is not None and f"gpu_memory_utilization {said}, with a cache of" in line for line in lines
-    ] == ([True] if said else [])
-
-
 def test_a_card_has_what_its_driver_does_not_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_driver(tmp_path, "echo '40960, 614'; echo '40960, 620'", monkeypatch)
     assert card_gib() == pytest.approx((40_960 - 620) / 1024)

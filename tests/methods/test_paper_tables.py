@@ -199,7 +199,6 @@ def test_the_command_writes_tables_and_figures(
     assert {path.name for path in (tmp_path / "found").iterdir()} == {
         "tables.md",
         "best_so_far.png",
-        "hyperparameters.png",
         "strategies.png",
     }
 

@@ -145,39 +145,15 @@ def unusable(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     return hide
 
 
-def test_without_huggingface_hub_a_first_card_has_no_head_and_the_report_says_so(
+def test_without_huggingface_hub_the_card_has_no_head_and_the_report_says_so(
     tmp_path: Path, unusable: Hide
 ) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
     unusable("huggingface_hub")
     problem = write_outcome(search.root).problem
-    assert "best/README.md: its front matter was not rewritten, as huggingface_hub " in problem
+    assert "best/README.md: it has no front matter, as huggingface_hub " in problem
     assert "`pip install 'llmzero-ray[report]'`" in problem
     assert (search.root / "best" / "README.md").read_text().startswith("# LoRA adapter")
-
-
-def test_without_huggingface_hub_the_card_keeps_its_head(
-    finished: Written, tmp_path: Path, unusable: Hide
-) -> None:
-    root = shutil.copytree(finished.root, tmp_path / "demo")
-    head, body = yaml_head(root), (root / "best" / "README.md").read_text().split("---\n")[2]
-    unusable("huggingface_hub")
-    write_outcome(root)
-    assert yaml_head(root) == head
-    assert "model-index" in head
-    assert (root / "best" / "README.md").read_text().split("---\n")[2] == body
-
-
-def test_scores_of_one_adapter_do_not_stand_at_the_head_of_anothers_card(
-    tmp_path: Path, unusable: Hide
-) -> None:
-    search = scripted(tmp_path).ready().play(phases=1)
-    write_outcome(search.root)
-    before = yaml_head(search.root)
-    unusable("huggingface_hub")
-    write_outcome(search.play(phases=1).root)
-    assert "node 1 step 10" in (search.root / "best" / "adapter_model.safetensors").read_text()
-    assert yaml_head(search.root) == {key: before[key] for key in before if key != "model-index"}
 
 
 # --- again and again ----------------------------------------------------------------------------------------
@@ -388,7 +364,7 @@ def test_a_directory_without_a_search_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_journal_is_never_reported_from(tmp_path: Path) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
-    second = sorted(search.journal.directory.iterdir())[1]
+    second = sorted((search.root / "journal").iterdir())[1]
     body = json.loads(second.read_text())
     second.write_text(json.dumps({**body, "checksum": "00000000"}))
     with pytest.raises(JournalError, match="fails its checksum"):

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.reward_rate import hostile_responses
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared import shipped_rewards as registry
 from llmzero_ray.prepared.chem_subtasks import SUBTASKS
@@ -131,6 +130,71 @@ def test_any_smiles_gives_the_same_keys(smiles: str) -> None:
     for task in SUBTASKS:
         truth = {"subtask": task.name, "gt": smiles, "src": "Cc1ccccc1", "added_group": "halo"}
         check(reward("x", json.dumps({task.keys[0]: smiles}), json.dumps(truth)))
+
+
+def hostile_responses() -> dict[str, str]:
+    """Responses made to keep a reward busy, by what they are."""
+    keys = (
+        "output",
+        "count",
+        "Output Scaffold",
+        "Reactants",
+        "pred_smi",
+        "SMILES",
+        "choice",
+        "Major Product",
+    )
+    million, nested = 1_000_000, 10_000
+    plain = {
+        "1 MB of one letter": "a" * million,
+        "1 MB of spaces": "answer is" + " " * million,
+        "1 MB of answer phrases": "answer is " * (million // 10),
+        "1 MB of boxes": "\\boxed{" * (million // 7),
+        "1 MB of closed boxes": "\\boxed{A}" * (million // 9),
+        "1 MB of backslashes": "\\" * million,
+        "1 MB of answer tags": "<answer>" * (million // 8),
+        "1 MB of closing tags": "</answer></think>" * (million // 17),
+        "1 MB of keys": '"output": ' * (million // 10),
+        "1 MB of open strings": '"output": "' * (million // 11),
+        "1 MB of commas": "{" + ", " * (million // 2) + "}",
+        "10k braces": "{" * nested + "}" * nested,
+        "10k objects in objects": '{"output":' * nested + "1" + "}" * nested,
+        "10k lists in a list": '"output":' + "[" * nested + "]" * nested,
+        "10k brackets in a box": "\\boxed{" + "(" * nested + ")" * nested + "}",
+        "short nested brackets in a box": "\\boxed{" + "(" * 140 + "1" + ")" * 140 + "}",
+        "tower of powers": "\\boxed{9^{9^{9^{9}}}}",
+        "digits": json.dumps(dict.fromkeys(keys, "9" * 50_000)),
+    }
+    molecules = {
+        f"SMILES: {what}": json.dumps(dict.fromkeys(keys, s)) for what, s in hostile_smiles().items()
+    }
+    return plain | molecules
+
+
+def hostile_smiles() -> dict[str, str]:
+    """Texts that are hard to read, to rank or to compare as molecules."""
+    ring = "".join(f"C%{10 + i}%{11 + i}" for i in range(80))
+    star = "".join(f"*%({i})" for i in range(60)) * 2
+    return {
+        "1 MB of carbon": "C" * 1_000_000,
+        "500 atoms": "C" * 500,
+        "200 atoms": "C" * 200,
+        "10k brackets": "C" + "(" * 10_000 + "C" + ")" * 10_000,
+        "240 brackets": "C(" * 160 + "C" + ")" * 160,
+        "odd aromatic ring": "c1" + "c" * 197 + "c1",
+        "even aromatic ring": "c1" + "c" * 198 + "c1",
+        "ladder of rings": ring,
+        "star of ring closures": star,
+        "fragments": ".".join(["[C@H](F)(Cl)Br"] * 33),
+        "stereo centres": "[C@H]1(O)" + "[CH](O)" * 54 + "1",
+        "dendrimer": "C(C(C(C)(C)C)(C(C)(C)C)C(C)(C)C)" * 8,
+        "fullerene": "c12c3c4c5c1c1c6c7c2c2c8c3c3c9c4c4c%10c5c5c1c1c6c6c%11c7c2c2c7c8c3c3c8c9c4c4c9c%10c5c5"
+        "c1c1c6c6c%11c2c2c7c3c3c8c4c4c9c5c1c1c6c2c3c41",
+        "polyene": "C/C=C/" * 66 + "C",
+        "huge isotope": "[999999999999CH999999]",
+        "metal chain": "[Fe]" * 125,
+        "wildcards": "*" * 200,
+    }
 
 
 @pytest.mark.parametrize("what", hostile_responses())

@@ -10,10 +10,10 @@ from llmzero_ray.engines.verl.internals import driver_problem
 from llmzero_ray.launch.nodes import HERE, Node, NoResult
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.sandbox import CURE, Isolation
+from llmzero_ray.utils.text import GIB
 
 T = TypeVar("T")
 
-GIB = 2**30
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0
 _TMP_WARN, _TMP_FAIL = 5 * GIB, GIB // 2
 _SHM_WARN, _SHM_FAIL = 2 * GIB, GIB // 8

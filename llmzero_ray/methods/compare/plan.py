@@ -12,18 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 import llmzero_ray
 from llmzero_ray.config import SearchConfig, parse_config, presets
 from llmzero_ray.config.search_config import AGENT_METHODS
-from llmzero_ray.config.yaml_text import LocalPath, StrictModel, read_yaml, replace_key, setting
+from llmzero_ray.config.yaml_text import AS_TUPLE, LocalPath, StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
 from llmzero_ray.prepared.splits import SPLITS
 from llmzero_ray.utils.files import file_digest, text_digest
 
-_Tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
 _EQUAL = ("runs", "gpu_hours", "wall_clock_hours", "target", "compute", "token_cost")
 PILOT = "pilot"
@@ -63,10 +62,10 @@ class ComparePlan(StrictModel):
     """Directory that receives <name>/ with all searches."""
     base: LocalPath = setting(..., min_length=1)
     """search.yaml that tasks and methods modify."""
-    tasks: Annotated[tuple[ComparedTask, ...], _Tuple] = Field(min_length=1)
-    methods: Annotated[tuple[ComparedMethod, ...], _Tuple] = Field(min_length=1)
+    tasks: Annotated[tuple[ComparedTask, ...], AS_TUPLE] = Field(min_length=1)
+    methods: Annotated[tuple[ComparedMethod, ...], AS_TUPLE] = Field(min_length=1)
     """Methods. The others are compared with the first one."""
-    seeds: Annotated[tuple[int, ...], _Tuple] = Field(min_length=1)
+    seeds: Annotated[tuple[int, ...], AS_TUPLE] = Field(min_length=1)
     budget: Literal["compute", "steps"] = "compute"
     """Unit of the equal budget. `compute`: the cost of the tokens that the default recipe samples and trains
     on in `budget.runs` standard phases. `steps`: as many training steps, whatever they cost."""

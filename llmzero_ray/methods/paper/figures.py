@@ -1,5 +1,5 @@
 """Counterparts of the paper's Figures 2 to 5 for any searches: best score over compute and over runs, best
-strategies phase by phase, and scores by model, plus the hyper-parameters along the strategies."""
+strategies phase by phase, and scores by model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.hyperparameters import BY_KEY, short
 from llmzero_ray.hyperparameters.compute import amount, token_cost, tokens_of
 from llmzero_ray.methods.paper.tables import labels, node_tests
 from llmzero_ray.plots import style
@@ -62,14 +61,13 @@ def with_test_scores(facts: SearchFacts) -> tuple[list[tuple[float, float]], lis
 
 
 def draw(searches: Sequence[SearchFacts], directory: Path) -> tuple[Path, ...]:
-    """Draw into `directory`: `best_so_far.png` (Figures 2 and 5), `strategies.png` (Figure 3) with
-    `hyperparameters.png`, and `models.png` (Figure 4) if the searches have several base models."""
+    """Draw into `directory`: `best_so_far.png` (Figures 2 and 5), `strategies.png` (Figure 3), and
+    `models.png` (Figure 4) if the searches have several base models."""
     names = labels(searches)
     with style.applied():
         figures = {
             "best_so_far.png": _best_so_far(searches, names),
             "strategies.png": _strategies(searches, names),
-            "hyperparameters.png": _hyperparameters(searches, names),
             "models.png": _models(searches),
         }
         found = []
@@ -194,55 +192,6 @@ def _phase_text(facts: SearchFacts, phase: PathPhase) -> str:
     if len(changed) > _MOST_CHANGES:
         lines.append(f"and {len(changed) - _MOST_CHANGES} more")
     return "\n".join(lines)
-
-
-def _hyperparameters(searches: Sequence[SearchFacts], names: Sequence[str]) -> Any:
-    """One row for each hyper-parameter that a best strategy changed: its values over the strategy's steps."""
-    keys = list(
-        dict.fromkeys(
-            changed.key
-            for facts in searches
-            for phase in facts.path[1:]
-            for changed in facts.changes(phase.run)
-            if isinstance(changed.new, int | float)
-        )
-    )
-    if not keys:
-        return None
-    figure = style.new_figure(8.0, 1.0 + 1.3 * len(keys))
-    rows = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
-    looks = _looks(len(searches))
-    for axes, key in zip(rows, keys, strict=True):
-        every: list[float] = []
-        for facts, look in zip(searches, looks, strict=True):
-            steps: list[float] = []
-            values: list[float] = []
-            for phase in facts.path:
-                value = None if phase.run.spec is None else phase.run.spec.hyperparameters.get(key)
-                if isinstance(value, int | float):
-                    steps += [phase.begin, phase.end]
-                    values += [float(value)] * 2
-            axes.plot(steps, values, linewidth=1.8, **look)
-            every += values
-        if key in BY_KEY and BY_KEY[key].scale == "log" and min(every, default=0.0) > 0:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_formatter("")
-            axes.set_yticks(_apart(every))
-        axes.set_ylabel(short(key), rotation=0, ha="right", va="center")
-    rows[-1].set_xlabel("training steps of the strategy")
-    lines = [rows[0].plot([], [], **look)[0] for look in looks]
-    figure.legend(lines, names, loc="outside lower center", ncols=min(4, len(names)))
-    return figure
-
-
-def _apart(values: Sequence[float]) -> list[float]:
-    """Values in ascending order, without those whose labels would overlap the previous one."""
-    found: list[float] = []
-    for value in sorted(values):
-        if not found or value >= 1.4 * found[-1]:
-            found.append(value)
-    return found
 
 
 def _models(searches: Sequence[SearchFacts]) -> Any:
