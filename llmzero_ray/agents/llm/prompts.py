@@ -40,8 +40,6 @@ def _templates(agent: AgentName) -> tuple[str, str]:
 TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENTS for name in _templates(agent))
 FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS, APPENDIX_F)
 """Files that are read from a user's directory of prompts."""
-BESIDE = ("prices.yaml",)
-"""Files of that directory that other modules read."""
 
 REQUIRED: Mapping[str, tuple[str, ...]] = {
     "proposer.system.md.j2": ("task", "metrics", "hyperparameters"),
@@ -84,7 +82,7 @@ class Prompts:
             UTF-8.
         """
         if directory is not None:
-            check_names(directory, (*FILES, *BESIDE))
+            check_names(directory, FILES)
         texts, origins = {}, {}
         for name in FILES:
             file = prompt_file(name, directory)

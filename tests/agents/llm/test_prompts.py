@@ -86,9 +86,8 @@ def test_a_file_that_nothing_reads_is_refused_with_the_nearest_name(tmp_path: Pa
         replaced(tmp_path, "proposer.system.j2", "x")
 
 
-def test_hidden_files_a_readme_and_prices_do_not_disturb(tmp_path: Path) -> None:
+def test_hidden_files_and_a_readme_do_not_disturb(tmp_path: Path) -> None:
     (tmp_path / ".backup").write_text("x")
-    (tmp_path / "prices.yaml").write_text("x")
     assert replaced(tmp_path, "README.md", "mine").digest == PACKAGED.digest
 
 
