@@ -175,9 +175,9 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
 
     prompts = Prompts.load(agents.prompts)
     recorded = agents.backend == "recorded"
-    price = FREE if recorded else price_of(agents.model, agents.price, agents.prompts, agents.provider)
+    price = FREE if recorded else price_of(agents.model, agents.price, agents.provider)
     own: dict[str, dict[str, float]] = {
-        agent: price_of(one.model, one.price, agents.prompts, agents.provider).to_json()
+        agent: price_of(one.model, one.price, agents.provider).to_json()
         for agent, one in agents.per_agent.items()
         if one.model is not None and not recorded
     }
@@ -246,7 +246,7 @@ def _check_models(
     for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
         own = agents.per_agent.get(name, AgentModelConfig())
         listed = own.price if own.model is not None else agents.price
-        price = price_of(settings.model, listed, agents.prompts, agents.provider)
+        price = price_of(settings.model, listed, agents.provider)
         spent += check(settings, price, _DOT if agents.visual else None)
     if agents.fallback_model is not None:  # it is asked without pictures if it takes none
         check(_fallback_settings(agents, "proposer", agents.fallback_model), fallback_price(agents), None)
@@ -262,7 +262,7 @@ def fallback_price(agents: AgentsConfig) -> Price:
 
     model = str(agents.fallback_model)
     try:
-        return price_of(model, None, agents.prompts, agents.provider)
+        return price_of(model, None, agents.provider)
     except ConfigError:
         if agents.price is None:
             raise

@@ -36,7 +36,7 @@ def agent_price(config: SearchConfig) -> Price | None:
     """
     agents = config.agents
     if agents.backend == "claude":
-        return price_of(agents.model, agents.price, agents.prompts, agents.provider)
+        return price_of(agents.model, agents.price, agents.provider)
     return None if ":" in agents.backend else FREE
 
 

@@ -13,8 +13,11 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
+from pydantic import StringConstraints
+
+from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import canonical
 from llmzero_ray.hyperparameters.verl_keys import ENTROPY_COEFF, USE_KL_IN_REWARD, USE_KL_LOSS
@@ -32,23 +35,25 @@ Level: TypeAlias = Literal["primary", "diagnostic", "background"]
 When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", "entropy"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricNote:
+_Stripped: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True)]
+
+
+class MetricNote(StrictModel):
     """Note on one metric."""
 
     name: str
-    label: str
+    label: _Stripped
     """A few words for plots and tables."""
-    description: str
-    healthy: str
+    description: _Stripped
+    healthy: _Stripped
     """Its usual course in good training, from experience."""
-    confusion: str
+    confusion: _Stripped
     """Common misreading."""
     level: Level = "diagnostic"
     """Whether the metric decides, explains, or is only context."""
     when: When = "step"
     """Steps, and the setting, at which it is logged."""
-    also: tuple[str, ...] = ()
+    also: Annotated[tuple[str, ...], AS_TUPLE] = ()
     """Further metrics that the note covers."""
 
     @property
@@ -78,8 +83,12 @@ class Knowledge:
         if priors == "paper":
             return self
         bare = {
-            name: dataclasses.replace(
-                note, description=self.appendix.metrics.get(name, note.description), healthy="", confusion=""
+            name: note.model_copy(
+                update={
+                    "description": self.appendix.metrics.get(name, note.description),
+                    "healthy": "",
+                    "confusion": "",
+                }
             )
             for name, note in self.metrics.items()
         }
@@ -118,25 +127,9 @@ def parse_metrics(text: str, source: str = f"prompts/{METRICS}") -> Mapping[str,
 
 
 def _note(name: str, body: Any, source: str) -> MetricNote:
-    texts = ("label", "description", "healthy", "confusion")
-    fields = {f.name for f in dataclasses.fields(MetricNote)} - {"name"}
-    if not isinstance(body, dict) or not set(texts) <= set(body) <= fields:
-        given = ", ".join(map(str, body)) if isinstance(body, dict) else type(body).__name__
-        raise ConfigError(
-            f"{source}: {name} holds {given or 'nothing'}; every metric needs {', '.join(texts)}, and may "
-            f"have {', '.join(sorted(fields - set(texts)))}."
-        )
-    for field, allowed in (("level", get_args(Level)), ("when", get_args(When))):
-        if body.get(field, allowed[0]) not in allowed:
-            raise ConfigError(
-                f"{source}: {name}: {field} is {body[field]!r}; it must be {' or '.join(allowed)}."
-            )
-    also = body.get("also", [])
-    if not isinstance(also, list):
-        raise ConfigError(f"{source}: {name}: also is {also!r}; it must be a list of metric names.")
-    words: dict[str, Any] = {field: str(body[field]).strip() for field in texts}
-    chosen = {field: body[field] for field in ("level", "when") if field in body}
-    return MetricNote(name=name, also=tuple(map(str, also)), **words, **chosen)
+    if not isinstance(body, dict):
+        raise ConfigError(f"{source}: {name} holds {type(body).__name__}; it must map fields to texts.")
+    return validated(MetricNote, {"name": name, **body}, f"{source}: {name}")
 
 
 def parse_hyperparameters(text: str, source: str = f"prompts/{HYPERPARAMETERS}") -> Mapping[str, str]:

@@ -46,8 +46,8 @@ def push(
     say(f"to {endpoint()}/{plan.repo_id}, {kind}:")
     for file in plan.files:
         say(f"  {file.size:>12,} bytes  {file.name}")
-    for name, why in plan.left:
-        say(f"  stays here:         {name} ({why})")
+    for name in plan.left:
+        say(f"  stays here:         {name}")
     if plan.base_model is None:
         say("note: the base model's id is not known, so the Hub cannot link it; give --base-model OWNER/NAME")
     if facts.core.finished is None:

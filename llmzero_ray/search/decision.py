@@ -54,42 +54,12 @@ class Level(NamedTuple):
             "children": {str(child.id): {"Q": child.q, "uct": child.uct} for child in self.children},
         }
 
-
-class Trace:
-    """Levels of one descent, stored as one flat list of numbers.
-
-    A tree a thousand generations deep makes a thousand levels per decision. As objects they would cost more
-    to build and to garbage-collect than the whole selection, so they become objects only when read.
-    """
-
-    def __init__(self) -> None:
-        self.numbers: list[float] = []
-
-    def add(self, head: tuple[float, ...], children: list[float]) -> None:
-        """Append a level.
-
-        `head` holds its fields in order, with `children` replaced by the length of the list that follows: id,
-        Q and UCT of each candidate in turn.
-        """
-        self.numbers += head
-        self.numbers += children
-
-    def add_dict(self, level: Mapping[str, Any]) -> None:
-        """Append a level that `Level.to_dict` wrote."""
-        children = [x for key, view in level["children"].items() for x in (int(key), view["Q"], view["uct"])]
-        head = (level[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior"))
-        self.add((*head, len(children)), children)
-
-
-def _read_levels(numbers: tuple[Any, ...]) -> tuple[Level, ...]:
-    levels: list[Level] = []
-    start = 0
-    while start < len(numbers):
-        head, begin = numbers[start : start + 8], start + 9
-        start = begin + numbers[begin - 1]
-        children = tuple(ChildView(*numbers[i : i + 3]) for i in range(begin, start, 3))
-        levels.append(Level._make((*head, children)))
-    return tuple(levels)
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Level:
+        """Level that `to_dict` wrote."""
+        head = [data[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior")]
+        children = (ChildView(int(key), view["Q"], view["uct"]) for key, view in data["children"].items())
+        return cls(*head, tuple(children))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,27 +77,18 @@ class Seen:
     n_evolve: int
     """Number of nodes except debug nodes."""
     rho_min: float
-    trace: tuple[float, ...] = ()
-    """`descent` as `Trace` wrote it."""
-
-    @property
-    def descent(self) -> tuple[Level, ...]:
-        """Levels from the root down to the expanded node. Empty if nothing was selected."""
-        return _read_levels(self.trace)
+    descent: tuple[Level, ...] = ()
+    """Levels from the root down to the expanded node. Empty if nothing was selected."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
-        facts = {name: value for name, value in vars(self).items() if name != "trace"}
-        return {**facts, "descent": [level.to_dict() for level in self.descent]}
+        return {**vars(self), "descent": [level.to_dict() for level in self.descent]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Seen:
         """Record that `to_dict` wrote. Facts that this version does not know are dropped."""
-        trace = Trace()
-        for level in data["descent"]:
-            trace.add_dict(level)
-        known = [field.name for field in fields(cls) if field.name != "trace"]
-        return cls(**{name: data[name] for name in known}, trace=tuple(trace.numbers))
+        known = {field.name: data[field.name] for field in fields(cls)}
+        return cls(**{**known, "descent": tuple(map(Level.from_dict, data["descent"]))})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ search.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -22,9 +22,9 @@ from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
 from llmzero_ray.search import lineage
 from llmzero_ray.search.base import Action, Cut, Decision, StopReason
-from llmzero_ray.search.decision import Seen, Trace, TreeDecision, reason_in_words
+from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision, reason_in_words
 from llmzero_ray.search.tree import Tree, TreeNode
-from llmzero_ray.search.uct import TIE, Values, exploration, fair_visits, q_value
+from llmzero_ray.search.uct import TIE, exploration, fair_visits, mean_value, own_value, q_value
 from llmzero_ray.utils.text import is_number
 
 MAX_SCORE = 1e100
@@ -47,7 +47,6 @@ class TreeSearch:
         """Whether a run from the base model can still become as long as the best strategy. Otherwise none is
         forced while a node is open."""
         self._tree = Tree(self.rules)
-        self._values = Values(self._tree)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -60,12 +59,7 @@ class TreeSearch:
     def best(self) -> TreeNode | None:
         """Best-scored node, failed and pruned ones included (the earliest one in a tie), or None without
         scores."""
-        return self._tree.best
-
-    @property
-    def score_range(self) -> tuple[float | None, float | None]:
-        """(s_min, s_max) over all scored nodes."""
-        return self._tree.s_min, self._tree.s_max
+        return self._tree.best()
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -78,9 +72,10 @@ class TreeSearch:
         tree, least = self._tree, self.rules.rho_min
         if least == 0 or tree.root is None or not self.fresh_start_fits:
             return None
-        forced_at = math.floor(tree.n_scratch / least) + 1
-        forced_at += tree.n_scratch / forced_at >= least  # rounding
-        return max(0, forced_at - tree.n_evolve)
+        n_scratch, n_evolve = self._counts()
+        forced_at = math.floor(n_scratch / least) + 1
+        forced_at += n_scratch / forced_at >= least  # rounding
+        return max(0, forced_at - n_evolve)
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -110,81 +105,84 @@ class TreeSearch:
         if tree.root is None:
             return self._decide("root")
         # Before anything is selected: a search whose nodes are all closed is reopened by a scratch child.
-        few = tree.n_scratch / tree.n_evolve < self.rules.rho_min
+        n_scratch, n_evolve = self._counts()
+        few = n_scratch / n_evolve < self.rules.rho_min
         if few and (tree.root.terminal or self.fresh_start_fits):
-            return self._decide("scratch", tree.best_unpruned() or tree.root)
+            return self._decide("scratch", tree.best(pruned=False) or tree.root)
         if tree.root.terminal:
             return self._decide("stop", stop_reason="exhausted")
         if tree.root.blocked:
             return self._decide("wait")
-        chosen, trace = self._descend(tree.root)
-        return self._decide("debug" if chosen.status == "failed" else "evolve", chosen, trace)
+        levels: list[Level] = []
+        below: TreeNode | None = tree.root
+        while below is not None:
+            chosen = below
+            level, below = self._look_at(chosen)
+            levels.append(level)
+        return self._decide("debug" if chosen.status == "failed" else "evolve", chosen, levels)
 
     def explain(self, decision: Mapping[str, Any]) -> str:
         """Explanation of a decision that `TreeDecision.to_dict` wrote."""
         return reason_in_words(TreeDecision.from_dict(decision))
 
+    def _counts(self) -> tuple[int, int]:
+        """(number of root and forced scratch nodes, number of nodes except debug nodes)."""
+        kinds = [node.kind for node in self._tree.nodes.values()]
+        return kinds.count("root") + kinds.count("scratch"), len(kinds) - kinds.count("debug")
+
     def _decide(
         self,
         action: Action,
         on: TreeNode | None = None,
-        trace: Trace | None = None,
+        descent: Sequence[Level] = (),
         stop_reason: StopReason | None = None,
     ) -> TreeDecision:
-        tree = self._tree
+        scores, (n_scratch, n_evolve) = self._tree.scores, self._counts()
         seen = Seen(
-            s_min=tree.s_min,
-            s_max=tree.s_max,
-            created=len(tree.nodes),
+            s_min=min(scores, default=None),
+            s_max=max(scores, default=None),
+            created=len(self._tree.nodes),
             budget=self.budget,
-            running=tree.n_running,
-            n_scratch=tree.n_scratch,
-            n_evolve=tree.n_evolve,
+            running=len(self.running),
+            n_scratch=n_scratch,
+            n_evolve=n_evolve,
             rho_min=self.rules.rho_min,
-            trace=() if trace is None else tuple(trace.numbers),
+            descent=tuple(descent),
         )
         return TreeDecision(
             action=action, on=None if on is None else on.id, stop_reason=stop_reason, seen=seen
         )
 
-    def _descend(self, root: TreeNode) -> tuple[TreeNode, Trace]:
-        """Node whose virtual child wins, and the levels down to it. The root must not be blocked."""
-        self._values.bring_up_to_date()
-        trace = Trace()
-        node: TreeNode | None = root
-        while node is not None:
-            chosen, node = node, self._look_at(node, trace)
-        return chosen, trace
-
-    def _look_at(self, node: TreeNode, trace: Trace) -> TreeNode | None:
-        """Child to descend into, or None if the virtual child wins. Written inline, because a deep tree has
-        as many levels as generations."""
-        tree, values, rules = self._tree, self._values, self.rules
-        visits, k_fair, prior = node.visits + node.in_flight, len(node.children), values.own(node)
-        best = -math.inf
-        views: list[float] = []
-        for child_id in node.children:
-            child = tree.nodes[child_id]
+    def _look_at(self, node: TreeNode) -> tuple[Level, TreeNode | None]:
+        """Level of a node, and the child to descend into, or None if the virtual child wins."""
+        tree, rules = self._tree, self.rules
+        visits, k_fair, prior = node.visits + node.in_flight, len(node.children), own_value(tree, node)
+        views = []
+        for child in (tree[child] for child in node.children):
             if child.blocked:
                 continue
             # An unblocked child is not running, so it has its own visit: the prior never stands in for its Q.
-            q = q_value(values.mean(child), child.v_val, child.v_fail, child.v_early, child.visits, rules)
+            q = q_value(
+                mean_value(tree, child), child.v_val, child.v_fail, child.v_early, child.visits, rules
+            )
             uct = q + exploration(visits, child.visits + child.in_flight, rules.C)
-            views += (child_id, q, uct)
-            if uct > best:
-                best = uct
-        uct_new = prior + exploration(visits, fair_visits(visits, k_fair), rules.C)
-        full = tree.is_full(node)
-        trace.add(
-            (node.id, visits, k_fair, node.k_cap, tree.cap(node), full, uct_new, prior, len(views)), views
+            views.append(ChildView(child.id, q, uct))
+        level = Level(
+            at=node.id,
+            visits=visits,
+            k_fair=k_fair,
+            k_cap=node.k_cap,
+            cap=tree.cap(node),
+            full=tree.is_full(node),
+            uct_new=prior + exploration(visits, fair_visits(visits, k_fair), rules.C),
+            q_prior=prior,
+            children=tuple(views),
         )
-        if not full and uct_new > best + TIE:
-            return None
+        best = max((view.uct for view in views), default=-math.inf)
+        if not level.full and level.uct_new > best + TIE:
+            return level, None
         # Values that only rounding tells apart are a tie, and ties go to the lowest id.
-        pairs = zip(views[::3], views[2::3], strict=True)
-        return tree[
-            int(min([at for at, uct in pairs if uct >= best - TIE])) if len(views) > 3 else int(views[0])
-        ]
+        return level, tree[min(view.id for view in views if view.uct >= best - TIE)]
 
     # --- begin and tell -------------------------------------------------------------------------------------
 
@@ -246,7 +244,6 @@ class TreeSearch:
             )
         self._tree.finish(node, status, check_score(score))
         node.best_step = best_step
-        self._values.record(node)
 
     def veto(self, node_id: int) -> tuple[int, ...]:
         """Prune a subtree at the user's request. Returns its running nodes, which the caller must stop and
@@ -262,7 +259,7 @@ class TreeSearch:
 
     def _create(self, kind: NodeKind, on: int | None, node_id: int | None, *, exempt: bool) -> int:
         tree = self._tree
-        new_id = tree.next_id if node_id is None else node_id
+        new_id = max(tree.nodes, default=-1) + 1 if node_id is None else node_id
         if new_id in tree.nodes:
             raise SearchError(f"node {new_id} exists already; ids must be unique.")
         if kind == "root":

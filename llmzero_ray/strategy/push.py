@@ -26,11 +26,6 @@ from llmzero_ray.utils.hub import hub_api, hub_errors, required_token
 from llmzero_ray.utils.text import one_line
 
 ADAPTER_CONFIG, WEIGHTS = ADAPTER_FILES
-_KINDS = (
-    (re.compile(r"(?i)optim|scheduler|rng_state|trainer_state|\.(pt|pth|ckpt)$"), "state of a training"),
-    (re.compile(r"(?i)\.(parquet|jsonl?|csv|tsv|arrow)$"), "may be data of the task"),
-    (re.compile(r"(?i)^\.|key|token|secret|\.env|\.pem$"), "may hold a key"),
-)
 _SECRETS = (
     (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "a token of the Hub"),
     (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), "an API key"),
@@ -67,8 +62,8 @@ class PushPlan:
 
     repo_id: str
     files: tuple[Upload, ...]
-    left: tuple[tuple[str, str], ...]
-    """Other files of best/, each with why it stays."""
+    left: tuple[str, ...]
+    """Other files of best/, which stay."""
     base_model: str | None
     """Id of the base model on the Hub, or None if not known."""
 
@@ -107,7 +102,7 @@ def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
     return PushPlan(
         repo_id=repo_id,
         files=tuple(files),
-        left=tuple((name, _why_left(name)) for name in others),
+        left=tuple(others),
         base_model=facts.base_model_id,
     )
 
@@ -225,10 +220,6 @@ def _check_weights(path: Path, facts: SearchFacts) -> None:
         shown = one_line(strange[0]) if strange else "none at all"
         raise ConfigError(f"{path} holds tensors that are no adapter's ({shown}); nothing was sent.")
     _check_text(path.name, json.dumps([names, notes]), facts)
-
-
-def _why_left(name: str) -> str:
-    return next((why for pattern, why in _KINDS if pattern.search(name)), "not part of the adapter")
 
 
 def plan_facts(search: Any, base_model: str | None) -> SearchFacts:

@@ -111,12 +111,12 @@ NOTE = "{label: l, description: d, healthy: h, confusion: c}"
     [
         ("- a", "holds list"),
         ("a: [", "is not YAML"),
-        ("a/b: {label: l}", "a/b holds label; every metric needs label, description, healthy, confusion"),
+        ("a/b: {label: l}", "a/b: description is missing"),
         ("a/b: text", "a/b holds str"),
-        (f"a/b: {NOTE[:-1]}, colour: red}}", "may have also, level, when"),
-        (f"a/b: {NOTE[:-1]}, level: top}}", "level is 'top'; it must be primary or diagnostic or background"),
+        (f"a/b: {NOTE[:-1]}, colour: red}}", "a/b: unknown key 'colour'"),
+        (f"a/b: {NOTE[:-1]}, level: top}}", "level is 'top'; must be one of primary, diagnostic, background"),
         (f"a/b: {NOTE[:-1]}, when: noon}}", "when is 'noon'"),
-        (f"a/b: {NOTE[:-1]}, also: c/d}}", "also is 'c/d'; it must be a list"),
+        (f"a/b: {NOTE[:-1]}, also: c/d}}", "also is 'c/d'; must be a list"),
         (f"a/b: {NOTE}\nc/d: {NOTE[:-1]}, also: [a/b]}}", "a/b is covered by a/b and by c/d"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_running_run_is_in_flight_and_no_visit_yet() -> None:
 
 def test_a_failed_runs_score_enters_the_range_and_can_be_best_but_is_in_no_mean() -> None:
     search = grow(("root", None, "ok", 0.5), ("evolve", 0, "failed", 0.9), rho_min=0)
-    assert search.score_range == (0.5, 0.9)
+    assert (search.ask().seen.s_min, search.ask().seen.s_max) == (0.5, 0.9)
     assert search.best is not None
     assert search.best.id == 1
     level = search.ask().seen.descent[0]
@@ -71,7 +71,7 @@ def test_the_earliest_is_the_first_created_whatever_its_id() -> None:
 def test_without_scores_there_is_no_best_and_no_range() -> None:
     search = grow(("root", None, "ok", None))
     assert search.best is None
-    assert search.score_range == (None, None)
+    assert (search.ask().seen.s_min, search.ask().seen.s_max) == (None, None)
     assert search.ask().on == 0
 
 

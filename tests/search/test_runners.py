@@ -165,7 +165,7 @@ def test_a_vetoed_run_charges_no_failure_and_keeps_its_score(status: str) -> Non
         "v_unval": 0,
     }
     assert search.node(1).status == ("early_stopped" if status == "early" else "completed")
-    assert search.score_range == (0.5, 0.9)
+    assert (search.ask().seen.s_min, search.ask().seen.s_max) == (0.5, 0.9)
 
 
 def test_a_vetoed_debug_run_fixes_nothing() -> None:

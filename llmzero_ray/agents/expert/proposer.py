@@ -15,8 +15,6 @@ from statistics import fmean, median
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
-from llmzero_ray.agents.expert.early_stopper import ExpertEarlyStopper
-from llmzero_ray.agents.expert.error_analyzer import ExpertErrorAnalyzer
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
@@ -34,8 +32,6 @@ from llmzero_ray.hyperparameters.compute import amount, planned_tokens, step_tok
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCost, TokenCounts
 from llmzero_ray.records.agents import NodeView, ProposalRequest
 from llmzero_ray.records.metrics import STEP_TIME, VAL_TOKENS, series
-
-__all__ = ["ExpertEarlyStopper", "ExpertErrorAnalyzer", "ExpertProposer"]
 
 
 @dataclass(frozen=True, kw_only=True)

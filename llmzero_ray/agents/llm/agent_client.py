@@ -20,7 +20,6 @@ from llmzero_ray.agents.llm.messages import (
     LlmCall,
     LlmResponse,
     RefusedAnswer,
-    SystemBlock,
     TextBlock,
     Tool,
     Usage,
@@ -250,7 +249,7 @@ def _call(
     return LlmCall(
         agent=request.agent,
         node=request.node,
-        system=(SystemBlock(text=texts.system, cacheable=True),),
+        system=texts.system,
         content=(*picture, TextBlock(text=texts.user)),
         tool=request.tool,
         max_tokens=max_tokens,

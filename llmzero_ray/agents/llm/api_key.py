@@ -13,7 +13,7 @@ _OPTIONAL = ("bedrock", "vertex")
 KEYLESS = "no-key-needed"
 """Placeholder token for your own server without a key, because the SDK requires one."""
 
-_MAX_FILE_BYTES = 4096
+_MAX_KEY_BYTES = 4096
 
 
 def read_key(settings: LlmSettings) -> str | None:
@@ -52,34 +52,25 @@ def is_missing(settings: LlmSettings) -> bool:
 
 
 def _read(file: str, name: str) -> str:
-    problem = None
-    text = ""
     try:
         with Path(file).open("rb") as opened:
-            text = opened.read(_MAX_FILE_BYTES + 1).decode("ascii")
-    except UnicodeDecodeError:
-        problem = "holds other than ASCII text"
+            text = opened.read(_MAX_KEY_BYTES + 1).decode("ascii", errors="replace").strip()
     except OSError as error:
-        problem = f"cannot be read ({error.strerror or type(error).__name__})"
-    if problem is None and len(text) > _MAX_FILE_BYTES:
-        problem = "is too long for a key"
-    if problem is None and not text.strip():
-        problem = "is empty"
-    if problem is None and len(text.strip().splitlines()) > 1:
-        problem = "has several lines"
-    if problem is not None:
+        reason = error.strerror or type(error).__name__
         raise LlmCallError(
-            f"{name} names {file!r}, which {problem}; it must hold the key alone, on one line.", kind="no_key"
-        )
-    return text.strip()
+            f"{name} names {file!r}, which cannot be read ({reason}).", kind="no_key"
+        ) from error
+    if not text:
+        raise LlmCallError(f"{name} names {file!r}, which is empty; it must hold the key.", kind="no_key")
+    return text
 
 
 def _checked(key: str, source: str) -> str:
     # A header takes printable ASCII only; the HTTP library's own complaint would quote the key.
-    if not all("!" <= letter <= "~" for letter in key):
+    if len(key) > _MAX_KEY_BYTES or not all("!" <= letter <= "~" for letter in key):
         raise LlmCallError(
-            f"The API key in {source} holds spaces, line breaks or other characters that no key has; copy "
-            "it again.",
+            f"The API key in {source} is too long, or holds spaces, line breaks or other characters that no "
+            "key has. Copy the key alone, on one line.",
             kind="no_key",
         )
     return key

@@ -276,7 +276,7 @@ def prompt_hash(call: LlmCall) -> str:
     """SHA-256 of a call's content: texts, picture, tools, rejected answers and exchanges, without the
     server's ids."""
     parts: dict[str, Any] = {
-        "system": [block.text for block in call.system],
+        "system": [call.system],
         "content": [
             block.text if isinstance(block, TextBlock) else base64.b64encode(block.png).decode()
             for block in call.content
@@ -312,7 +312,7 @@ def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) 
         "model": event.model,
         "prompts": prompts_digest,
         "prompt": event.prompt,
-        "system": [block.text for block in call.system],
+        "system": [call.system],
         "user": [block.text for block in call.content if isinstance(block, TextBlock)],
         "images": [text_digest(png) for png in pictures],
         **({"refused": _refused(call)} if call.refused else {}),

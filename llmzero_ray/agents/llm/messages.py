@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmzero_ray.errors import ConfigError
-
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
@@ -31,15 +29,6 @@ class Usage:
     def all_input(self) -> int:
         """All tokens of the prompt, cached or not."""
         return self.input + self.cache_read + self.cache_creation
-
-
-@dataclass(frozen=True, kw_only=True)
-class SystemBlock:
-    """A part of the system prompt. `cacheable` marks text that the next call repeats; such blocks come
-    first."""
-
-    text: str
-    cacheable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +98,8 @@ class LlmCall:
 
     agent: str
     node: int
-    system: tuple[SystemBlock, ...]
+    system: str
+    """System prompt, which the agent's next call repeats, so that it can be cached."""
     content: tuple[TextBlock | ImageBlock, ...]
     tool: Tool
     max_tokens: int
@@ -122,26 +112,6 @@ class LlmCall:
     """Further tools. The model must call one of all tools."""
     exchanges: tuple[ToolExchange, ...] = ()
     """The conversation since the content, oldest first."""
-
-    def __post_init__(self) -> None:
-        if not self.content:
-            raise ConfigError(f"The {self.agent}'s call for node {self.node} has no content; give it text.")
-        if self.max_tokens < 1:
-            raise ConfigError(
-                f"The {self.agent}'s call for node {self.node} allows max_tokens={self.max_tokens}; "
-                "must be >= 1."
-            )
-        if self.deadline_s is not None and not 0 < self.deadline_s < float("inf"):
-            raise ConfigError(
-                f"The {self.agent}'s call for node {self.node} has deadline_s={self.deadline_s}; must be a "
-                "number of seconds > 0."
-            )
-        cacheable = [block.cacheable for block in self.system]
-        if cacheable != sorted(cacheable, reverse=True):
-            raise ConfigError(
-                f"The {self.agent}'s system prompt has a cacheable block after one that is not; the cache "
-                "holds prefixes only. Put the stable blocks first."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Bodies of the Messages API: converts a call into a request, and a response into the tool's input.
 
-Stable parts of a request come first, so that the prompt cache can serve them: tool, cacheable system blocks,
-the rest of the system prompt, the user's turn. Responses are read here and not by the SDK, which builds its
+Stable parts of a request come first, so that the prompt cache can serve them: tool, system prompt, the user's
+turn. Responses are read here and not by the SDK, which builds its
 objects without checking types: a field of the wrong type would surface much later as another kind of error.
 Pure. Not here: sending (client.py), responses that are no success (errors.py).
 """
@@ -126,14 +126,9 @@ def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None 
         call = replace(call, content=tuple(one for one in call.content if isinstance(one, TextBlock)))
     mark = _cache_mark(settings)
     tools = [_tool(tool, strict=can.structured_outputs is not False) for tool in (call.tool, *call.others)]
-    system: list[dict[str, Any]] = [{"type": "text", "text": block.text} for block in call.system]
+    # The mark covers everything before it, and tools stand before the system prompt.
+    system: list[dict[str, Any]] = [{"type": "text", "text": call.system, **mark}]
     formatted = _is_formatted(call, can)
-    n_cacheable = sum(block.cacheable for block in call.system)
-    # One mark covers everything before it, and tools stand before the system prompt.
-    if n_cacheable:
-        system[n_cacheable - 1].update(mark)
-    elif not formatted:
-        tools[-1].update(mark)
     if formatted:
         said = f"Your whole answer is the input of the tool {call.tool.name}, as one JSON object: "
         system.append({"type": "text", "text": said + call.tool.description})
@@ -144,6 +139,7 @@ def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None 
     body: dict[str, Any] = {
         "model": settings.model,
         "max_tokens": settings.output_tokens(call.max_tokens),
+        "system": system,
         "messages": _turns(call, mark),
     }
     output: dict[str, Any] = {} if settings.effort is None else {"effort": settings.effort}
@@ -154,8 +150,6 @@ def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None 
         body["tool_choice"] = {**choice, "disable_parallel_tool_use": True}
     if output:
         body["output_config"] = output
-    if system:
-        body["system"] = system
     if settings.temperature is not None and not settings.thinks:
         body["temperature"] = settings.temperature
     if settings.thinking_type == "enabled":

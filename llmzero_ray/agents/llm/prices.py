@@ -12,19 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from llmzero_ray.agents.knowledge import prompt_directory
 from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Usage
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.utils.text import is_number, nearest
+from llmzero_ray.utils.text import nearest
 
-PRICE_FILE = "prices.yaml"
-"""File in a user's directory of prompts with a table that replaces the package's."""
 _DATED = re.compile(r"-\d{8}$")
 _PER = 1_000_000
 _SELLERS = {"bedrock": "aws", "vertex": "google", "openai": "openai"}
@@ -47,14 +41,6 @@ class Price:
     """Tokens written to the prompt cache, kept for five minutes."""
     cache_read: float
 
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            number = is_number(value)
-            if not number or not 0 <= value < float("inf"):
-                raise ConfigError(
-                    f"the price of {name} tokens is {value!r}; must be a number >= 0 (dollars per million)."
-                )
-
     @property
     def kept_an_hour(self) -> Price:
         """Price where the prompt cache keeps tokens for an hour: writing them costs twice the input."""
@@ -70,17 +56,8 @@ class Price:
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Price:
-        """Price from `agents.price`: input, output, cache write, cache read.
-
-        Raises:
-            ConfigError: not four numbers >= 0.
-        """
-        names = [field.name for field in fields(cls)]
-        if len(numbers) != len(names):
-            raise ConfigError(
-                f"agents.price has {len(numbers)} numbers; must be four, dollars per million tokens: "
-                f"[{', '.join(names)}]."
-            )
+        """Price from `agents.price`: input, output, cache write, cache read."""
+        names = (field.name for field in fields(cls))
         return cls(**dict(zip(names, numbers, strict=True)))
 
 
@@ -88,24 +65,20 @@ FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
 """Price of recorded responses, and of a check that is not booked."""
 
 
-def price_of(
-    model: str,
-    override: Sequence[float] | None = None,
-    directory: str | None = None,
-    provider: str = "anthropic",
-) -> Price:
-    """Price of a model: `override` if given (`agents.price`), otherwise from `known_prices(directory)`, or of
-    another `provider` as the package finds it. A dated id (`<id>-20251001`) has the price of its undated id.
+def price_of(model: str, override: Sequence[float] | None = None, provider: str = "anthropic") -> Price:
+    """Price of a model: `override` if given (`agents.price`), otherwise from `known_prices()`, or of another
+    `provider` as the package finds it. A dated id (`<id>-20251001`) has the price of its undated id.
 
     Raises:
-        ConfigError: the model is not known, or the override or the user's table is malformed.
+        ConfigError: the model is not known.
     """
     if override is not None:
         return Price.of(override)
-    prices = known_prices(directory)
-    found = prices.get(model) or prices.get(_DATED.sub("", model))
-    if provider in _SELLERS and (found is None or directory is None):
+    prices = known_prices()
+    if provider in _SELLERS:
         found = _sold_by(_SELLERS[provider], model)
+    else:
+        found = prices.get(model) or prices.get(_DATED.sub("", model))
     if found is not None:
         return found
     near = nearest(model, prices)
@@ -117,18 +90,15 @@ def price_of(
     )
 
 
-def known_prices(directory: str | None = None) -> Mapping[str, Price]:
-    """Model id -> current price: from the table in `directory` (a user's directory of prompts) if it has one,
-    otherwise the package's prices of Anthropic's models.
+def known_prices() -> Mapping[str, Price]:
+    """Model id -> current price of Anthropic's models.
 
     Prices that depend on the length of a prompt are those of short prompts, because agents send a few
     thousand tokens.
 
     Raises:
-        ConfigError: the package is missing, or the user's table is malformed.
+        ConfigError: the package is missing.
     """
-    if directory is not None and (own := prompt_directory(directory) / PRICE_FILE).is_file():
-        return _read_table(own)
     try:
         from genai_prices.data_snapshot import get_snapshot
     except ImportError as error:
@@ -175,32 +145,11 @@ def _listed(prices: Any, *, cache_is_input: bool = False) -> Price | None:
     return Price.of([float(getattr(amount, "base", amount)) for amount in per_million])
 
 
-def _read_table(source: Path) -> dict[str, Price]:
-    try:
-        data = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {error}") from error
-    models = data.get("models") if isinstance(data, dict) else None
-    if not isinstance(models, dict) or not models:
-        raise ConfigError(f"{source} must map `models` to prices by model id.")
-    return {str(model): _price(source, model, numbers) for model, numbers in models.items()}
-
-
-def _price(source: Path, model: Any, numbers: Any) -> Price:
-    names = {field.name for field in fields(Price)}
-    if not isinstance(numbers, dict) or set(numbers) != names:
-        raise ConfigError(f"{source}: {model} must have exactly {', '.join(sorted(names))}.")
-    try:
-        return Price(**numbers)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {model}: {error}") from error
-
-
 def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
     """Maximum tokens of one answered request of `call`. The whole prompt counts as newly cached, the most
     expensive case."""
     tools = [[tool.name, tool.description, dict(tool.schema)] for tool in (call.tool, *call.others)]
-    text = sum(len(block.text.encode()) for block in call.system)
+    text = len(call.system.encode())
     text += sum(len(json.dumps(tool, default=str).encode()) for tool in tools)
     text += sum(len(block.text.encode()) for block in call.content if isinstance(block, TextBlock))
     text += sum(len(json.dumps([answer.content, answer.reason]).encode()) for answer in call.refused)

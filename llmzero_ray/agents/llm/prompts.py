@@ -40,21 +40,6 @@ def _templates(agent: AgentName) -> tuple[str, str]:
 TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENTS for name in _templates(agent))
 FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS, APPENDIX_F)
 """Files that are read from a user's directory of prompts."""
-BESIDE = ("prices.yaml",)
-"""Files of that directory that other modules read."""
-
-REQUIRED: Mapping[str, tuple[str, ...]] = {
-    "proposer.system.md.j2": ("task", "metrics", "hyperparameters"),
-    "proposer.user.md.j2": (
-        "base_configuration", "metrics", "validation", "from_scratch", "checkpoints", "tree", "budget",
-        "rejected",
-    ),
-    "error_analyzer.user.md.j2": (
-        "failure_class", "cause", "log", "configuration", "chain", "checkpoints", "rejected",
-    ),
-    "early_stopper.user.md.j2": ("running", "incumbent"),
-}  # fmt: skip
-"""Variables that a template must use, because an agent cannot work without them."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +69,7 @@ class Prompts:
             UTF-8.
         """
         if directory is not None:
-            check_names(directory, (*FILES, *BESIDE))
+            check_names(directory, FILES)
         texts, origins = {}, {}
         for name in FILES:
             file = prompt_file(name, directory)
@@ -109,17 +94,15 @@ class Prompts:
 
     @cached_property
     def knowledge(self) -> Knowledge:
-        """Content of the YAML files. A search that began before a file was stored with it uses the packaged
-        one.
+        """Content of the YAML files.
 
         Raises:
             ConfigError: one of them is malformed.
         """
-        appendix = self.texts.get(APPENDIX_F) or prompt_file(APPENDIX_F).read_text(encoding="utf-8")
         return Knowledge(
             metrics=parse_metrics(self.texts[METRICS], self.origins[METRICS]),
             hyperparameters=parse_hyperparameters(self.texts[HYPERPARAMETERS], self.origins[HYPERPARAMETERS]),
-            appendix=parse_appendix(appendix, self.origins.get(APPENDIX_F, APPENDIX_F)),
+            appendix=parse_appendix(self.texts[APPENDIX_F], self.origins[APPENDIX_F]),
         )
 
     def render(self, agent: AgentName, stable: Mapping[str, Any], call: Mapping[str, Any]) -> Rendered:
@@ -138,8 +121,7 @@ class Prompts:
     def check(self) -> None:
         """Reject prompts that cannot work, before anything is started.
 
-        Every template is searched for unknown and for missing variables, and rendered with requests that
-        reach its branches.
+        Every template is searched for unknown variables, and rendered with requests that reach its branches.
 
         Raises:
             ConfigError: file, line and variable of the first fault.
@@ -161,12 +143,6 @@ class Prompts:
                 near = nearest(variable, known)
                 hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(known))}."
                 raise ConfigError(f"{self.origins[name]}:{line}: unknown variable {variable!r}: {hint}")
-        for variable in REQUIRED.get(name, ()):
-            if variable not in used:
-                raise ConfigError(
-                    f"{self.origins[name]} does not use the variable {variable!r}, without which the agent "
-                    "cannot answer; insert it, or remove the file to use the packaged prompt."
-                )
 
     def _render(self, name: str, context: Mapping[str, Any]) -> str:
         import jinja2

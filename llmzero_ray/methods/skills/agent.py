@@ -23,7 +23,6 @@ from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError, raise_ou
 from llmzero_ray.agents.llm.messages import (
     LlmCall,
     LlmResponse,
-    SystemBlock,
     TextBlock,
     ToolExchange,
 )
@@ -230,7 +229,7 @@ class SkillAgent:
         call = LlmCall(
             agent=SKILL_AGENT,
             node=node,
-            system=(SystemBlock(text=self._texts[AGENT], cacheable=True),),
+            system=self._texts[AGENT],
             content=(TextBlock(text=first),),
             tool=self._tools[0],
             others=tuple(self._tools[1:]),

@@ -144,7 +144,7 @@ def draft_record(report: CallReport) -> dict[str, Any]:
         "agent": report.call.agent,
         "model": report.model,
         "prompt": prompt_hash(report.call),
-        "system": [block.text for block in report.call.system],
+        "system": [report.call.system],
         "user": [block.text for block in report.call.content if isinstance(block, TextBlock)],
         "outcome": report.outcome,
         "answer": None if report.response is None else dict(report.response.input),

@@ -93,7 +93,7 @@ def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
     if not 0 < max_dollars < float("inf"):
         raise ConfigError(f"--max-dollars is {max_dollars:g}; must be a number > 0")
     settings = llm_settings(agents)
-    ledger = BudgetLedger(price_of(agents.model, agents.price, agents.prompts, agents.provider), max_dollars)
+    ledger = BudgetLedger(price_of(agents.model, agents.price, agents.provider), max_dollars)
     client = MessagesClient(settings)
     secret = read_key(settings)
     client.check(budget=ledger)
@@ -144,7 +144,7 @@ def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSes
     from llmzero_ray.agents.llm.client import MessagesClient
 
     settings = llm_settings(agents)
-    price = price_of(agents.model, agents.price, agents.prompts, agents.provider)
+    price = price_of(agents.model, agents.price, agents.provider)
     budget, ledger = calls.budget(price)
     live = MessagesClient(settings)
     live.warm_up()

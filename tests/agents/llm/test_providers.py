@@ -18,7 +18,7 @@ from llmzero_ray.agents.backend import lacks_model, llm_settings
 from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, call_within_budget
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import LlmCallError
-from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, RefusedAnswer, SystemBlock, ToolExchange
+from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, RefusedAnswer, ToolExchange
 from llmzero_ray.agents.llm.prices import FREE, Price, price_of
 from llmzero_ray.agents.llm.providers import check_packages
 from llmzero_ray.agents.llm.settings import LlmSettings
@@ -199,10 +199,10 @@ def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.Mon
     ],
 )
 def test_each_providers_list_price_is_found(provider: str, model: str, output: float) -> None:
-    assert price_of(model, None, None, provider).output == output
-    assert price_of("mine", [1, 2, 3, 4], None, provider).output == 2
+    assert price_of(model, None, provider).output == output
+    assert price_of("mine", [1, 2, 3, 4], provider).output == 2
     with pytest.raises(ConfigError, match=r"agents\.price"):
-        price_of("mine", None, None, provider)
+        price_of("mine", None, provider)
 
 
 # --- OpenAI-style servers ---------------------------------------------------------------------------------
@@ -359,6 +359,6 @@ def test_a_key_of_another_provider_is_never_sent(environment: pytest.MonkeyPatch
             backend="claude", provider="openai", base_url=f"{server.base_url}/v1", model=MODEL
         )
         with pytest.raises(LlmCallError):
-            ask(MessagesClient(llm_settings(agents)), a_call(system=(SystemBlock(text="s"),)))
+            ask(MessagesClient(llm_settings(agents)), a_call(system="s"))
         assert server.requests
         assert not any("sk-ant-other" in json.dumps(dict(request.headers)) for request in server.requests)
