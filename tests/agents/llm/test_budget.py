@@ -332,13 +332,3 @@ def test_a_failed_call_is_booked_with_what_it_may_have_cost(
     assert (caught.value.kind, entry.outcome, ledger.reserved) == (kind, kind, 0)
     expected = {"reported": caught.value.usage, "nothing": Usage(), "worst": client.worst_case(a_call())}
     assert entry.usage == expected[billed] and entry.estimated == (billed == "worst")
-
-
-def test_at_the_cap_no_request_leaves(messages_server: MessagesServer, client: MessagesClient) -> None:
-    worst = cost(client.worst_case(a_call()), PRICE)
-    ledger = BudgetLedger(PRICE, worst)
-    ask(client, ledger, a_call())
-    with pytest.raises(CapReachedError):
-        ask(client, ledger, a_call())
-    assert len(messages_server.messages) == 1
-    assert ledger.dollars < worst
