@@ -96,7 +96,7 @@ def test_totals_add_up() -> None:
     ledger = booked()
     usage = Usage(input=2, output=2, cache_read=8, cache_creation=4)
     assert ledger.total() == LedgerTotal(calls=3, usage=usage, dollars=16.0)
-    assert (ledger.dollars, ledger.reserved, ledger.left) == (16.0, 0.0, 984.0)
+    assert (ledger.dollars, ledger.reserved) == (16.0, 0.0)
 
 
 def test_a_restored_ledger_still_holds_its_cap() -> None:
@@ -179,7 +179,7 @@ def test_a_call_that_could_pass_the_cap_is_not_made() -> None:
     assert "6.0000 set aside" in str(caught.value)
     ledger.settle(first, usage=Usage(input=1), latency_s=0, outcome="ok")
     ledger.reserve("early_stopper", 2, Usage(input=9))
-    assert ledger.left == 0
+    assert ledger.dollars + ledger.reserved == 10
 
 
 def test_a_cap_of_zero_allows_only_what_is_free() -> None:
