@@ -31,7 +31,7 @@ DOLLAR = Price(input=1e6, output=1e6, cache_write=1e6, cache_read=1e6)
 def a_call(agent: str = "proposer", node: int = 1) -> LlmCall:
     tool = Tool(name="answer", description="", schema={"type": "object"})
     return LlmCall(
-        agent=agent, node=node, system=(), content=(TextBlock(text="?"),), tool=tool, max_tokens=100
+        agent=agent, node=node, system="?", content=(TextBlock(text="?"),), tool=tool, max_tokens=100
     )
 
 
