@@ -137,7 +137,7 @@ def test_a_call_that_a_restart_forgot_is_booked_all_the_same() -> None:
     asked = BudgetLedger(DOLLAR, 10).reserve("proposer", 1, Usage(input=9))
     restarted = BudgetLedger(DOLLAR, 10)
     entry = restarted.book(asked, usage=Usage(input=3), latency_s=0, outcome="ok")
-    assert restarted.entries == (entry,) and restarted.left == 7.0
+    assert restarted.entries == (entry,) and restarted.dollars == 3.0
 
 
 @pytest.mark.parametrize(
