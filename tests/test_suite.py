@@ -416,7 +416,7 @@ def test_recorded_answers_of_a_language_model_belong_to_the_searches_that_are_sc
     call = LlmCall(
         agent="proposer",
         node=1,
-        system=(),
+        system="?",
         content=(TextBlock(text="?"),),
         tool=TOOLS["proposer"],
         max_tokens=1,

@@ -335,14 +335,15 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
     texts = {str(name): str(text) for name, text in services.facts["prompts"].items()}
     prompts = Prompts(texts=texts, origins={name: f"prompts/{name}" for name in texts})
     report = CallRecorder(prompts.digest, services.post, services.write_call)
-    settings_of, clients = _settings_of(agents), dict[AgentName, AgentClient]()
+    clients = dict[AgentName, AgentClient]()
     for name in AGENT_NAMES:
+        own = llm_settings(agents, name)
         clients[name] = AgentClient(
             client=model_client(agents, name),
             budget=services.budget,
             report=report,
-            model=settings_of(name).model,
-            deadline_s=settings_of(name).deadline_s,
+            model=own.model,
+            deadline_s=own.deadline_s,
             thinking_tokens=THINKING_ROOM[name],
         )
     settings = LlmAgentSettings(
@@ -358,10 +359,6 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
         backend=agents.backend,
     )
     return LlmAgents(clients, prompts, settings, services.draw)
-
-
-def _settings_of(agents: AgentsConfig) -> Callable[[AgentName], LlmSettings]:
-    return lambda agent: llm_settings(agents, agent)
 
 
 def model_client(agents: AgentsConfig, agent: ModelRole) -> Any:

@@ -5,13 +5,12 @@ Not here: how many requests there are (estimate/search_time.py).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
 from llmzero_ray.agents.backend import llm_settings
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
-from llmzero_ray.agents.llm.prices import FREE, Price, cost, image_tokens, price_of
+from llmzero_ray.agents.llm.prices import FREE, Price, cost, pixel_tokens, price_of
 from llmzero_ray.agents.llm.settings import HOURLY
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import Course, Tokens
@@ -62,14 +61,10 @@ def expected_dollars(
         usage = Usage(
             input=round(tokens.input)
             + (0 if kept else system)
-            + (image_tokens(_png_header(*_PICTURES[agent])) if shown else 0),
+            + (pixel_tokens(*_PICTURES[agent]) if shown else 0),
             output=max(output, longest) if course == "high" else output,
             cache_read=system if kept and course == "low" else 0,
             cache_creation=system if kept and course != "low" else 0,
         )
         together += calls[agent] * cost(usage, price.kept_an_hour if kept else price)
     return together
-
-
-def _png_header(width: int, height: int) -> bytes:
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)

@@ -7,35 +7,38 @@ with status `running` is begun but never finished, and its score is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TypeVar
+
+from pydantic import Field
 
 from llmzero_ray.config.search_rules import SearchRules
-from llmzero_ray.errors import HistoryError, SearchError
-from llmzero_ray.records import NodeKind, PhaseStatus
+from llmzero_ray.config.yaml_text import StrictModel, validated
+from llmzero_ray.errors import ConfigError, HistoryError, SearchError
+from llmzero_ray.records import NodeKind
 from llmzero_ray.search.decision import TreeDecision
 from llmzero_ray.search.tree import NodeStatus
-from llmzero_ray.search.tree_search import TreeSearch, check_score
-from llmzero_ray.utils.text import nearest
+from llmzero_ray.search.tree_search import MAX_SCORE, TreeSearch
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutcomeRow:
+class OutcomeRow(StrictModel):
     """Outcome of one run."""
 
     id: int
     status: NodeStatus
-    score: float | None
+    score: float | None = Field(None, ge=-MAX_SCORE, le=MAX_SCORE)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RecordedRun(OutcomeRow):
     """One run with its kind, its parent and its outcome."""
 
     kind: NodeKind
-    on: int | None
+    on: int | None = None
     """Node it was created on, before any move; None for the root."""
+
+
+Row = TypeVar("Row", bound=OutcomeRow)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +58,7 @@ def read_history(data: object) -> list[RecordedRun]:
     Raises:
         HistoryError: the form is wrong; the message names the entry.
     """
-    return [
-        RecordedRun(
-            id=_whole(entry, "id", where),
-            kind=_word(entry, "kind", get_args(NodeKind), where),
-            on=None if entry.get("on") is None else _whole(entry, "on", where),
-            status=_status(entry, where),
-            score=_score(entry, where),
-        )
-        for where, entry in _entries(data, "history", ("id", "kind", "on", "status", "score"))
-    ]
+    return _read(RecordedRun, data, "history")
 
 
 def read_outcomes(data: object) -> list[OutcomeRow]:
@@ -73,10 +67,21 @@ def read_outcomes(data: object) -> list[OutcomeRow]:
     Raises:
         HistoryError: the form is wrong; the message names the row.
     """
-    return [
-        OutcomeRow(id=_whole(entry, "id", where), status=_status(entry, where), score=_score(entry, where))
-        for where, entry in _entries(data, "outcomes", ("id", "status", "score"))
-    ]
+    return _read(OutcomeRow, data, "outcomes")
+
+
+def _read(row: type[Row], data: object, what: str) -> list[Row]:
+    keys = ", ".join(row.model_fields)
+    if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
+        raise HistoryError(f"{what}: the file must hold a list of objects with {keys}.")
+    found = []
+    for number, entry in enumerate(data):
+        named = f" (id {entry['id']!r})" if "id" in entry else ""
+        try:
+            found.append(validated(row, entry, f"{what} entry {number}{named}"))
+        except ConfigError as error:
+            raise HistoryError(str(error).partition("\n")[0]) from error
+    return found
 
 
 def play_history(runs: Sequence[RecordedRun], rules: SearchRules, budget: int | None = None) -> TreeSearch:
@@ -120,62 +125,3 @@ def play_outcomes(rows: Sequence[OutcomeRow], rules: SearchRules, budget: int | 
 def _finish(search: TreeSearch, run: OutcomeRow) -> None:
     if run.status != "running":
         search.tell(run.id, run.status, run.score)
-
-
-def _entries(data: object, what: str, keys: tuple[str, ...]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Each entry with its name for messages, checked for unknown keys."""
-    if not isinstance(data, list):
-        raise HistoryError(
-            f"{what}: the file holds {_kind_of(data)}; must be a list of objects with {', '.join(keys)}."
-        )
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for number, entry in enumerate(data):
-        where = f"{what} entry {number}"
-        if not isinstance(entry, dict):
-            raise HistoryError(f"{where} is {_kind_of(entry)}; must be an object with {', '.join(keys)}.")
-        where += f" (id {entry['id']!r})" if "id" in entry else ""
-        for key in entry:
-            if key not in keys:
-                near = nearest(key, keys)
-                hint = f"; did you mean {near}?" if near else "."
-                raise HistoryError(f"{where}: key {key!r} is unknown{hint} Known keys: {', '.join(keys)}.")
-        found.append((where, entry))
-    return found
-
-
-def _whole(entry: Mapping[str, Any], key: str, where: str) -> int:
-    value = _required(entry, key, where)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise HistoryError(f"{where}: {key} is {value!r}; must be a whole number.")
-    return value
-
-
-def _word(entry: Mapping[str, Any], key: str, allowed: tuple[str, ...], where: str) -> Any:
-    value = _required(entry, key, where)
-    if value not in allowed:
-        raise HistoryError(f"{where}: {key} is {value!r}; must be one of {', '.join(allowed)}.")
-    return value
-
-
-def _status(entry: Mapping[str, Any], where: str) -> NodeStatus:
-    status: NodeStatus = _word(entry, "status", (*get_args(PhaseStatus), "running"), where)
-    return status
-
-
-def _score(entry: Mapping[str, Any], where: str) -> float | None:
-    try:
-        return check_score(entry.get("score"))
-    except SearchError as error:
-        raise HistoryError(f"{where}: {error}") from error
-
-
-def _required(entry: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in entry:
-        raise HistoryError(f"{where}: {key} is missing.")
-    return entry[key]
-
-
-def _kind_of(value: object) -> str:
-    """Type of a JSON value for messages: `a number`, `an object`, ..."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -31,8 +31,6 @@ NO_SPREAD = 1e-6
 """Largest minus smallest advantage up to which no group has both good and bad answers."""
 NO_GRADIENT = 1e-9
 """Gradient norm up to which the policy does not move."""
-
-
 SILENT_STEPS = 10
 """Steps in a row without a signal that count: a single batch without contrast is common with few prompts."""
 RUNAWAY = 10.0

@@ -26,7 +26,7 @@ DOLLAR = Price(input=1e6, output=1e6, cache_write=1e6, cache_read=1e6)
 CALL = LlmCall(
     agent="proposer",
     node=1,
-    system=(),
+    system="?",
     content=(TextBlock(text="?"),),
     tool=Tool(name="answer", description="", schema={"type": "object"}),
     max_tokens=100,

@@ -183,7 +183,7 @@ def test_the_shipped_examples_are_explained(name: str, capsys: pytest.CaptureFix
         ("\udcff", (), "is not valid JSON"),
         ("[" * 100_000, (), "is not valid JSON"),
         ('[{"id": 0, "id": 1}]', (), "an object repeats a key among id, id"),
-        ("{}", (), "the file holds an object"),
+        ("{}", (), "the file must hold a list of objects"),
         ([{**HISTORY[0], "score": float("nan")}], (), "history entry 0 (id 0): score is nan"),
         ([HISTORY[0], {**HISTORY[1], "on": 8}], (), "history entry 1: node 8 is unknown"),
         (HISTORY, ("--set", "max_evolve_childs=2"), "did you mean 'max_evolve_children'?"),

@@ -1,4 +1,4 @@
-"""The fast search and a naive one, written from the rules alone, agree on random searches."""
+"""The search and a second one, written from the rules alone, agree on random searches."""
 
 from __future__ import annotations
 

@@ -10,14 +10,15 @@ Changes are relative to the failed phase's configuration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from llmzero_ray.agents.expert.apply_moves import valid
+from llmzero_ray.agents.expert.proposer import change_text, proposal_base
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, count_epochs
-from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import VERL_SPACE, Limits, complete, diff, format_value, short
+from llmzero_ray.hyperparameters import VERL_SPACE, diff
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
 from llmzero_ray.hyperparameters.verl_keys import (
     CAPACITY,
@@ -110,7 +111,7 @@ class ExpertErrorAnalyzer:
         n_steps = _length(request, start)
         behind = 0 if start is None else start.global_step
         epochs = count_epochs(request.task, full, global_step=behind, n_steps=n_steps)
-        changes_text = ", ".join(_change_text(change) for change in changes) or "Nothing changed"
+        changes_text = ", ".join(change_text(c.key, c.old, c.new) for c in changes) or "Nothing changed"
         from_where = "the base model" if start is None else f"node {start.node}, step {start.step}"
         return Proposal(
             diagnosis=_diagnosis(failure),
@@ -124,33 +125,20 @@ class ExpertErrorAnalyzer:
     def _applied(self, request: ErrorRequest, fix: Fix) -> tuple[tuple[Change, ...], Hyperparameters]:
         """Changes that differ, are not rejected and are valid together; otherwise those that are valid one by
         one."""
-        base = request.failed.hyperparameters
+        base = proposal_base(request, request.failed.hyperparameters, self._n_gpus)
         rejected = mentioned_keys(request.rejected)
         wanted = [
-            Change(key=key, old=base.get(key), new=new, reason=reason)
+            Change(key=key, old=base.hyperparameters.get(key), new=new, reason=reason)
             for key, (new, reason) in fix.values.items()
-            if base.get(key) != new and key not in rejected
+            if base.hyperparameters.get(key) != new and key not in rejected
         ]
-        full = self._valid(request, wanted)
+        full = valid(base, wanted)
         if full is None:
             kept: list[Change] = []
             for change in wanted:
-                kept += [change] if self._valid(request, [*kept, change]) is not None else []
-            wanted, full = kept, self._valid(request, kept)
-        return tuple(wanted), base if full is None else full
-
-    def _valid(self, request: ErrorRequest, changes: Sequence[Change]) -> Hyperparameters | None:
-        limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
-        values = {change.key: change.new for change in changes}
-        try:
-            return complete(request.failed.hyperparameters, values, n_gpus=self._n_gpus, limits=limits)
-        except HyperparameterError:
-            return None
-
-
-def _change_text(change: Change) -> str:
-    old, new = (format_value(change.key, value) for value in (change.old, change.new))
-    return f"{short(change.key)} {old} -> {new}"
+                kept += [change] if valid(base, [*kept, change]) is not None else []
+            wanted, full = kept, valid(base, kept)
+        return tuple(wanted), base.hyperparameters if full is None else full
 
 
 def _diagnosis(failure: PhaseFailure) -> Diagnosis:

@@ -9,7 +9,7 @@ the checkpoint, or to the root's for a forced fresh start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median
 
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
@@ -18,7 +18,7 @@ from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
-from llmzero_ray.dynamics.features import Dynamics, observe
+from llmzero_ray.dynamics.features import observe
 from llmzero_ray.dynamics.gains import (
     Attempt,
     attempts,
@@ -30,46 +30,8 @@ from llmzero_ray.dynamics.gains import (
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
 from llmzero_ray.hyperparameters.compute import amount, planned_tokens, step_tokens
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCost, TokenCounts
-from llmzero_ray.records.agents import NodeView, ProposalRequest
+from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import STEP_TIME, VAL_TOKENS, series
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Facts that the rules use at a request: findings, start, base, earlier attempts."""
-
-    findings: tuple[Finding, ...]
-    dynamics: Dynamics
-    start: StartPoint
-    base: ProposalBase
-    tried: Tried
-    unchanged: MoveSet
-    """Empty set of moves in the reading of this start."""
-
-
-def read(request: ProposalRequest, *, n_val: int, n_gpus: int) -> Reading:
-    """Diagnosis and start of a continuation, and earlier attempts from there."""
-    on = _with_inherited_doubts(request)
-    dynamics = observe(on.curves, on.hyperparameters, n_val=n_val, chance=request.task.chance or 0.0)
-    findings = diagnose(dynamics, on, _continued(request))
-    start = choose_start(findings[0], on, request.path, request.checkpoints, n_val=n_val)
-    if request.rejected and "must be null" in request.rejected:
-        start = StartPoint(checkpoint=None, reason="no checkpoint may be used here")
-    base = proposal_base(request, request.base(start.resume_from), n_gpus)
-    went_back = start.checkpoint is None or start.checkpoint.node != on.node
-    return Reading(
-        findings=findings,
-        dynamics=dynamics,
-        start=start,
-        base=base,
-        tried=_tried(request, start, base.hyperparameters, n_val),
-        unchanged=_undo(on) if went_back else UNCHANGED,
-    )
-
-
-def _continued(request: ProposalRequest) -> NodeView | None:
-    """Node whose checkpoint the expanded node started from."""
-    return request.path[-2] if len(request.path) >= 2 else None
 
 
 def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
@@ -90,7 +52,9 @@ def _undo(on: NodeView) -> MoveSet:
     )
 
 
-def proposal_base(request: ProposalRequest, base: Hyperparameters, n_gpus: int) -> ProposalBase:
+def proposal_base(
+    request: ProposalRequest | ErrorRequest, base: Hyperparameters, n_gpus: int
+) -> ProposalBase:
     """Base of changes with the limits of the search."""
     limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
     return ProposalBase(hyperparameters=base, default=request.default, limits=limits, n_gpus=n_gpus)
@@ -135,20 +99,23 @@ class ExpertProposer:
         return self._fresh(request) if request.from_scratch else self._continue(request)
 
     def _continue(self, request: ProposalRequest) -> Proposal:
-        seen = read(request, n_val=self._n_val, n_gpus=self._n_gpus)
-        choice = choose(
-            seen.base,
-            seen.findings,
-            seen.tried,
-            seen.dynamics,
-            request.rejected,
-            unchanged=seen.unchanged,
-        )
+        on = _with_inherited_doubts(request)
+        chance = request.task.chance or 0.0
+        dynamics = observe(on.curves, on.hyperparameters, n_val=self._n_val, chance=chance)
+        continued = request.path[-2] if len(request.path) >= 2 else None
+        findings = diagnose(dynamics, on, continued)
+        start = choose_start(findings[0], on, request.path, request.checkpoints, n_val=self._n_val)
+        if request.rejected and "must be null" in request.rejected:
+            start = StartPoint(checkpoint=None, reason="no checkpoint may be used here")
+        base = proposal_base(request, request.base(start.resume_from), self._n_gpus)
+        tried = _tried(request, start, base.hyperparameters, self._n_val)
+        went_back = start.checkpoint is None or start.checkpoint.node != on.node
+        unchanged = _undo(on) if went_back else UNCHANGED
+        choice = choose(base, findings, tried, dynamics, request.rejected, unchanged=unchanged)
         n_steps = choose_length(choice.finding, request.task, unchanged=not choice.plan.changes)
         n_steps = affordable(request, choice.plan.full, request.on, n_steps, n_gpus=self._n_gpus)
-        record = choice.finding.to_record()
-        beside = tuple(tried_lines(seen.tried, seen.base.hyperparameters))
-        return write(request, record, choice.plan, seen.start, n_steps, beside=beside)
+        beside = tuple(tried_lines(tried, base.hyperparameters))
+        return write(request, choice.finding.to_record(), choice.plan, start, n_steps, beside=beside)
 
     # --- fresh starts ---------------------------------------------------------------------------------------
 

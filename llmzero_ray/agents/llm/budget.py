@@ -183,12 +183,6 @@ class BudgetLedger:
         with self._lock:
             return self._held()
 
-    @property
-    def left(self) -> float | None:
-        """Dollars neither spent nor reserved, or None if there is no cap."""
-        with self._lock:
-            return None if self.cap_dollars is None else self.cap_dollars - self._spent() - self._held()
-
     def total(self) -> LedgerTotal:
         """Sum of all entries."""
         entries = self.entries

@@ -170,5 +170,9 @@ def image_tokens(png: bytes) -> int:
     """Upper bound of the tokens of one image, from the size in its header."""
     if len(png) < 24 or not png.startswith(_PNG_HEADER):
         return _LARGEST_IMAGE_TOKENS
-    width, height = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+    return pixel_tokens(int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big"))
+
+
+def pixel_tokens(width: int, height: int) -> int:
+    """Upper bound of the tokens of an image of this size in pixels."""
     return min(math.ceil(width * height / _PIXELS_PER_TOKEN) + 64, _LARGEST_IMAGE_TOKENS)
