@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer._completion_shared import get_completion_script
 
-COMPLETE = "_LLMZERO_COMPLETE"
-"""Environment variable with which a shell asks for completions."""
+from llmzero_ray.cli.main import COMPLETE
 
 
 def completion(

@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommand, subcommands
-from llmzero_ray.cli.completion import COMPLETE
 from llmzero_ray.cli.grammar import GrammarCommand
 from llmzero_ray.cli.subcommand import GROUPS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
@@ -28,6 +27,8 @@ from llmzero_ray.utils.text import clean, collapse_whitespace, nearest, one_line
 
 _USAGE = 2
 _INTERRUPTED = 130
+COMPLETE = "_LLMZERO_COMPLETE"
+"""Environment variable with which a shell asks for completions."""
 _FIRST = ("init", "doctor", "search", "status")
 """Commands of the short help."""
 _PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")

@@ -15,8 +15,7 @@ import pytest
 
 import llmzero_ray
 from llmzero_ray.cli.catalogue import subcommands
-from llmzero_ray.cli.completion import COMPLETE
-from llmzero_ray.cli.main import _command, main
+from llmzero_ray.cli.main import COMPLETE, _command, main
 from llmzero_ray.cli.subcommand import Subcommand
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.launch import actors

@@ -165,11 +165,6 @@ def test_a_schedule_shares_the_budget_among_its_phases_and_ends() -> None:
     assert sum(plan.units for _, _, plan in run(make("guidebook", None), rising)) == 3.0
 
 
-def test_the_method_schedule_without_a_schedule_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"needs search\.schedule: chemcot"):
-        make("schedule")
-
-
 # --- successive halving -------------------------------------------------------------------------------------
 
 
