@@ -22,7 +22,7 @@ import yaml
 import llmzero_ray
 from benchmarks.suite import scores as suite_scores
 from benchmarks.suite.headroom import headrooms
-from benchmarks.suite.plan import LAST_METHODS, LAST_SEEDS
+from benchmarks.suite.plan import LAST_METHODS, LAST_SEEDS, LLM_METHODS, LLM_SEEDS
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import _command
@@ -67,7 +67,7 @@ def test_the_figures_of_the_readme_are_those_of_the_demo_and_of_the_measurements
 
 
 def test_the_scores_of_the_suite_on_the_pages_are_those_that_are_kept() -> None:
-    """Ten seeds of each pair and method; base model, then methods in the order of the tables."""
+    """Base model, then methods in the order of the tables."""
     rows = suite_scores.current(suite_scores.read())
     last = [row for row in rows if row["method"] in LAST_METHODS and row["seed"] in LAST_SEEDS]
     kept = re.findall(r"^\| (\w+) \| (.* \(10\)) \|$", suite_scores.table(last), re.MULTILINE)
@@ -76,6 +76,12 @@ def test_the_scores_of_the_suite_on_the_pages_are_those_that_are_kept() -> None:
     for task, cells in kept:
         shown = cells.replace(" (10)", "")
         assert re.search(rf"^\| `{task}`[^|]* \| {re.escape(shown)} \|", README, re.MULTILINE), shown
+        assert re.search(rf"^\| {task}(, control)? \| {re.escape(shown)} \|", suite, re.MULTILINE), shown
+    model = [row for row in rows if row["method"] in LLM_METHODS and row["seed"] in LLM_SEEDS]
+    kept = re.findall(r"^\| (\w+) \| (.* \(3\)) \|$", suite_scores.table(model), re.MULTILINE)
+    assert len(kept) == 4
+    for task, cells in kept:
+        shown = cells.replace(" (3)", "")
         assert re.search(rf"^\| {task}(, control)? \| {re.escape(shown)} \|", suite, re.MULTILINE), shown
 
 

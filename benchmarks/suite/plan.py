@@ -65,7 +65,7 @@ LAST_METHODS = ("expert", "tpe", "pbt", "default")
 three pairs do not tell apart; the default recipe."""
 LLM_SEEDS = (104, 105, 106)
 """Seeds of the table of a language model, which answered over a local server of the Messages API."""
-LLM_METHODS = ("claude", "expert")
+LLM_METHODS = ("claude", "expert", "tpe", "pbt", "default")
 """Methods of that table."""
 FORMER_LAST_METHODS = ("expert", "pbt", "random", "default")
 """Those of the last table before it."""

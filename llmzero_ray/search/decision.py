@@ -59,7 +59,7 @@ class Level(NamedTuple):
         """Level that `to_dict` wrote."""
         head = [data[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior")]
         children = (ChildView(int(key), view["Q"], view["uct"]) for key, view in data["children"].items())
-        return cls(*head, tuple(children))
+        return cls._make((*head, tuple(children)))
 
 
 @dataclass(frozen=True, kw_only=True)
