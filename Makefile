@@ -62,6 +62,7 @@ test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
 
 # Not in VENV, whose lock is for machines without a GPU. docs/gpu.md says what each test proves.
+test-gpu: export LLMZERO_GPU_REPORT ?= build/gpu_report.jsonl
 test-gpu:
 	$(GPU_PYTHON) -m pytest -m gpu -s -v tests/gpu
 

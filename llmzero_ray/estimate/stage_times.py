@@ -28,7 +28,8 @@ _CARDS = (
     (30.0, 70e12, 0.3e12),  # A10G and L4, of each the slower figure
     (42.0, 312e12, 1.3e12),  # A100 40 GB
     (60.0, 150e12, 0.6e12),  # A40, A6000
-    (math.inf, 312e12, 1.3e12),  # A100 80 GB
+    (100.0, 312e12, 1.3e12),  # A100 80 GB; H100, which is faster, has the same memory
+    (math.inf, 900e12, 3.9e12),  # H200
 )
 _BUSY = 0.3
 """Share of a card's FLOP/s that training reaches."""

@@ -87,6 +87,11 @@ def test_an_update_is_two_flops_for_each_parameter_token_and_pass() -> None:
     assert without.update_s == pytest.approx(times.update_s * 4 / 5)
 
 
+def test_an_h200_is_told_by_its_memory_and_takes_less_time() -> None:
+    one, other = (seconds(*preset("qwen3_4b.yaml", f"slots.gpu_memory_gib={gib}")) for gib in (79.2, 139.8))
+    assert other.update_s < one.update_s / 2 and other.rollout_s < one.rollout_s / 2
+
+
 def test_what_the_configuration_gives_is_what_counts() -> None:
     config, root = preset("qwen3_4b.yaml", "engine.hang_min_s=77", "engine.stop_deadline_s=88")
     assert limits(config, root) == TimeLimits(hang_s=77.0, stop_s=88.0)

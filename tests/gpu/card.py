@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.verl.canary import TEXT, LogProbs
+from llmzero_ray.engines.verl.internals import card_problem, driver_problem, driver_version
 from llmzero_ray.estimate.card import resolve_platform
 
 needs_card = pytest.mark.skipif(resolve_platform("auto") != "gpu", reason="no NVIDIA GPU on this machine")
@@ -26,6 +27,52 @@ ROOT = Path(__file__).parents[2]
 _SMI = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
 SHARE = 0.2
 """The share of the card that `serve` gives vLLM."""
+
+
+LEAST_FREE_GIB = 8.0
+"""Free memory that the small phases of `test_bring_up` take with a model of 135M parameters."""
+
+
+def problem_of(
+    *,
+    driver: str | None,
+    cuda: str | None,
+    cards: Sequence[tuple[str, tuple[int, int]]],
+    built_for: Sequence[str],
+    free_gib: float,
+) -> str | None:
+    """Why no test can pass here, in one sentence with the cure; None if no reason is visible at once.
+
+    `cards` are (name, compute capability) as torch finds them.
+    """
+    if driver and cuda and (problem := driver_problem(driver, cuda)):
+        return f"{problem}: update the driver of the machine"
+    if not cards:
+        return f"torch (CUDA {cuda}) finds no GPU: install torch with CUDA, and see that nvidia-smi lists one"
+    name, capability = cards[0]
+    if problem := card_problem(capability, built_for):
+        return f"{name}: {problem}"
+    if free_gib < LEAST_FREE_GIB:
+        return (
+            f"{name} has {free_gib:.1f} GiB free, and these tests take {LEAST_FREE_GIB:g}: end what runs "
+            "there; nvidia-smi names the processes"
+        )
+    return None
+
+
+def first_problem() -> str | None:
+    """`problem_of` this machine; for a process of its own, because it makes a CUDA context."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in range(count)]
+    return problem_of(
+        driver=driver_version(),
+        cuda=torch.version.cuda,
+        cards=names,
+        built_for=torch.cuda.get_arch_list(),
+        free_gib=torch.cuda.mem_get_info()[0] / 2**30 if names else 0.0,
+    )
 
 
 def in_child(function: Callable[..., Any], *given: Any) -> Any:
@@ -57,25 +104,6 @@ def peak_mib() -> Iterator[list[float]]:
     finally:
         ended.set()
         watch.join()
-
-
-def sum_in_another_process() -> int:
-    """Sum of 2**20 ones on the GPU, added up by another process that is handed the tensor."""
-    import torch
-    import torch.multiprocessing as processes
-
-    context = processes.get_context("spawn")
-    answers = context.Queue()
-    ones = torch.ones(2**20, dtype=torch.uint8, device="cuda")
-    reader = context.Process(target=_add_up, args=(ones, answers))
-    reader.start()
-    reader.join()
-    assert reader.exitcode == 0, f"the other process ended with exit code {reader.exitcode}"
-    return int(answers.get())
-
-
-def _add_up(tensor: Any, answers: Any) -> None:
-    answers.put(int(tensor.long().sum()))
 
 
 @dataclass(frozen=True, kw_only=True)

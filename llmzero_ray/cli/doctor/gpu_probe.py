@@ -1,5 +1,5 @@
-"""Probe whether the GPUs of a machine compute and reach each other: driver, matrix product, flash attention,
-NCCL.
+"""Probe whether the GPUs of a machine compute and reach each other: driver, architecture, matrix product,
+flash attention, CUDA IPC, NCCL.
 
 `probe_gpus` runs as a Ray task on a machine. A child process does the work, with one process per GPU below
 it, so that no CUDA state stays behind.
@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from llmzero_ray.engines.verl.internals import card_problem
 from llmzero_ray.errors import EngineError
 from llmzero_ray.utils.api_key import without_secrets
 
@@ -71,6 +72,12 @@ def check_all(n_gpus: int, device: str, checks: Sequence[str]) -> dict[str, Any]
             return {**found, "problems": ["torch finds no GPU"]}
         if torch.cuda.device_count() < n_gpus:
             return {**found, "problems": [f"torch finds {torch.cuda.device_count()} of {n_gpus} GPUs"]}
+        built_for = torch.cuda.get_arch_list()
+        for rank in range(n_gpus):
+            if problem := card_problem(torch.cuda.get_device_capability(rank), built_for):
+                found["problems"].append(f"GPU {rank} ({torch.cuda.get_device_name(rank)}): {problem}")
+        if found["problems"]:
+            return found
     context = processes.get_context("spawn")
     problems = context.Queue()
     port = _free_port()
@@ -135,6 +142,27 @@ def _flash_attention(rank: int, _: int, device: str) -> None:
     torch.testing.assert_close(found, right, rtol=0.05, atol=0.05)
 
 
+def _shared_memory(rank: int, _: int, device: str) -> None:
+    """Check that another process reads a tensor of this GPU, as vLLM reads the adapters that VeRL sends."""
+    import torch
+    import torch.multiprocessing as processes
+
+    context = processes.get_context("spawn")
+    answers = context.Queue()
+    tensor = torch.ones(_SIZE, device=_place(rank, device))
+    reader = context.Process(target=_add_up, args=(tensor, answers))
+    reader.start()
+    reader.join()
+    if reader.exitcode:
+        raise RuntimeError(f"another process cannot read this GPU's memory (exit code {reader.exitcode})")
+    if (found := answers.get()) != _SIZE:
+        raise RuntimeError(f"another process read {found:g} in place of {_SIZE}")
+
+
+def _add_up(tensor: Any, answers: Any) -> None:
+    answers.put(float(tensor.sum()))
+
+
 def _collective(rank: int, n_gpus: int, device: str) -> None:
     """Check that the sum over all GPUs of the machine arrives on each of them."""
     import datetime
@@ -158,7 +186,12 @@ def _collective(rank: int, n_gpus: int, device: str) -> None:
 
 
 _FLASH = "flash attention"
-_CHECKS = {"matrix product": _product, _FLASH: _flash_attention, "NCCL": _collective}
+_CHECKS = {
+    "matrix product": _product,
+    _FLASH: _flash_attention,
+    "CUDA IPC": _shared_memory,
+    "NCCL": _collective,
+}
 """Checks by name, in their order: the one for which all GPUs wait for each other is the last."""
 
 

@@ -86,6 +86,8 @@ def gpus(answers: Mapping[str, Any | NoResult]) -> CheckFinding:
             busy.append(f"{label}: {len(used)} GPU(s) with up to {max(used) / 1024:.1f} GiB in use")
     if problems:
         todo = "update the driver, install flash-attn (docs/install.md), or leave the machine out"
+        if any("CUDA IPC" in problem for problem in problems):
+            todo = "run it in a container or sandbox that permits CUDA IPC (not gVisor), with --ipc=host"
         return CheckFinding("FAIL", first_few(problems), todo)
     if busy:
         return CheckFinding("warn", first_few(busy), "end what runs there: nvidia-smi names the processes")

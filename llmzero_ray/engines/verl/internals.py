@@ -14,7 +14,7 @@ import inspect
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,9 @@ LIGER_KEY: Final = "actor_rollout_ref.model.use_liger"
 LIGER_VERSIONS: Final = ("0.8",)
 OLDEST_DRIVERS: Final = {"12": 525, "13": 580}
 """Major version of CUDA -> oldest NVIDIA driver that runs it."""
+OLDEST_CAPABILITY: Final = (8, 0)
+"""Compute capability from which on GPUs compute in bf16 and run flash attention."""
+_ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)(\d)[af]?$")
 DRIVER_FILE: Final = "/proc/driver/nvidia/version"
 """File with the version of NVIDIA's kernel module, also in containers."""
 VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
@@ -262,6 +265,26 @@ def driver_problem(driver: str, cuda: str) -> str | None:
     if oldest is None or int(driver.partition(".")[0]) >= oldest:
         return None
     return f"driver {driver} is too old for CUDA {cuda}, which needs {oldest} or later"
+
+
+def card_problem(capability: tuple[int, int], built_for: Sequence[str]) -> str | None:
+    """Why a GPU of this compute capability cannot train with a torch that is built for these architectures
+    (`torch.cuda.get_arch_list()`), or None if no reason is known."""
+    if capability < OLDEST_CAPABILITY:
+        oldest = ".".join(map(str, OLDEST_CAPABILITY))
+        return (
+            f"compute capability {capability[0]}.{capability[1]} is too old: bf16 and flash attention need "
+            f"{oldest} or later, as of an A100, A10G, L4 or RTX 3090. Leave this GPU out"
+        )
+    # Machine code runs on its own major version from its minor version on; PTX is compiled for later ones.
+    built = [(m[1] == "compute", (int(m[2]), int(m[3]))) for m in map(_ARCHITECTURE.match, built_for) if m]
+    if any(its <= capability and (ptx or its[0] == capability[0]) for ptx, its in built):
+        return None
+    own = f"compute capability {capability[0]}.{capability[1]}"
+    return (
+        f"the installed torch has code for {', '.join(built_for) or 'no GPU'}, and none for {own}. Install a "
+        "build of torch for this GPU"
+    )
 
 
 def driver_version() -> str | None:
