@@ -55,7 +55,7 @@ def budget_lines(
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
-        lines.append(f"not counted yet: {these} not ended, and will take a share of what is left")
+        lines.append(f"not counted yet: {these} not ended and will take a share")
     after = budget.fresh_start_in
     if after is not None and (budget.runs is None or after < budget.runs):
         when = f"after {after} more run{'' if after == 1 else 's'}" if after else "right after this run"
