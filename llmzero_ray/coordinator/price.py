@@ -130,7 +130,10 @@ def _tokens(
         return None
     val_tokens = outcome.val_tokens or 0.0
     measured = outcome.start_score is not None and outcome.start_from is None
-    validated = (math.ceil(outcome.steps_done / spec.test_freq) + measured) * val_tokens
+    # A phase that is stopped saves its last step, but does not validate it.
+    at = {*range(spec.test_freq, outcome.steps_done + 1, spec.test_freq)}
+    at |= {one.step for one in outcome.checkpoints if one.val_score is not None}
+    validated = (len(at) + measured) * val_tokens
     one = TokenCounts(
         rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
         trained=outcome.tokens.trained / outcome.steps_done,

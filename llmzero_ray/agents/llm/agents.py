@@ -172,7 +172,7 @@ class LlmAgents:
             max_tokens=(VERDICT_TOKENS,),
         )
         try:
-            response: VerdictSchema = self._clients["early_stopper"].generate(question).parsed
+            response: VerdictSchema = _usable(self._clients["early_stopper"].generate(question)).parsed
         except CapReachedError:
             return dataclasses.replace(self._stopper.judge(request), rule=RULES)
         except AgentError as error:
@@ -208,7 +208,7 @@ class LlmAgents:
             goes_on = refused.refused(str(request.rejected))
             question = dataclasses.replace(question, conversation=goes_on)
         try:
-            answer = self._clients[agent].generate(question)
+            answer = _usable(self._clients[agent].generate(question))
             proposal = proposal_from(answer.parsed, bounds)
             self._remember(agent, node, answer)
         except CapReachedError as error:
@@ -268,6 +268,7 @@ class LlmAgents:
             render=render,
             tool=TOOLS[agent].definition(strict=self._settings.strict_tools),
             parse=TOOLS[agent].parse,
+            validate=_problems,
             max_tokens=max_tokens,
             png=png,
         )
@@ -281,6 +282,23 @@ class LlmAgents:
         except Exception as error:  # noqa: BLE001 - whatever drawing raises, the numbers are in the text
             logger.warning("no picture for the agents: %s: %s", type(error).__name__, error)
             return None
+
+
+def _problems(answer: ProposalSchema | ErrorSchema | VerdictSchema) -> list[str]:
+    """Whether an answer that fits its form says nothing, in words for the model."""
+    if isinstance(answer, VerdictSchema):
+        said = [answer.reason]
+    else:
+        found = answer.diagnosis if isinstance(answer, ProposalSchema) else answer
+        said = [found.summary, *found.evidence, *(change.reason for change in answer.changes)]
+    return [] if any(said) else ["the answer says nothing: give the evidence and the reason of each change"]
+
+
+def _usable(answer: StructuredResponse) -> StructuredResponse:
+    """The answer. Raises AgentError where problems remain after all tries."""
+    if answer.problems:
+        raise AgentError("; ".join(answer.problems))
+    return answer
 
 
 def _diagnosis(response: ProposalSchema) -> Diagnosis:

@@ -15,6 +15,9 @@ from llmzero_ray.agents.llm.settings import MIN_THINKING_BUDGET, LlmSettings, Th
 _QUIET: tuple[Thinking, ...] = ("disabled", "between_tools")
 """Thinking types that turn thinking off before an answer, in order of preference."""
 
+_FORM = ("structured output", "schema")
+"""Words of refusals of a form that is to be enforced."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
@@ -34,6 +37,8 @@ class Capabilities:
     """Whether tools may be offered. A refusal teaches it; then the answer is asked for as a format."""
     newest_limit: bool = True
     """Whether an OpenAI-style server takes `max_completion_tokens`, and not only `max_tokens`."""
+    room: bool = True
+    """Whether an answer may get room for thinking that the server does not state. A refusal teaches it."""
     cache_ttl: bool = True
     """Whether a cache mark may have a time to live. No endpoint states it; a refusal teaches it."""
 
@@ -58,12 +63,17 @@ class Capabilities:
             update={
                 "thinking": thinking,
                 "thinking_budget": (room or None) if thinks else None,
-                "thinking_room": 0,
+                "thinking_room": room if self.leaves_room(settings) else 0,
                 "effort": effort,
                 "max_output": self.max_tokens,
                 "cache": settings.cache if self.cache_ttl or settings.cache is None else "5m",
             }
         )
+
+    def leaves_room(self, settings: LlmSettings) -> bool:
+        """Whether an answer gets room for thinking although none is asked for: at providers that do not state
+        whether their models think, as most do."""
+        return self.room and self.thinking is None and settings.provider != "anthropic"
 
     def limited_to(self, max_tokens: int | None) -> Capabilities:
         """The same with answers of at most `max_tokens`, thinking included, unless that is None."""
@@ -76,28 +86,29 @@ class Capabilities:
     ) -> Capabilities | None:
         """Capabilities after the server has refused the request `body` for `reason`. None if the refusal
         names nothing that can be left out."""
+        reason, tools = reason.lower(), body.get("tools", ())
+        speaks_openai = settings.provider == "openai"
         forced = body.get("tool_choice", {}).get("type") in ("tool", "any")
         if forced and "tool_choice" in reason:
             return replace(self, forced_tool=False)
-        if "format" in body.get("output_config", {}) and ("output_config" in reason or "format" in reason):
-            return replace(self, structured_outputs=None)
+        formatted = "format" in body.get("output_config", {})
+        if formatted and any(word in reason for word in ("output_config", "format", *_FORM)):
+            # Without tools there is no other form to ask for.
+            return replace(self, structured_outputs=None) if self.tools else None
         if settings.cache == "1h" and self.cache_ttl and ("cache_control" in reason or "ttl" in reason):
             return replace(self, cache_ttl=False)
-        if settings.provider == "openai" and (less := self._without_openai_default(body, reason.lower())):
-            return less
-        if self.thinking and settings.thinking_type is None and "thinking" in reason.lower():
-            return replace(self, thinking=None)
-        return None
-
-    def _without_openai_default(self, body: Mapping[str, Any], reason: str) -> Capabilities | None:
-        """The same for what the many servers of OpenAI's protocol lack."""
-        if self.newest_limit and "max_completion_tokens" in reason:
+        if speaks_openai and self.newest_limit and "max_completion_tokens" in reason:
             return replace(self, newest_limit=False)
-        if self.structured_outputs is None and "strict" in reason and "tools" in body:
+        if self.leaves_room(settings) and any(word in reason for word in ("max_tokens", "context length")):
+            return replace(self, room=False)
+        strict = any(tool.get("strict") for tool in tools)
+        if strict and any(word in reason for word in ("strict", "tool", *_FORM)):
             return replace(self, structured_outputs=False)
-        if self.tools and "tool" in reason and "tools" in body:
+        if self.thinking and settings.thinking_type is None and "thinking" in reason:
+            return replace(self, thinking=None)
+        if tools and self.tools and "tool" in reason:
             return replace(self, tools=False)
-        if self.images is None and "image" in reason:
+        if speaks_openai and self.images is None and "image" in reason:
             return replace(self, images=False)
         return None
 

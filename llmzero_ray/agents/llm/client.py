@@ -65,6 +65,8 @@ _MAX_RETRIES = 1_000
 """Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
 _PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "server", "connection"})
 """Errors that the SDK retries: 408, 409, 429, 5xx and broken connections."""
+_REFUSALS = (400, 404, 422)
+"""Statuses of refusals of a part of a request: of OpenRouter 404, where no server behind it takes it."""
 # These failed before the request left, so that nothing can have been billed.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 _KEY_HEADERS = ("authorization", "x-api-key")
@@ -182,10 +184,10 @@ class MessagesClient:
             try:
                 content = await attempts.create(sdk, body, newest_limit=can.newest_limit)
                 break
-            except errors.BadRequestError as refusal:
+            except errors.APIStatusError as refusal:
                 reason = reason_of(refusal.response.content)
                 less = can.without_refused(self.settings, body, reason)
-                if less is None:
+                if refusal.status_code not in _REFUSALS or less is None:
                     raise
                 logger.info("model=%s: left out from now on: %s", self.settings.model, excerpt(reason))
                 self._can = can = less

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
-from llmzero_ray.hyperparameters.compute import amount, step_lengths, step_tokens, tokens_of, tokens_so_far
+from llmzero_ray.hyperparameters.compute import (
+    GENERATION_TIME,
+    amount,
+    measured_cost,
+    step_lengths,
+    step_tokens,
+    tokens_of,
+    tokens_so_far,
+)
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
-from llmzero_ray.records import TokenCost, TokenCounts
+from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
 from llmzero_ray.utils.text import number, number_ranges
@@ -42,11 +50,12 @@ def budget_lines(
     lines[0] += " (this limit binds first)"
     if not plans:
         return lines
-    lines += _step_costs(budget, shown, phase_steps)
+    costs = _step_costs(budget, shown, phase_steps)
+    lines += costs + _step_times(budget, shown, priced=bool(costs))
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
-        lines.append(f"not counted yet: {these} not ended, and will take a share of what is left")
+        lines.append(f"not counted yet: {these} not ended and will take a share")
     after = budget.fresh_start_in
     if after is not None and (budget.runs is None or after < budget.runs):
         when = f"after {after} more run{'' if after == 1 else 's'}" if after else "right after this run"
@@ -106,7 +115,6 @@ def _hours(budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int) -> li
             at = f" on {n_gpus} GPUs" if n_gpus > 1 else ""
             text += f": {_steps(steps)} like node {shown.node}'s ({number(seconds)} s{at} each)"
             phases = slots * steps / phase_steps
-        text += "; when they are used up, phases end at their next step, saved but not validated"
         found.append((phases, name, text))
     return found
 
@@ -144,15 +152,8 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
         return []
     answer, prompt = (number(lengths[name]) for name in (LENGTH, PROMPT_LENGTH))
     batch, n, epochs = (_count(full.get(key)) for key in (TRAIN_BATCH, ROLLOUT_N, PPO_EPOCHS))
-    longer = {**lengths, LENGTH: 2 * lengths[LENGTH]}
     prices = [
-        f"{name} {_priced(budget, amount(tokens_of({**full, **changed}, tokens), cost))}"
-        for name, changed, tokens in (
-            ("as it is", {}, lengths),
-            ("batch_size or n doubled", {ROLLOUT_N: 2 * n}, lengths),
-            (f"ppo_epochs {2 * epochs}", {PPO_EPOCHS: 2 * epochs}, lengths),
-            ("answers twice as long", {}, longer),
-        )
+        f"{name} {_priced(budget, amount(tokens, cost))}" for name, tokens in _planned_steps(full, lengths)
     ]
     validation = _validation(shown, cost)
     adds = f"each validation adds {_share(budget, validation)}, as much as {number(validation / one)} steps"
@@ -162,6 +163,35 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
         f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "
         f"training), with node {shown.node}'s mean tokens; the cap itself costs nothing",
         f"{', '.join(prices)}; {phase_steps} steps as it is cost {_share(budget, phase_steps * one)}{beside}",
+    ]
+
+
+def _step_times(budget: Budget, shown: NodeView, *, priced: bool) -> list[str]:
+    """Seconds of a planned step where hours are limited, unless it is `priced` in compute, as price.py counts
+    them: by the measured seconds for each token. And what ends a phase that does not fit."""
+    if budget.gpu_hours is None and budget.wall_clock_hours is None:
+        return []
+    ends = "when hours run out, phases end at their next step, saved but not validated"
+    full, step, seconds = shown.hyperparameters, _step(shown), series(shown.curves, STEP_TIME).values
+    names = (STEP_TIME, GENERATION_TIME, LENGTH, PROMPT_LENGTH)
+    columns = (shown.curves.metrics.get(name, (None,) * len(shown.curves.steps)) for name in names)
+    cost = measured_cost((full, dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
+    if priced or cost is None or step is None or step.rollout <= 0:
+        return [ends]
+    planned = _planned_steps(full, step_lengths(full, step))
+    each = median(seconds) / amount(planned[0][1], cost)
+    times = ", ".join(f"{name} {number(each * amount(tokens, cost))} s" for name, tokens in planned)
+    return [f"a step takes {times}", ends]
+
+
+def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[tuple[str, TokenCounts]]:
+    """Tokens of a step as it is, and with each factor of its price doubled."""
+    n, epochs = _count(full.get(ROLLOUT_N)), _count(full.get(PPO_EPOCHS))
+    return [
+        ("as it is", tokens_of(full, lengths)),
+        ("batch_size or n doubled", tokens_of({**full, ROLLOUT_N: 2 * n}, lengths)),
+        (f"ppo_epochs {2 * epochs}", tokens_of({**full, PPO_EPOCHS: 2 * epochs}, lengths)),
+        ("answers twice as long", tokens_of(full, {**lengths, LENGTH: 2 * lengths[LENGTH]})),
     ]
 
 

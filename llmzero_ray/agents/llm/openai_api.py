@@ -53,25 +53,28 @@ def chat_request(body: Mapping[str, Any], *, newest_limit: bool = True) -> dict[
 
 
 def message_of(content: bytes) -> bytes:
-    """The message that a chat completion stands for. A body of another form is returned as it is, and is
-    refused by whoever reads messages.
+    """The message that a chat completion stands for.
 
     Raises:
-        LlmCallError: kind server: the body is an error, although the server reported success.
+        LlmCallError: kind server: the body is an error, although the server reported success. Kind malformed:
+            it is no chat completion.
     """
     try:
         found = json.loads(content)
     except ValueError:
-        return content
-    if not isinstance(found, dict):
-        return content
+        found = None
+    found = found if isinstance(found, dict) else {}
     if found.get("error"):
         raise LlmCallError(
             f"The server failed: {excerpt(reason_of(content) or found['error'])}.", kind="server"
         )
     choices = found.get("choices")
     if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-        return content
+        raise LlmCallError(
+            f"The server's answer is no chat completion ({len(content)} bytes). Does agents.base_url lead "
+            "to a server that answers whole, not as a stream?",
+            kind="malformed",
+        )
     said = choices[0].get("message")
     said = said if isinstance(said, dict) else {}
     stop = _STOP_REASONS.get(str(choices[0].get("finish_reason")), "end_turn")

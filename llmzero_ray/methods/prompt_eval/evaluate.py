@@ -161,7 +161,9 @@ def _ask(desk: _Desk, case: RecordedRequest) -> CaseResult:
     answered = any(call.outcome == "ok" for call in calls)
     if any(call.outcome == "cap" for call in calls):
         raise CapReachedError("budget.dollars is used up; raise it to ask the rest.")
-    checks = {"form": bool(calls) and calls[0].outcome == "ok"}
+    checks = {"form": bool(calls) and calls[0].outcome in ("ok", "refused")}
+    if any(call.outcome == "refused" for call in calls):  # it fits the form and says nothing
+        checks["substance"] = False
     true: list[bool] = []
     if answered:
         printed = "\n".join(desk.printed)

@@ -506,6 +506,7 @@ def test_where_there_is_nothing_to_weigh_the_rules_judge_and_no_request_is_sent(
     [
         Answer(input={"decision": "MAYBE", "reason": ""}),
         Answer(input={"verdict": "STOP"}),
+        Answer(input={"decision": "STOP", "reason": "  "}),
         Answer(tool="another"),
         Answer(truncated=True, input={"decision": "STOP", "reason": "x"}),
         Fail(status=400, type="invalid_request_error", message="no"),
@@ -774,6 +775,29 @@ def test_the_search_waits_for_no_model_that_refuses_or_whose_budget_is_used_up(
     it = lab(on_outage="wait", cap=1e-4)
     assert it.agents.proposer.propose(request_with()).agent == "expert"
     assert it.outcomes() == ["cap"]
+
+
+def test_an_answer_that_says_nothing_is_asked_for_again_and_then_the_rules_answer(
+    lab: Callable[..., Lab],
+) -> None:
+    it = lab()
+    nothing = proposal_answer(
+        diagnosis={
+            "state": "unknown",
+            "summary": " ",
+            "evidence": [],
+            "inflection_points": [],
+            "anomalies": [],
+        },
+        changes=[{"name": "lr", "value": 2e-5, "reason": ""}],
+    )
+    it.server.play([Answer(input=nothing), Answer(input=proposal_answer())])
+    assert it.agents.proposer.propose(request_with()).agent == "claude"
+    assert it.outcomes() == ["refused", "ok"]
+    assert "the answer says nothing" in it.server.messages[-1].text
+    it.server.play([Answer(input=nothing)])
+    proposal = it.agents.proposer.propose(request_with())
+    assert proposal.agent == "expert" and "the answer says nothing" in proposal.rationale
 
 
 # --- found out before anything is reserved ------------------------------------------------------------------

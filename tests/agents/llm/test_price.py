@@ -18,7 +18,14 @@ from llmzero_ray.agents.llm.context import (
 from llmzero_ray.agents.llm.context_budget import budget_lines, phase_cost, without_own_steps
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.hyperparameters import VERL_SPACE, complete
-from llmzero_ray.hyperparameters.compute import amount, plus, step_tokens, tokens_of, tokens_so_far
+from llmzero_ray.hyperparameters.compute import (
+    GENERATION_TIME,
+    amount,
+    plus,
+    step_tokens,
+    tokens_of,
+    tokens_so_far,
+)
 from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import ComputeLimit, TokenCost, TokenCounts
@@ -133,6 +140,23 @@ def test_a_planned_step_is_priced_as_it_would_be_charged_with_each_factor_named(
     assert float(ten[1]) == pytest.approx(1000 * charged / WHOLE, rel=0.01)
     assert float(ten[2]) == pytest.approx(8e4 * COST.rollout / charged, rel=0.01)
     assert "not refused: it is cut" in text
+
+
+@pytest.mark.parametrize("limit", ["gpu_hours", "wall_clock_hours"])
+def test_a_planned_step_has_its_seconds_where_hours_are_limited(limit: str) -> None:
+    view = phase(ppo_epochs=1)
+    seconds = {GENERATION_TIME: (20.0,) * 10, VAL_TOKENS: (None,) * 10}
+    view = replace(view, curves=replace(view.curves, metrics={**view.curves.metrics, **seconds}))
+    hours = {limit: 3.0}
+    (line,) = (one for one in budget_lines(Budget(**hours), view, 10, 2) if one.startswith("a step takes"))  # type: ignore[arg-type]
+    # 20 s sample answers of 24.5 tokens; 16 s train on them and on prompts of 40.
+    assert line == (
+        "a step takes as it is 36 s, batch_size or n doubled 72 s, ppo_epochs 2 52 s, answers twice as long "
+        f"{20 * 2 + 16 * (2 * 24.5 + 40) / (24.5 + 40):.1f} s"
+    )
+    both = budget_lines(Budget(**hours, compute=LEFT, whole_compute=WHOLE), view, 10, 2)  # type: ignore[arg-type]
+    assert not any(one.startswith("a step takes") for one in both), "two prices are worse than one"
+    assert sum("saved but not validated" in one for one in both) == 1
 
 
 @pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])

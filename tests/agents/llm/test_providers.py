@@ -106,8 +106,8 @@ def test_each_provider_answers_through_the_tool_with_picture_usage_and_cost(
     assert (request.n_images, request.body["tool_choice"]["type"], request.body["max_tokens"]) == (
         1,
         "tool",
-        500,
-    )
+        4500,
+    ), "with room for thinking, which the server does not state"
     assert "What every metric means" in request.system and "Node 3" in request.text
     assert ledger.reserved == 0 and 0 < ledger.dollars < 1
 
@@ -205,6 +205,65 @@ def test_each_providers_list_price_is_found(provider: str, model: str, output: f
         price_of("mine", None, provider)
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(
+    ("status", "message", "is_refused", "sent"),
+    [
+        (400, "tools.0.custom.strict: Extra inputs are not permitted", "strict", {"strict": None}),
+        (422, "structured outputs are not supported", "strict", {"strict": None}),
+        (404, "No endpoints found that support tool use", "tools", {"format": True}),
+        (400, "max_tokens: 4500 > 4096", "room", {"max_tokens": 500}),
+        (400, "This model's maximum context length is 4096 tokens", "room", {"max_tokens": 500}),
+    ],
+)
+def test_what_any_provider_refuses_is_left_out_from_then_on(
+    server_of: Callable[..., ProviderServer],
+    provider: str,
+    status: int,
+    message: str,
+    is_refused: str,
+    sent: dict[str, Any],
+) -> None:
+    def parts(body: Any) -> dict[str, Any]:
+        tools = body.get("tools", ())
+        return {
+            "strict": next((True for tool in tools if tool.get("strict")), None),
+            "tools": bool(tools),
+            "format": "format" in body.get("output_config", {}),
+            "max_tokens": body["max_tokens"],
+            "room": body["max_tokens"] > 500,
+        }
+
+    server = server_of(provider)
+    server.play(
+        lambda request: (
+            Fail(status=status, message=message)
+            if parts(request.body)[is_refused]
+            else Answer(input={"lr": 1})
+        )
+    )
+    client, call = client_of(server), a_call(tool=replace(a_call().tool, strict=True))
+    assert ask(client, call).input == {"lr": 1}
+    assert ask(client, call).n_attempts == 1
+    assert sent.items() <= parts(server.messages[-1].body).items()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_server_without_tools_and_formats_is_not_asked_again_and_again(
+    server_of: Callable[..., ProviderServer], provider: str
+) -> None:
+    server = server_of(provider)
+    server.play(
+        lambda request: Fail(
+            status=400,
+            message="tools are not supported" if "tools" in request.body else "json_schema: unknown format",
+        )
+    )
+    with pytest.raises(LlmCallError) as caught:
+        ask(client_of(server), a_call(tool=replace(a_call().tool, strict=True)))
+    assert caught.value.kind == "bad_request" and caught.value.n_attempts == 3
+
+
 # --- OpenAI-style servers ---------------------------------------------------------------------------------
 
 
@@ -220,7 +279,7 @@ def test_a_chat_completion_is_asked_for_as_its_reference_says(
     assert text == {"type": "text", "text": "Node 3 has a plateau."}
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "propose"}}
     assert chat["tools"][0]["function"]["strict"] is True
-    assert (chat["max_completion_tokens"], chat["parallel_tool_calls"]) == (500, False)
+    assert (chat["max_completion_tokens"], chat["parallel_tool_calls"]) == (4500, False)
 
 
 def test_refused_answers_and_exchanges_of_tools_keep_their_turns(
@@ -289,7 +348,7 @@ def test_a_server_without_images_strict_forms_or_the_newest_limit_is_asked_witho
     client = client_of(server)
     assert ask(client, a_call(tool=replace(a_call().tool, strict=True))).input == {"lr": 0.5}
     chat = server.raw[-1].body
-    assert chat["max_tokens"] == 500 and "strict" not in chat["tools"][0]["function"]
+    assert chat["max_tokens"] == 4500 and "strict" not in chat["tools"][0]["function"]
     assert server.messages[-1].n_images == 0
 
 
