@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import importlib.metadata
+import json
 import re
 import runpy
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +22,12 @@ import yaml
 from jsonschema import ValidationError
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from llmzero_ray.cli.catalogue import subcommand
+
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = (ROOT / "deploy" / "constraints.txt").read_text()
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
+CPU_DOCKERFILE = (ROOT / "deploy" / "Dockerfile.cpu").read_text()
 Config = dict[str, Any]
 
 
@@ -162,12 +167,27 @@ def test_the_image_takes_the_locks_versions_and_leaves_torch_and_vllm_alone() ->
 
 def test_the_image_is_installed_with_extras_that_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (asked,) = re.findall(r"\$\{wheel\}\[([a-z,]+)\]", DOCKERFILE)
-    assert (
-        {"verl", "train", "chem", "tasks"} <= set(asked.split(",")) <= set(project["optional-dependencies"])
-    )
+    extras = project["optional-dependencies"]
+    for text in (DOCKERFILE, CPU_DOCKERFILE):
+        (asked,) = re.findall(r"\$\{wheel\}\[([a-z,]+)\]", text)
+        assert set(asked.split(",")) <= set(extras)
+    (cluster,) = re.findall(r"\[([a-z,]+)\]", extras["cluster"][0])
+    assert {"verl", "train", "chem", "tasks"} <= set(cluster.split(",")) <= set(extras)
     (ray,) = re.findall(r'"(ray\[default\]==[\d.]+)"', DOCKERFILE)
     assert f"\n{ray.replace('[default]', '')}\n" in CONSTRAINTS
+
+
+def test_an_image_copies_files_that_exist_and_begins_with_commands_that_exist() -> None:
+    for text in (DOCKERFILE, CPU_DOCKERFILE):
+        copied = re.findall(r"^COPY (\S+) ", text, re.M)
+        assert copied
+        assert all((ROOT / path).exists() or path.startswith("dist/") for path in copied)
+    for line in re.findall(r"^CMD (.*)$", CPU_DOCKERFILE, re.M):
+        *_, words = json.loads(line)
+        commands = [shlex.split(one)[1:] for one in words.split("&&")] if "llmzero " in words else [[words]]
+        assert all(subcommand(name) is not None for name, *_ in commands)
+    preset = re.findall(r"--model (\w+)", CPU_DOCKERFILE)
+    assert [name for name in preset if not (ROOT / "jobs/configs" / f"{name}.yaml").is_file()] == []
 
 
 def test_a_node_of_other_versions_says_which(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,9 @@ def _next(decision: Decision) -> dict[str, Any]:
     return following
 
 
+BOUNDS = "Numbers are upper confidence bounds: a node's new child against its best open child."
+"""What the reasons of a tree search show."""
+
 # --- for people ---------------------------------------------------------------------------------------------
 
 
@@ -136,7 +139,7 @@ def render_decisions(rows: Iterable[DecisionRow]) -> Table:
 def explain(
     search: options.Search = ONLY,
     *,
-    settings: Annotated[list[str], options.settings_option("a search rule for the two, such as C=1.0")],
+    settings: Annotated[list[str], options.settings_option("a rule for a recorded history, such as C=1.0")],
     history: Annotated[
         Path | None, typer.Option(metavar="H.json", help="recorded runs: state and next decision")
     ] = None,
@@ -192,6 +195,8 @@ def _print_directory(directory: Path) -> int:
     rows = explain_directory(directory)
     console = TerminalConsole(width=None if sys.stdout.isatty() else 140)
     console.print(render_decisions(rows))
+    if any("new child" in row.reason for row in rows):
+        console.print(BOUNDS)
     changed = sum(bool(row.differences) for row in rows)
     agreement = f"{changed} differ from the journal." if changed else "all the same as in the journal."
     console.print(f"{len(rows)} decisions replayed, {agreement}")

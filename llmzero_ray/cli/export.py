@@ -12,7 +12,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.optuna_study import mirror
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.trace import chrome_trace
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.prepared import load_task
 from llmzero_ray.report import load_strategy
 from llmzero_ray.report.best_strategy import best_strategy
@@ -47,7 +47,10 @@ def export(
         raise ConfigError("what to write is missing: --verl DIR, --perfetto FILE or --optuna URL.")
     facts, console = SearchFacts(find(search, storage)), TerminalConsole()
     if perfetto is not None:
-        replace_file(Path(perfetto).absolute(), json.dumps(chrome_trace(facts)))
+        try:
+            replace_file(Path(perfetto).absolute(), json.dumps(chrome_trace(facts)))
+        except StorageError as error:
+            raise ConfigError(f"--perfetto: {perfetto} cannot be written. Give another file.") from error
         print_line(console, f"{perfetto}: open it at https://ui.perfetto.dev")
     if optuna is not None:
         print_line(console, f"{plural(mirror(facts, optuna), 'new trial')} in the study {facts.config.name}")

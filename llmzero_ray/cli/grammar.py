@@ -15,6 +15,8 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 ONLY = "."
 """Name of the only search of a storage."""
 SEARCH = "SEARCH"
+_BOUNDS = re.compile(r"; \d*<?=?x<=?\d+(?=\])")
+"""A range behind the default, as Typer writes it."""
 _SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
 
 
@@ -38,7 +40,9 @@ class GrammarCommand(TyperCommand):
         options = filter(None, (param.get_help_record(ctx) for param in params))
         rows = {
             "Arguments": [(_shown(one), one.help or "") for one in self._arguments()],
-            "Options": [(name.translate({60: None, 62: None}), text) for name, text in options],
+            "Options": [
+                (name.translate({60: None, 62: None}), _BOUNDS.sub("", text)) for name, text in options
+            ],
         }
         for title, lines in rows.items():
             if lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.coordinator.follow import Follower
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find
 
@@ -34,7 +35,8 @@ def logs(
     console = TerminalConsole()
     if node is None:
         place = find(search, storage)
-        Follower.of(place, started=False)  # or there is no such search
+        with contextlib.suppress(JournalError):  # the log of a damaged search is wanted most
+            Follower.of(place, started=False)  # or there is no such search
         paths = [place.paths.logs / "coordinator.log"]
     else:
         place, number = options.find_node(search, node, storage)

@@ -31,6 +31,8 @@ COMPLETE = "_LLMZERO_COMPLETE"
 """Environment variable with which a shell asks for completions."""
 _FIRST = ("init", "doctor", "search", "status")
 """Commands of the short help."""
+_BOUNDS = {"greater_than_equal": ("ge", ">="), "less_than_equal": ("le", "<=")}
+"""Type of pydantic's problem -> the bound's name in it, and what to print."""
 _PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")
 """Names in the help of arguments and options that take a path. Addresses are rejected before the command
 runs."""
@@ -187,12 +189,16 @@ def _usage_text(error: typer.TyperException) -> str:
         message = f"{name}{param.metavar} is missing ({param.help})"
     elif message.startswith("No such option") and context is not None:
         given = getattr(error, "option_name", "")
-        near = nearest(given, [name for one in context.command.get_params(context) for name in one.opts])
-        message = f"no such option: {given}{f'; did you mean {near}?' if near else ''}"
+        known = {name.lstrip("-"): name for one in context.command.get_params(context) for name in one.opts}
+        near = nearest(given.lstrip("-"), known)
+        message = f"no such option: {given}{f'; did you mean {known[near]}?' if near else ''}"
     elif param is not None and problems and problems[0]["type"] in ("int_parsing", "float_parsing"):
         kind = "a whole number" if "int" in problems[0]["type"] else "a number"
         name = param.opts[0] if param.opts[0].startswith("-") else param.metavar
         message = f"{name} is {problems[0]['input']!r}; must be {kind}"
+    elif param is not None and problems and problems[0]["type"] in _BOUNDS:
+        bound, sense = _BOUNDS[problems[0]["type"]]
+        message = f"{param.opts[0]} is {problems[0]['input']}; must be {sense} {problems[0]['ctx'][bound]}"
     elif message.startswith("Got unexpected extra argument"):
         pieces = " ".join(context.command.collect_usage_pieces(context)) if context else ""
         message = f"unexpected: {message.partition('(s) (')[2].rstrip(')')}; it takes {pieces}"

@@ -188,5 +188,5 @@ def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
         print_line(console, f"not written: {problem}")
     for path in outcome.files:
         if path.suffix == ".html":
-            print_line(console, f"open in a browser: {path.as_uri()} (or `llmzero ui {place.name}`)")
+            print_line(console, f"open in a browser: {path.as_uri()} (or `llmzero ui {path.parent}`)")
     return 0

@@ -39,7 +39,9 @@ def _whole(key: str) -> str:
         raise ConfigError(f"{key} can stand for {', '.join(found)}; write the one that you mean.")
     if "." in key:
         return key
-    short = {field.rpartition(".")[2]: field for field in fields}
+    short = {field.rpartition(".")[2]: field for field in fields} | {
+        name: name for name in SearchConfig.model_fields
+    }
     names = [name for name in VERL_SPACE.names if "." not in name]
     near = nearest(key, [*SearchConfig.model_fields, *short, *names])
     whole = short.get(near or "", f"root.overrides.{near}")

@@ -68,7 +68,7 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {setting!r} is not of the form key=value, such as budget.runs=24")
+            raise ConfigError(f"{setting!r} is not of the form key=value, such as budget.runs=24")
         value = read_yaml(text, source=f"--set {key.strip()}")
         if isinstance(value, Mapping):
             raise ConfigError(f"--set {setting!r} replaces a whole block; set its keys one by one")

@@ -159,9 +159,7 @@ def _note_new_name(old: str, source: str) -> None:
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(
-            f"--set {override!r} is not of the form key=value; write for example --set budget.runs=8"
-        )
+        raise ConfigError(f"{override!r} is not of the form key=value; write for example budget.runs=8")
     set_key(data, key.strip(), read_yaml(text, source=f"--set {key.strip()}"))
 
 

@@ -21,6 +21,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.yaml"))
 
 
+def task_names() -> list[str]:
+    """Names of the shipped tasks."""
+    return sorted(path.stem for path in (folder() / "tasks").glob("*.yaml"))
+
+
 def path_of(file_or_name: str) -> Path:
     """The file that is meant: one that exists, else a shipped configuration or task of that name."""
     given = Path(file_or_name)

@@ -531,10 +531,11 @@ class TrackingConfig(StrictModel):
 
     backends: tuple[Annotated[str, Field(pattern=PLUGIN)], ...] = ()
     """Trackers: wandb, mlflow, tensorboard, swanlab, trackio, clearml or file (VeRL's own), apprise (alerts
-    to the services in the variable LLMZERO_NOTIFY_URLS), or one of your own as `package.module:factory` or
-    the name of an entry point in the group llmzero_ray.trackers. VeRL's get one run per node, over global
-    steps, and one for the search. Install their packages on the machine of the coordinator. They write to
-    `tracking/` of the search's directory unless their own environment variables name another place."""
+    to the services in the variable LLMZERO_NOTIFY_URLS), optuna (a study, in the storage OPTUNA_STORAGE), or
+    one of your own as `package.module:factory` or the name of an entry point in the group
+    llmzero_ray.trackers. VeRL's get one run per node, over global steps, and one for the search. Install
+    their packages on the machine of the coordinator. They write to `tracking/` of the search's directory
+    unless their own environment variables name another place."""
     project: str = setting("llmzero", min_length=1, max_length=100)
     """Project (MLflow: experiment) that receives the runs; the group is the search."""
     variables: dict[str, str] = Field(default_factory=dict)

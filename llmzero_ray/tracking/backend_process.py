@@ -27,6 +27,8 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+OPTUNA = "optuna"
+"""Backend with one trial per node instead of runs."""
 MAX_FAILURES = 3
 """Consecutive points that the tracker rejects before the run is closed, to be reopened later with them."""
 FAILED = 3
@@ -49,6 +51,9 @@ class RunOpening:
     outputs: str
     variables: Mapping[str, str]
     """Environment variables for this process only: the tracker's keys."""
+    forks: str | None = None
+    """State file of the run whose weights this one continues, from global step `forks_at` on."""
+    forks_at: int = 0
 
 
 class _Warnings(logging.Handler):
@@ -85,10 +90,9 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
     _prepare(opening, state)
     state["opened"] += 1
     _write(path, state)
-    module, warnings = _verl_tracking(), _Warnings()
-    module.logger.addHandler(warnings)
+    warnings = _Warnings()
     with _opened_alone(opening.backend):
-        tracking = module.Tracking(opening.project, opening.name, [opening.backend], dict(opening.config))
+        tracking = OptunaStudy(opening) if opening.backend == OPTUNA else _open(opening, warnings)
     if opening.backend not in tracking.logger:  # VeRL goes on without MLflow when it cannot be reached
         return FAILED
     _after_opening(opening, state, tracking)
@@ -117,6 +121,48 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
     return INCOMPLETE if lost else 0
 
 
+class OptunaStudy:
+    """The study that mirrors the search, with the interface of VeRL's `Tracking`."""
+
+    def __init__(self, opening: RunOpening) -> None:
+        self.logger = {OPTUNA: None}
+        self._search = Path(opening.outputs).parent
+        self._url = os.environ.get("OPTUNA_STORAGE") or f"sqlite:///{opening.outputs}/optuna.db"
+
+    def log(self, values: Mapping[str, float], step: int) -> None:  # noqa: ARG002
+        """Add the phases that have ended.
+
+        Raises:
+            ConfigError: the storage cannot be used.
+        """
+        from llmzero_ray.cli.optuna_study import mirror
+        from llmzero_ray.report.facts import SearchFacts
+        from llmzero_ray.storage import SearchStorage
+
+        mirror(SearchFacts(SearchStorage.at(self._search)), self._url)
+
+    def finish(self) -> None:
+        """Nothing is kept back."""
+
+
+def _open(opening: RunOpening, warnings: _Warnings) -> Any:
+    """VeRL's `Tracking`. A run that W&B does not fork is opened as one of its own."""
+    module = _verl_tracking()
+    module.logger.addHandler(warnings)
+    given = (opening.project, opening.name, [opening.backend], dict(opening.config))
+    try:
+        return module.Tracking(*given)
+    except Exception as error:
+        if os.environ.pop("WANDB_FORK_FROM", None) is None:
+            raise
+        print(f"not forked: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        import wandb
+
+        wandb.teardown()  # it has read the environment
+        os.environ["WANDB_RESUME"] = "allow"
+        return module.Tracking(*given)
+
+
 def _log(tracking: Any, warnings: _Warnings, step: int, values: Mapping[str, float]) -> bool:
     """Log a point. Returns whether the tracker accepted it."""
     before = warnings.lost
@@ -136,7 +182,11 @@ def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
     run = Path(opening.state).stem.rpartition(".")[0]
     if opening.backend == "wandb":
         outputs.mkdir(parents=True, exist_ok=True)
-        os.environ.update(WANDB_RUN_ID=state["id"], WANDB_RESUME="allow", WANDB_RUN_GROUP=opening.group)
+        os.environ.update(WANDB_RUN_ID=state["id"], WANDB_RUN_GROUP=opening.group)
+        if (source := _fork(opening)) and not state["opened"]:
+            os.environ["WANDB_FORK_FROM"] = source
+        else:
+            os.environ["WANDB_RESUME"] = "allow"
         default("WANDB_DIR", str(outputs))
         default("WANDB_CONSOLE", "off")
         default("WANDB_SILENT", "true")
@@ -158,6 +208,15 @@ def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
         (base / opening.group).mkdir(parents=True, exist_ok=True)
     elif opening.backend == "swanlab":
         default("SWANLAB_LOG_DIR", str(outputs / "swanlab"))
+
+
+def _fork(opening: RunOpening) -> str | None:
+    """Run and step that a run of W&B forks; None where W&B does not have that step."""
+    source = {} if opening.forks is None else _state(Path(opening.forks))
+    away = os.environ.get("WANDB_MODE", "online") != "online"
+    if away or source.get("step", -1) < opening.forks_at:
+        return None
+    return f"{source['id']}?_step={opening.forks_at}"
 
 
 @contextlib.contextmanager

@@ -31,11 +31,14 @@ class TrackedPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """One run of a tracker. `key` is its name within the search, `config` its training configuration."""
+    """One run of a tracker. `key` is its name within the search, `config` its training configuration. It
+    continues the weights of the run `forks` from global step `forks_at` on."""
 
     key: str
     name: str
     config: Mapping[str, Any]
+    forks: str | None = None
+    forks_at: int = 0
 
 
 def node_run(core: CoordinatorCore, node: int) -> TrackedRun:
@@ -68,10 +71,16 @@ def node_run(core: CoordinatorCore, node: int) -> TrackedRun:
         lineage["rationale"] = run.proposal.rationale
     name = "reference" if node == REFERENCE else str(node)
     return TrackedRun(
-        key=name if node == REFERENCE else f"node-{node:04d}",
+        key=name if node == REFERENCE else _key(node),
         name=f"{core.config.name}/{name}",
         config={"trainer": {}, **_nested(spec.hyperparameters), "llmzero": lineage},
+        forks=None if source is None else _key(source.node),
+        forks_at=spec.base_step,
     )
+
+
+def _key(node: int) -> str:
+    return f"node-{node:04d}"
 
 
 def node_points(storage: SearchStorage, run: PhaseRun) -> Iterable[TrackedPoint]:

@@ -33,8 +33,8 @@ from llmzero_ray.utils.logs import log_to
 
 from .alerts import BACKEND as ALERTS
 from .alerts import Alerts
-from .backend_process import FAILED, INCOMPLETE, RunOpening, last_step
-from .runs import TrackedPoint, TrackedRun, node_points, node_run, summary_points, summary_run
+from .backend_process import FAILED, INCOMPLETE, OPTUNA, RunOpening, last_step
+from .runs import SUMMARY, TrackedPoint, TrackedRun, node_points, node_run, summary_points, summary_run
 
 logger = logging.getLogger("llmzero_ray.tracking.tracker")
 _LOOK_S = 2.0
@@ -242,7 +242,8 @@ class SearchTracker:
 
     def _feeds_of(self, run: TrackedRun) -> list[RunFeed]:
         settings, root = self.settings, self._storage.paths.root / "tracking"
-        for backend in self._backends:
+        backends = [name for name in self._backends if name != OPTUNA or run.key == SUMMARY]
+        for backend in backends:
             if (run.key, backend) in self._feeds:
                 continue
             opening = RunOpening(
@@ -252,13 +253,15 @@ class SearchTracker:
                 name=run.name,
                 config=run.config,
                 state=str(root / "state" / f"{run.key}.{backend}.json"),
+                forks=run.forks and str(root / "state" / f"{run.forks}.{backend}.json"),
+                forks_at=run.forks_at,
                 outputs=str(root),
                 variables=self._variables,
             )
             log = self._storage.paths.logs / "trackers" / f"{run.key}.{backend}.log"
             ended = self._ended_runs[backend]
             self._feeds[run.key, backend] = RunFeed(opening, log, ended, self._finishing)
-        return [self._feeds[run.key, backend] for backend in self._backends]
+        return [self._feeds[run.key, backend] for backend in backends]
 
 
 async def track(

@@ -28,7 +28,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 def ui(
     place: Annotated[
-        str, typer.Argument(metavar="[STORAGE|SEARCH]", help="directory of searches, or one search")
+        str, typer.Argument(metavar="STORAGE|SEARCH", help="directory of searches, or one search")
     ] = "runs",
     *,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one")] = 8280,

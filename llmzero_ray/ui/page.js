@@ -487,7 +487,13 @@ function index() {
   part("head", D.storage, () => ["llmzero", h("span", { class: "chip" }, D.storage)]);
   part("index", D.searches, () => [h("h2", {}, "Searches"), h("div", { class: "cards" }, D.searches.map(one => h("a", { class: "card", href: `/s/${encodeURIComponent(one.name)}/` },
     h("b", {}, one.name), " ", h("span", { class: "chip " + one.stage.split(" ")[0] }, cut(one.stage, 60)),
-    h("div", { class: "big" }, fix(one.best_score, 3)), h("div", { class: "dim" }, `${one.runs} of ${one.max_runs ?? "?"} runs · ${short(one.gpu_hours)} GPU h`), h("div", { class: "dim" }, one.at_work || (one.last_alive ? "last alive " + clock(one.last_alive) : "")))))]);
+    h("div", { class: "big" }, fix(one.best_score, 3)), spark(one.scores), one.task && h("div", { class: "dim" }, `${one.task} · ${one.model}`),
+    h("div", { class: "dim" }, `${one.runs} of ${one.max_runs ?? "?"} runs · ${short(one.gpu_hours)} GPU h`), one.begun && h("div", { class: "dim" }, "begun " + clock(one.begun)), h("div", { class: "dim" }, one.at_work || (one.last_alive ? "last alive " + clock(one.last_alive) : "")))))]);
+}
+function spark(scores) {
+  if (!scores || scores.length < 2) return null;
+  const [lo, hi] = [scores[0], scores.at(-1)], at = scores.map((one, i) => `${(i / (scores.length - 1) * 196 + 2).toFixed(1)},${(30 - (one - lo) / (hi - lo || 1) * 26).toFixed(1)}`);
+  return s("svg", { class: "fluid", viewBox: "0 0 200 34", role: "img", "aria-label": `best validation score after each phase: ${fix(lo, 3)} to ${fix(hi, 3)}` }, s("path", { class: "line best", d: "M" + at.join("L") }));
 }
 
 function draw() {

@@ -7,6 +7,7 @@ through files alone. A request is sent as the commands send it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,7 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llmzero_ray.cli.listing import summary
 from llmzero_ray.cli.steering import send
 from llmzero_ray.config.changes import read_settings
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, LlmzeroError
+from llmzero_ray.records.events import PhaseFinished
 from llmzero_ray.storage.locate import searches_in
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.ui.followed import Followed
@@ -124,8 +127,20 @@ class Searches:
 
     def index(self) -> dict[str, Any]:
         """Data of the page that lists them."""
-        rows = [summary(self.storage / name, self.followed(name).follower) for name in self.names()]
-        return {"storage": str(self.storage), "searches": rows}
+        found = []
+        for name in self.names():
+            follower = self.followed(name).follower
+            row = summary(self.storage / name, follower)
+            scores = [] if row["stage"].startswith("unreadable") else best_so_far(follower)
+            found.append({**row, "scores": scores})
+        return {"storage": str(self.storage), "searches": found}
+
+
+def best_so_far(follower: Follower) -> list[float]:
+    """The best validation score after each phase that has one, in the order in which they ended."""
+    ended = (event.node for event in follower.events if isinstance(event, PhaseFinished) and event.node >= 0)
+    scores = [score for node in ended if (score := follower.core.runs[node].score) is not None]
+    return list(itertools.accumulate(scores, max))
 
 
 def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIApp:

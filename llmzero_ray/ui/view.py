@@ -14,6 +14,7 @@ from typing import Any
 
 from llmzero_ray.agents.knowledge import metric_label
 from llmzero_ray.cli.event_text import approval_texts, event_line
+from llmzero_ray.cli.explain import BOUNDS
 from llmzero_ray.cli.results import node_facts
 from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.budget import budget_limits, time_left
@@ -155,8 +156,7 @@ def _decided(decisions: Sequence[DecisionRow]) -> str:
     same = f"{differing} of them come out differently" if differing else "all of them come out the same"
     return (
         f"{plural(len(decisions), 'decision')}: {phase_tables.counted_actions(decisions)}. Replayed through "
-        f"the rules of this version, {same}. Numbers are upper confidence bounds: a node's new child against "
-        "its best open child."
+        f"the rules of this version, {same}. {BOUNDS}"
     )
 
 

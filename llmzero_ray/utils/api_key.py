@@ -46,9 +46,11 @@ TRACKER_KEYS = (
     "SWANLAB_API_KEY",
     "CLEARML_API_SECRET_KEY",
     "HF_TOKEN",
+    "OPTUNA_STORAGE",
     NOTIFY_URLS,
 )
-"""Keys of experiment trackers, which only the processes that send to them need; `HF_TOKEN` is trackio's."""
+"""Keys of experiment trackers, which only the processes that send to them need; `HF_TOKEN` is trackio's. The
+address of a study may hold a password."""
 
 _written: list[PrivateEntry] = []
 

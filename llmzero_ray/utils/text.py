@@ -29,6 +29,7 @@ _SYNONYMS = {
     "runs": "trials num_samples max_trials iterations",
     "dollars": "usd cost price money",
     "n_steps": "steps max_iters",
+    "backends": "notify alerts trackers loggers",
     "key_file": "api_key key",
     "init": "new create template",
     "search": "run start train tune fit optimize launch",

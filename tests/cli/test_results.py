@@ -137,6 +137,17 @@ def test_rm_never_deletes_a_search_at_work_nor_a_folder_that_is_no_search(
     assert (tmp_path / "thesis").is_dir()
 
 
+def test_the_log_of_a_damaged_search_is_printed(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "demo"
+    shutil.copytree(finished.root, copy)
+    sorted((copy / "journal").glob("*.json"))[0].write_text("{")
+    (copy / "logs").mkdir(exist_ok=True)
+    (copy / "logs" / "coordinator.log").write_text("the disk is full\n")
+    assert printed(capsys, "logs", copy).splitlines()[1:] == ["the disk is full"]
+
+
 def test_logs_prints_the_end_of_the_coordinators_log_and_of_a_nodes(
     finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,8 +22,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 
+from llmzero_ray.cli.optuna_study import mirror
 from llmzero_ray.config import TrackingConfig, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.report.facts import SearchFacts
@@ -67,6 +69,7 @@ def test_a_run_carries_its_place_in_the_tree_and_what_it_changed(tmp_path: Path)
     lineage = child.config["llmzero"]
     assert (lineage["parent"], lineage["resume_node"], lineage["resume_step"]) == (0, 0, 10)
     assert lineage["first_global_step"] == 10
+    assert (root.forks, child.forks, child.forks_at) == (None, "node-0000", 10)
     before, after = core.runs[0].spec.hyperparameters, core.runs[2].spec.hyperparameters
     changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
     assert set(lineage["changes"]) == changed != set()
@@ -213,6 +216,100 @@ def test_points_that_a_tracker_refuses_in_a_row_are_sent_again(
         tracker.open(monkeypatch)
         found.append(backend_process.main(io.StringIO("\n".join(lines))))
     assert (found, tracker.taken) == (codes, taken)
+
+
+@pytest.mark.parametrize(
+    ("parent", "variables", "fork"),
+    [
+        ({"id": "parent", "step": 12}, {}, "parent?_step=10"),
+        ({"id": "parent", "step": 9}, {}, None),  # W&B does not have the step yet
+        ({}, {}, None),
+        ({"id": "parent", "step": 12}, {"WANDB_MODE": "offline"}, None),
+    ],
+)
+def test_a_phase_of_wandb_forks_the_run_that_it_resumes_when_it_is_first_opened(
+    parent: dict[str, Any],
+    variables: dict[str, str],
+    fork: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forks, opened = Forks(monkeypatch), []
+    forks.can_fork = True
+    for _ in range(2):
+        assert forks.send(tmp_path, parent, variables) == 0
+        opened += forks.opened()
+    assert opened == [(fork, None if fork else "allow"), (None, "allow")]
+
+
+def test_a_server_of_wandb_that_cannot_fork_gets_a_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forks = Forks(monkeypatch)
+    assert forks.send(tmp_path, {"id": "parent", "step": 12}, {}) == 0
+    assert forks.opened() == [("parent?_step=10", None), (None, "allow")]
+    assert forks.taken == [10, 11]
+
+
+class Forks:
+    """VeRL's `Tracking` over a W&B server that forks runs, or refuses to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.can_fork, self.taken = False, list[int]()
+        self._opened: list[tuple[str | None, str | None]] = []
+        self._monkeypatch = monkeypatch
+        module = SimpleNamespace(logger=logging.getLogger("of.verl"), Tracking=self._open)
+        monkeypatch.setattr(backend_process, "_verl_tracking", lambda: module)
+        monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(teardown=lambda: None))
+
+    def opened(self) -> list[tuple[str | None, str | None]]:
+        """(fork, resume) of each try to open a run since the last call."""
+        found, self._opened = self._opened, []
+        return found
+
+    def send(self, directory: Path, parent: dict[str, Any], variables: dict[str, str]) -> int:
+        """Exit code of a process that opens node 1, which resumes node 0 at step 10."""
+        state = directory / "state"
+        state.mkdir(exist_ok=True)
+        (state / "node-0000.wandb.json").write_text(json.dumps(parent))
+        opening = RunOpening(
+            backend="wandb", project="p", group="g", name="g/1", config={"trainer": {}},
+            state=str(state / "node-0001.wandb.json"), outputs=str(directory), variables=variables,
+            forks=str(state / "node-0000.wandb.json"), forks_at=10,
+        )  # fmt: skip
+        lines = [json.dumps(asdict(opening)), *(json.dumps([step, {"x": step}]) for step in (10, 11))]
+        with self._monkeypatch.context() as patched:
+            for name in [name for name in os.environ if name.startswith("WANDB_")]:
+                patched.delenv(name)
+            environment = dict(os.environ)
+            try:
+                return backend_process.main(io.StringIO("\n".join(lines)))
+            finally:
+                os.environ.clear()
+                os.environ.update(environment)
+
+    def _open(self, *_: Any) -> Any:
+        fork = os.environ.get("WANDB_FORK_FROM")
+        self._opened.append((fork, os.environ.get("WANDB_RESUME")))
+        if fork and not self.can_fork:
+            raise RuntimeError("forks are not enabled for this account")
+        return SimpleNamespace(
+            logger={"wandb": None}, log=lambda _, step: self.taken.append(step), finish=lambda: None
+        )
+
+
+def test_each_node_becomes_a_trial_of_a_study_once(tmp_path: Path) -> None:
+    root = copy_of("two_slots", tmp_path / "runs")
+    url = f"sqlite:///{root}/tracking/optuna.db"
+    for _ in range(2):
+        assert send(root, "optuna", finish_s=500)
+        assert mirror(SearchFacts(SearchStorage.at(root)), url) == 0
+    trials = optuna.load_study(study_name="two_slots", storage=url).trials
+    facts = SearchFacts(SearchStorage.at(root))
+    assert {trial.user_attrs["node"]: trial.value for trial in trials} == {
+        node: run.score for node, run in facts.runs.items()
+    }
+    assert len(trials) == len(facts.runs) > 1
 
 
 def test_keys_of_trackers_reach_their_processes_and_no_other(

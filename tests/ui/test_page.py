@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,8 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import numpy as np
 import pytest
 import uvicorn
+from PIL import Image, ImageChops
 
 from actors.control_requests import event_of
 from llmzero_ray.cli.event_text import event_line
@@ -46,6 +51,14 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
 ]
 WAIT_MS = 20_000
+GOLDEN = Path(__file__).parent / "golden"
+"""Screenshots at half their size, in 64 colours."""
+FONTS = "* { font-family: recorded !important; }" + "".join(
+    f"@font-face {{ font-family: recorded; font-weight: {weight}; src: url(data:font/ttf;base64,{font}); }}"
+    for weight, name in ((400, "DejaVuSans.ttf"), (700, "DejaVuSans-Bold.ttf"))
+    for font in [base64.b64encode(Path(matplotlib.get_data_path(), "fonts/ttf", name).read_bytes()).decode()]
+)
+"""One font for every machine, from a package of the lock."""
 
 
 class Tab:
@@ -70,7 +83,9 @@ class Tab:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--font-render-hinting=none"]
+        )
         yield started
         started.close()
 
@@ -180,6 +195,35 @@ def test_a_phone_scrolls_in_one_direction(tab: Tab, file: Path, scheme: str) -> 
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1400), ("dark", 1400), ("light", 390), ("dark", 390)]
+)
+def test_the_page_looks_as_recorded(
+    browser: Any, file: Path, tmp_path: Path, scheme: str, width: int
+) -> None:
+    recorded = GOLDEN / f"{scheme}_{width}.png"
+    context = browser.new_context(
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        bypass_csp=True,
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    page.goto(file.as_uri())
+    page.add_style_tag(content=FONTS)
+    page.evaluate("document.fonts.ready.then(() => dispatchEvent(new Event('resize')))")
+    seen = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB").reduce(2)
+    context.close()
+    new = tmp_path / recorded.name
+    seen.quantize(64).save(new, optimize=True)
+    remedy = f"look at {new}; if it is right, copy it to {recorded}"
+    assert recorded.exists(), remedy
+    before = Image.open(recorded).convert("RGB")
+    assert seen.size == before.size, remedy
+    apart = np.asarray(ImageChops.difference(seen, before)).max(axis=2) > 32
+    assert apart.mean() <= 0.005, f"{apart.mean():.2%} of the pixels differ; {remedy}"
 
 
 def test_texts_of_agents_stay_text(tab: Tab, file: Path) -> None:

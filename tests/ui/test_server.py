@@ -131,6 +131,15 @@ def test_the_view_says_what_the_commands_say(
     assert [phase["node"] for phase in data["strategy"]] == [0, 1, 2]
 
 
+def test_the_index_has_the_best_score_so_far_after_each_phase(
+    page: TestClient, search: SearchBuilder
+) -> None:
+    data = json.loads(re.findall(r'id="view">(.*?)</script>', page.get("/").text)[0])
+    (card,) = [one for one in data["searches"] if one["name"] == search.config.name]
+    assert card["scores"] == [0.6, 0.7, 0.78, 0.78, 0.78]
+    assert (card["best_score"], card["task"]) == (0.78, "task")
+
+
 def test_names_of_other_directories_are_no_searches(page: TestClient) -> None:
     for name in ("..", "%2e%2e", "other", "..%2f..%2fetc"):
         assert page.get(f"/s/{name}/view.json").status_code == 404

@@ -25,7 +25,7 @@ from llmzero_ray.launch import actors
 from llmzero_ray.prepared.task import repeated_questions
 from llmzero_ray.storage.presence import being_started
 from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
-from llmzero_ray.utils.text import one_line
+from llmzero_ray.utils.text import nearest, one_line
 
 if TYPE_CHECKING:
     from llmzero_ray.prepared import PreparedTask
@@ -53,9 +53,11 @@ def prepare(
             if _HUB.fullmatch(config)
             else ""
         )
+        near = nearest(config, presets.task_names())
+        hint = f" Did you mean the shipped task {near!r}?" if near else hub
         raise ConfigError(
             f"{config}: there is no such file. prepare takes a search.yaml or a task.yaml, which "
-            f"`llmzero draft FOLDER SENTENCE` writes.{hub}"
+            f"`llmzero draft FOLDER SENTENCE` writes.{hint}"
         )
     if is_task_file(path, on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
