@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,7 +49,7 @@ _CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)
 """What differs each time."""
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
-_MOST_NAMED, _MOST_COMPARED = 12, 8
+_MOST_NAMED, _MOST_COMPARED = 3, 8
 _AGAIN = 12
 """Further runs of a script that draws numbers; two runs often draw the same one."""
 _PATIENCE_S = 30.0
@@ -327,57 +327,43 @@ class _Reader:
             return None
         if (name := self._made_of(key, base, value)) is not None:
             return name
-        if not value:
-            return "it is empty in the script"
-        marked = next(iter(self._given_worlds(base)), base)
-        if self._command(marked) is not None and self._value(marked, key) != value:
-            self._branching.append(key)
-        return None
+        return None if value else "it is empty in the script"
 
     def _made_of(self, key: str, base: World, value: str) -> str | None:
-        """The variable or argument that a value is made of where the script sets none."""
+        """What the script does not set and a value is made of."""
         worlds = self._given_worlds(base)
         if not worlds:
             return None
         marked, *numbers = worlds
         shown = self._value(marked, key)
-        marks = list(dict.fromkeys(_MARK.findall(shown or "")))
-        if marks and _MARK.sub("", shown or "") == value:
-            self._shown[key] = f"{key}={shown}"
-            return self._of_mark(*marks[0])
-        for kind, number in marks[
-            :_MOST_NAMED
-        ]:  # one at a time: a default may stand next to an unset variable
-            one = self._value(self._only(marked, kind, int(number)), key)
-            if one is not None and _MARK.search(one) and _MARK.sub("", one) == value:
+        for kind, number in dict.fromkeys(_MARK.findall(shown or "")):
+            # One at a time: what another one changes is not what this value is made of.
+            one = self._value(self._only(marked, kind, int(number)), key) or ""
+            if _MARK.search(one) and _MARK.sub("", one) == value:
                 self._shown[key] = f"{key}={one}"
                 return self._of_mark(kind, number)
         values = {self._value(world, key) for world in numbers if self._command(world) is not None}
-        if (
-            (shown == value or (shown is None and self._command(marked) is None))
-            and values - {value}
-            and len(values) > 1
-        ):
-            for kind, number in self._sources(marked):
-                ones = [self._only(world, kind, number) for world in numbers]
-                if len({self._value(one, key) for one in ones} - {value, None}) > 1:
-                    return self._of_mark(kind, str(number))
-            return "it is computed from what is not set in the script"
+        same = shown == value or (shown is None and self._command(marked) is None)
+        if same and len(values) > 1:
+            return f"it is computed from {_listed(self._unset(marked))}, not set in the script"
+        if self._command(marked) is not None and shown != value:
+            self._branching.append(key)
         return None
-
-    def _sources(self, world: World) -> Iterator[tuple[str, int]]:
-        yield from (("v", self._variables.index(name)) for name in list(world.variables)[:_MOST_NAMED])
-        yield from (("a", i) for i in range(0 if world.typed else 1, len(world.arguments) + 1))
 
     def _only(self, world: World, kind: str, number: int) -> World:
         """The world with one of its variables or arguments alone."""
         if kind.lower() == "v":
             name = self._variables[number]
-            return replace(world, variables={name: world.variables.get(name, "")}, arguments=(), typed="")
-        if number == 0:
-            return replace(world, variables={}, arguments=())
-        arguments = tuple(text if i == number else "" for i, text in enumerate(world.arguments[:number], 1))
-        return replace(world, variables={}, arguments=arguments, typed="")
+            return replace(world, variables={name: world.variables[name]}, arguments=(), typed="")
+        arguments = tuple(text if i == number else "" for i, text in enumerate(world.arguments, 1))
+        typed = "" if number else world.typed
+        return replace(world, variables={}, arguments=arguments, typed=typed)
+
+    def _unset(self, marked: World) -> list[str]:
+        """Names of the variables and arguments that this world sets and the script does not."""
+        arguments = (f"${i}" for i, text in enumerate(marked.arguments, 1) if text)
+        own = set(_ASSIGNED.findall(self._text))
+        return [*(name for name in marked.variables if name not in own), *arguments]
 
     def _of_mark(self, kind: str, number: str) -> str:
         match kind.lower():
@@ -392,18 +378,14 @@ class _Reader:
         return f"it is what `{self._program(f'llmzerop{number}q')}` prints"
 
     def _unset_branches(self, base: World) -> Iterator[str]:
-        """What the script does otherwise where a variable is set that it does not set."""
-        if not self._branching:
-            return
-        marked, deciding = self._given_worlds(base)[0], dict[str, list[str]]()
-        for kind, number in self._sources(marked):
-            world = self._only(marked, kind, number)
-            changed = [key for key in self._branching if self._value(world, key) != self._value(base, key)]
-            if changed and self._command(world) is not None:
-                deciding[self._plain(f"llmzero{kind}{number}q")] = changed
-        for name, keys in deciding.items():
+        """What the script does otherwise where something is set that it does not set."""
+        if keys := self._branching:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-            yield f"{', '.join(keys[:3])}{more}: as where {name} is not set; it has another value where it is"
+            names = _listed(self._unset(self._given_worlds(base)[0]))
+            yield (
+                f"{', '.join(keys[:3])}{more}: as where the script's variables and arguments are not set "
+                f"({names}); it may have another value where they are"
+            )
 
     def _program(self, mark: str) -> str:
         return next(
@@ -417,28 +399,14 @@ class _Reader:
         if marks:
             self._shown[key] = f"{key}={shown}"
             return self._of_mark(*marks[0])
-        value = self._value(base, key)
         if world.prints == base.prints and world.files_there == base.files_there:
             return "it changes from run to run"
-        files = world.files_there != base.files_there
         seen = [self.seen(world), self.seen(base)]
-        sources = dict.fromkeys(
-            name for one in seen for name in (one.files if files else one.programs.values())
-        )
-        deciding = [
-            name
-            for name in list(sources)[:_MOST_NAMED]
-            if self._command(replace(world, only=name))
-            and self._value(replace(world, only=name), key) != value
-        ]
-        if not deciding:
-            return f"it depends on {'which files are there' if files else 'what programs print'}"
-        names = " and ".join(deciding[:3])
-        return (
-            f"it depends on whether {self._plain(names)} is there"
-            if files
-            else f"it depends on what `{names}` prints"
-        )
+        if world.files_there != base.files_there:
+            files = [self._plain(name) for one in seen for name in one.files]
+            return f"it depends on whether {_listed(files)} is there"
+        programs = [f"`{name}`" for one in seen for name in one.programs.values()]
+        return f"it depends on what {_listed(programs)} prints"
 
     def _plain(self, text: str) -> str:
         """A text with its marks replaced by their meaning."""
@@ -470,3 +438,9 @@ class _Reader:
             f"the script starts the trainer {plural(len(further), 'further time')}; the first command was "
             f"read, the others differ in {differ}"
         )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """At most three of these names, each once."""
+    found = list(dict.fromkeys(names))
+    return " or ".join(found[:_MOST_NAMED]) + (" or others" if len(found) > _MOST_NAMED else "")

@@ -158,7 +158,7 @@ def test_a_strict_script_that_looks_for_a_program_is_read_to_its_trainer(tmp_pat
         ("TRAIN N=$n", "N=$n", "n is not set in the script"),
         ("set -u; x=$n; TRAIN N=$x", "N=$n", "n is not set in the script"),
         (': "${n:?is needed}"; TRAIN N=$n', "N=$n", "n is not set in the script"),
-        ("TRAIN N=$((nodes * 8))", "N=0", "nodes is not set in the script"),
+        ("TRAIN N=$((nodes * 8))", "N=0", "it is computed from nodes, not set in the script"),
         ("TRAIN N=${a:-1}$b", "N=1$b", "b is not set in the script"),
         ("echo ${n:-none}; TRAIN N=4$n", "N=4$n", "n is not set in the script"),
         ("TRAIN N=$2 M=${1:-q}", "N=$2", "$2 is an argument of the script"),
@@ -211,7 +211,9 @@ def test_what_an_unset_variable_would_change_is_said(tmp_path: Path) -> None:
     text = 'if [ -n "$SLURM_JOB_ID" ]; then x=$SLURM_NNODES; else x=1; fi\nTRAIN N=8 trainer.nnodes=$x'
     read = read_script(script_of(tmp_path, text))
     assert read.overrides == {f"{R}n": "8", "trainer.nnodes": "1"}
-    assert "trainer.nnodes: as where $SLURM_JOB_ID is not set" in " ".join(read.remarks)
+    (remark,) = read.remarks
+    assert remark.startswith("trainer.nnodes: as where the script's variables and arguments are not set")
+    assert "(SLURM_JOB_ID or SLURM_NNODES)" in remark
 
 
 @pytest.mark.parametrize(

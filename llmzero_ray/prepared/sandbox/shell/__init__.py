@@ -59,8 +59,6 @@ class World:
     says: str = ""
     files_there: bool = False
     """Whether files that the script looks for are there."""
-    only: str = ""
-    """The only program or file that the two settings above apply to. If empty, all."""
     goes_on: bool = False
     """Whether `exit` and `set -e` are without effect."""
 
@@ -158,7 +156,6 @@ def run_shell(script: ShellScript, world: World) -> ScriptRun:
             "LLMZERO_PRINTS": world.prints,
             "LLMZERO_SAYS": world.says,
             "LLMZERO_FILES": "there" if world.files_there else "",
-            "LLMZERO_ONLY": world.only,
             "LLMZERO_GO_ON": "yes" if world.goes_on else "",
             "LLMZERO_INPUTS": "\n".join(dict.fromkeys(_INPUTS.findall(script.text))),
             "LLMZERO_TOOLS": " ".join(SHELL_TOOLS),

@@ -6,7 +6,7 @@
 # `program`, its label, the text that stands for what it prints, and `read` where the script reads that; `file`
 # and a path that was looked for; `source` and a file that is not there. What programs print and which files are
 # there is said by LLMZERO_PRINTS (empty, text, number, large, fails, or says: LLMZERO_SAYS) and LLMZERO_FILES
-# (empty or there), for LLMZERO_ONLY alone where that is set.
+# (empty or there).
 
 if (( BASH_VERSINFO[0] < 5 )); then
     printf 'old\0%s\0' "$BASH_VERSION" > "$LLMZERO_RECORDS/0"
@@ -27,10 +27,6 @@ __llmzero_token() {  # a text that stands for what the program of this label pri
     __llmzero_reply="llmzerop${hash}q"
 }
 
-__llmzero_varied() {  # whether this source is one that the world varies
-    [[ -z ${LLMZERO_ONLY-} || ${LLMZERO_ONLY-} == "$1" ]]
-}
-
 __llmzero_unknown() {  # prints what the world says that an unknown program prints
     local name=${1##*/} label token said made=
     label=$name
@@ -38,19 +34,16 @@ __llmzero_unknown() {  # prints what the world says that an unknown program prin
     __llmzero_token "$label"
     token=$__llmzero_reply
     said=
-    if __llmzero_varied "$label"; then
-        case ${LLMZERO_PRINTS-} in
-            text) said="$token $token $token $token $token $token" ;;
-            number) said=1 ;;
-            large) said=4194304 ;;
-            says) said=$LLMZERO_SAYS ;;
-        esac
-    fi
+    case ${LLMZERO_PRINTS-} in
+        text) said="$token $token $token $token $token $token" ;;
+        number) said=1 ;;
+        large) said=4194304 ;;
+        says) said=$LLMZERO_SAYS ;;
+    esac
     if [[ -p /dev/stdout || -f /dev/stdout ]]; then made=read; fi
     __llmzero_record program "$label" "$token" "$made"
     if [[ -n $said ]]; then printf '%s\n' "$said"; fi
-    if [[ ${LLMZERO_PRINTS-} == fails ]] && __llmzero_varied "$label"; then return 1; fi
-    return 0
+    [[ ${LLMZERO_PRINTS-} != fails ]]
 }
 
 __llmzero_text_tool() {  # a text tool, through which what an unknown program printed is never lost
@@ -228,7 +221,7 @@ __llmzero_path() {  # the path that a word of the script's text stands for, into
 __llmzero_look() {  # notes a file that is looked for and not there, and makes it where the world has it
     if [[ -e $2 ]]; then return; fi
     __llmzero_record file "$2"
-    if [[ ${LLMZERO_FILES-} != there ]] || ! __llmzero_varied "$2"; then return; fi
+    if [[ ${LLMZERO_FILES-} != there ]]; then return; fi
     if [[ $1 == d ]]; then
         builtin command mkdir -p -- "$2" 2> /dev/null
     else
