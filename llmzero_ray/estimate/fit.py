@@ -185,11 +185,8 @@ def _steps(
     values: dict[str, HyperparameterValue] = {}
     for _ in range(_MOST_STEPS):
         lacking = _lacking(shape, setup, learned, spare)
-        usable = [
-            change
-            for change in setting_changes(shape, setup)
-            if change.values and change.shrinks_task is shrinks_task
-        ]
+        changes = setting_changes(shape, setup)
+        usable = [change for change in changes if change.shrinks_task is shrinks_task]
         left = [_lacking(shape, change.setup, learned, spare) for change in usable]
         if lacking <= 0 or not left or lacking - min(left) < min(_STEP_WORTH, lacking):
             break

@@ -50,7 +50,7 @@ class SettingChange:
     setup: Setup
     """With that change."""
     values: Values
-    """VeRL's key -> new value; empty: only the user can change it, in `engine.overrides`."""
+    """VeRL's key -> new value."""
     shrinks_task: bool = False
     """Whether it changes what is learnt, and not only how fast."""
 
@@ -86,10 +86,6 @@ def setting_changes(shape: ModelShape, setup: Setup) -> Iterator[SettingChange]:
     for name, key in _SWITCHES.items():
         if not getattr(setup, name):
             yield _changed(setup, f"{name} false -> true", {key: True}, **{name: True})
-    if setup.strategy == "fsdp":
-        yield _changed(setup, "actor.strategy fsdp -> fsdp2", {}, strategy="fsdp2")
-        if not setup.layered_summon:
-            yield _changed(setup, "rollout.layered_summon false -> true", {}, layered_summon=True)
     if setup.response > 1:
         yield _shorter_response(setup, setup.response // 2)
 

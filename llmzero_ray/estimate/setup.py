@@ -34,7 +34,6 @@ models."""
 # Only for FSDP2 on GPUs; the tests compare them with VeRL's composed configuration.
 VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
-        _ACTOR + "strategy": "fsdp2",
         _FSDP + "model_dtype": "fp32",
         _FSDP + "fsdp_size": -1,
         _FSDP + "param_offload": False,
@@ -48,7 +47,6 @@ VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         _MODEL + "enable_gradient_checkpointing": True,
         _MODEL + "use_remove_padding": True,
         _MODEL + "use_fused_kernels": False,
-        _ROLLOUT + "layered_summon": False,
         _ROLLOUT + "enforce_eager": False,
         _ROLLOUT + "free_cache_engine": True,
         LOG_PROB_MAX_TOKENS: None,
@@ -69,8 +67,6 @@ class Setup:
     """Bytes of one GPU that processes can use."""
     n_gpus: int
     """GPUs of the slot."""
-    strategy: str = "fsdp2"
-    layered_summon: bool = False
     fsdp_size: int = -1
     weight_bytes: int = 4
     """Bytes of one base or adapter parameter in its FSDP shard (`model_dtype`)."""
@@ -164,8 +160,6 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     return Setup(
         gpu_bytes=gpu_gib * GIB,
         n_gpus=n_gpus,
-        strategy=str(keys.get(_ACTOR + "strategy")),
-        layered_summon=keys.flag(_ROLLOUT + "layered_summon"),
         fsdp_size=keys.whole(_FSDP + "fsdp_size"),
         weight_bytes=_DTYPES.get(str(keys.get(_FSDP + "model_dtype")), 4),
         param_offload=keys.flag(_FSDP + "param_offload"),

@@ -41,7 +41,6 @@ _LAYERS_AT_ONCE = Range(2, 3, 4)
 
 SERVER_START, ROLLOUT, LOG_PROBS = "server start", "rollout", "log-probs"
 UPDATE, WEIGHT_SYNC, SAVING = "update", "weight sync", "saving"
-GATHERED = "whole model gathered"
 LOGITS = "logits and entropy"
 CACHE = "KV cache"
 
@@ -217,28 +216,11 @@ def _update(shape: ModelShape, setup: Setup) -> StageMemory:
     )
 
 
-def _summoned(shape: ModelShape, setup: Setup) -> Item:
-    """Item gathered for vLLM. `collect_lora_params`: FSDP1 gathers the whole model to read the adapter, in
-    the shards' own precision (`FlatParamHandle._force_full_precision`), on every GPU; layer by layer with
-    `layered_summon`. FSDP2 gathers single tensors."""
-    if setup.serves_merged:
-        layer = _MERGED_COPIES * _FP32 * shape.hidden * shape.intermediate
-        largest = max(layer, (setup.weight_bytes + _BF16) * shape.vocab * shape.hidden)
-        return Item(name="tensor being merged", size=Range.exactly(largest))
-    everything = shape.parameters + shape.lora_parameters(setup.lora_rank, setup.target_modules)
-    if setup.strategy != "fsdp":
-        size = 0.0
-    elif setup.layered_summon:
-        size = setup.weight_bytes * (shape.layer_parameters + everything - shape.parameters)
-    else:
-        size = setup.weight_bytes * everything
-    return Item(name=GATHERED, size=Range.exactly(size))
-
-
-def _brings_shards_back(setup: Setup) -> bool:
-    """Whether reading the adapter brings offloaded shards to the GPU: the engine reads LoRA tensors alone,
-    which FSDP1 does not hold one by one."""
-    return setup.strategy == "fsdp"
+def _merged(shape: ModelShape, setup: Setup) -> Item:
+    """The largest tensor while the adapter is added to it, where merged weights are served."""
+    layer = _MERGED_COPIES * _FP32 * shape.hidden * shape.intermediate
+    largest = max(layer, (setup.weight_bytes + _BF16) * shape.vocab * shape.hidden)
+    return Item(name="tensor being merged", size=Range.exactly(setup.serves_merged * largest))
 
 
 def _weight_sync(shape: ModelShape, setup: Setup) -> StageMemory:
@@ -247,8 +229,8 @@ def _weight_sync(shape: ModelShape, setup: Setup) -> StageMemory:
     return _stage(
         WEIGHT_SYNC,
         setup,
-        *_trainer(shape, setup, model=_brings_shards_back(setup), optimizer=False),
-        _summoned(shape, setup),
+        *_trainer(shape, setup, model=False, optimizer=False),
+        _merged(shape, setup),
         Item(name="transfer buffer", size=Range.exactly(setup.bucket_bytes)),
         *awake,
     )
@@ -257,7 +239,7 @@ def _weight_sync(shape: ModelShape, setup: Setup) -> StageMemory:
 def _saving(shape: ModelShape, setup: Setup) -> StageMemory:
     """An adapter that is saved after a validation: vLLM is awake. Full checkpoints are written then, too, and
     hold shards as they are."""
-    trainer = _trainer(shape, setup, model=_brings_shards_back(setup), optimizer=False)
+    trainer = _trainer(shape, setup, model=False, optimizer=False)
     return _stage(SAVING, setup, *trainer, *_awake(setup))
 
 

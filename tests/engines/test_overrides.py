@@ -213,7 +213,6 @@ def test_merged_weights_are_served_where_that_is_asked_for(platform: str, asked:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        (f"{ACTOR}.strategy", "fsdp"),
         ("+actor_rollout_ref.rollout.quantization", "fp8"),
         ("actor_rollout_ref.rollout.load_format", "dummy"),
         (f"{ACTOR}.ulysses_sequence_parallel_size", 2),
@@ -223,6 +222,13 @@ def test_merged_weights_are_refused_beside_what_cannot_send_them(key: str, value
     with pytest.raises(ConfigError, match=r"serve_merged is true, .* Remove one of the two"):
         engine_overrides(verl_settings(overrides={key: value}, serve_merged=True))
     engine_overrides(verl_settings(overrides={key: value}))
+
+
+@pytest.mark.parametrize("key", [f"{ACTOR}.strategy", f"+{ACTOR}.fsdp_config.strategy"])
+def test_fsdp1_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"strategy to 'fsdp'; phases exchange .* FSDP2 alone"):
+        engine_overrides(verl_settings(overrides={key: "fsdp"}))
+    engine_overrides(verl_settings(overrides={key: "fsdp2"}))
 
 
 def test_a_phase_without_a_batch_size_is_refused() -> None:

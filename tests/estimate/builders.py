@@ -40,9 +40,7 @@ def setup(**changes: Any) -> Setup:
     return Setup(**(given | changes))
 
 
-def practitioner(
-    *, strategy: str, micro_batch: int, max_prompt_length: int = 1024, **engine: Any
-) -> SearchConfig:
+def practitioner(*, micro_batch: int, max_prompt_length: int = 1024, **engine: Any) -> SearchConfig:
     """The paper's recipe on one node of 8 A100s; where the paper says nothing, VeRL's defaults."""
     return parse_config(
         {
@@ -57,7 +55,6 @@ def practitioner(
                 "gpu_memory_utilization": 0.5,
                 "tensor_model_parallel_size": 2,
                 "max_num_seqs": 256,
-                "overrides": {"actor_rollout_ref.actor.strategy": strategy},
                 **engine,
             },
             "slots": {"gpus_per_node": 8},

@@ -82,7 +82,6 @@ def test_the_engines_chunks_of_the_entropy_follow_the_actors() -> None:
 
 def test_a_setup_carries_the_phases_values() -> None:
     config = practitioner(
-        strategy="fsdp2",
         micro_batch=2,
         overrides={
             "actor_rollout_ref.actor.entropy_from_logits_with_chunking": True,
@@ -99,16 +98,14 @@ def test_a_setup_carries_the_phases_values() -> None:
 
 
 def test_auto_micro_batches_are_those_of_the_engine_on_gpus() -> None:
-    config = practitioner(strategy="fsdp2", micro_batch=1)
+    config = practitioner(micro_batch=1)
     root = {**root_hyperparameters(config, 5000)}
     root["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] = "auto"
     assert setup_of(config, root, gpu_gib=A100_40).micro_batch == _MICRO_BATCH_LIMIT["gpu"]
 
 
 def test_a_value_of_the_wrong_type_is_said() -> None:
-    config = practitioner(
-        strategy="fsdp2", micro_batch=1, overrides={"actor_rollout_ref.rollout.enforce_eager": "yes"}
-    )
+    config = practitioner(micro_batch=1, overrides={"actor_rollout_ref.rollout.enforce_eager": "yes"})
     with pytest.raises(ConfigError, match="enforce_eager is 'yes'; must be true or false"):
         setup_of(config, root_hyperparameters(config, 5000), gpu_gib=A100_40)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmzero_ray.estimate.model_shape import KNOWN, ModelShape
 from llmzero_ray.estimate.setup import Setup
 from llmzero_ray.estimate.sizes import StageMemory
-from llmzero_ray.estimate.stages import CACHE, GATHERED, LOGITS, cache_bytes, cache_per_token, stages
+from llmzero_ray.estimate.stages import CACHE, LOGITS, cache_bytes, cache_per_token, stages
 from llmzero_ray.utils.text import GIB
 from tests.marks import slow_example
 
@@ -100,34 +100,12 @@ def test_fixed_micro_batches_count_sequences_at_their_caps() -> None:
     assert replace(phase, ulysses=2).update_tokens().likely == 4 * 7168
 
 
-@pytest.mark.parametrize(
-    ("strategy", "layered", "gathered"),
-    [
-        ("fsdp2", False, None),
-        # The whole model and its adapter in float32.
-        ("fsdp", False, (8_190_735_360 + 174_587_904) * 4),
-        ("fsdp", True, (192_946_432 + 174_587_904) * 4),
-    ],
-)
-def test_only_fsdp1_gathers_the_model_for_its_adapter(
-    strategy: str, layered: bool, gathered: int | None
-) -> None:
-    sync = at("weight sync", shape("8B"), setup(strategy=strategy, layered_summon=layered))
-    size = sync.size_of(GATHERED)
-    assert (None if size is None else size.likely) == gathered
-
-
 def test_offloaded_shards_are_on_the_gpu_for_passes_alone() -> None:
     phase = setup(param_offload=True)
     for name in ("rollout", "weight sync", "saving"):
         assert at(name, shape("8B"), phase).size_of("base weights' shard") is None
     for name in ("log-probs", "update"):
         assert likely(at(name, shape("8B"), phase), "base weights' shard") > 0
-    for name in ("weight sync", "saving"):  # FSDP1 gathers all for the adapter
-        assert (
-            likely(at(name, shape("8B"), setup(param_offload=True, strategy="fsdp")), "base weights' shard")
-            > 0
-        )
     for stage in stages(shape("8B"), setup(offload_policy=True)):
         assert stage.size_of("base weights' shard") is None
 
@@ -141,8 +119,6 @@ def test_a_server_that_never_sleeps_keeps_its_share_during_the_update() -> None:
 SETUPS = st.builds(
     setup,
     n_gpus=st.sampled_from([1, 2, 4, 8, 16, 64]),
-    strategy=st.sampled_from(["fsdp", "fsdp2"]),
-    layered_summon=st.booleans(),
     weight_bytes=st.sampled_from([2, 4]),
     param_offload=st.booleans(),
     optimizer_offload=st.booleans(),

@@ -153,7 +153,7 @@ RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
     "verl.workers.utils.padding": ("response_from_nested",),
     "verl.utils.config": ("validate_config", "omega_conf_to_dataclass"),
     "verl.utils.device": ("get_device_name",),
-    "verl.utils.fsdp_utils": ("fsdp_version",),
+    "verl.utils.fsdp_utils": ("normalize_peft_param_name",),
     "verl.utils.torch_functional": ("logprobs_from_logits_v2",),
     "verl.utils.distributed": ("initialize_global_process_group_ray",),
     "transfer_queue": ("kv_batch_put", "kv_batch_get", "kv_list", "kv_clear"),

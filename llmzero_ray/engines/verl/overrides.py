@@ -31,6 +31,7 @@ MODEL = "actor_rollout_ref.model"
 ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+_STRATEGIES = (f"{ACTOR}.strategy", f"{ACTOR}.fsdp_config.strategy", f"{REF}.strategy")
 
 BYPASS = "algorithm.rollout_correction.bypass_mode"
 """VeRL's switch to take vLLM's log-probabilities as the old ones, so that the actor's are not computed before
@@ -111,9 +112,14 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
-    """Reject a critic, merged weights, and a reward function, which would run unvalidated and outside of the
-    sandbox."""
+    """Reject a critic, FSDP1, merged weights, and a reward function, which would run unvalidated and outside
+    of the sandbox."""
     for key, value in overrides.items():
+        if key.lstrip("+") in _STRATEGIES and value != "fsdp2":
+            raise ConfigError(
+                f"engine.overrides sets {key} to {value!r}; phases exchange the adapter tensor by tensor, "
+                "which FSDP2 alone allows. Remove the key"
+            )
         if key.lstrip("+~").startswith("critic"):
             raise ConfigError(
                 f"engine.overrides sets {key}; a critic is not supported: phases exchange, save and "
@@ -146,19 +152,18 @@ def _merges(key: str, value: Any) -> Any:
 
 
 def _refuse_beside_merging(overrides: Mapping[str, Any]) -> None:
-    """Reject, with merging: FSDP1, which holds no single tensors; weights that the server would quantize
-    again; and sequences split over GPUs, where the server cannot be compared with the policy after a push."""
+    """Reject, with merging: weights that the server would quantize again; and sequences split over GPUs,
+    where the server cannot be compared with the policy after a push."""
     for key, value in overrides.items():
         name = key.lstrip("+")
-        strategy = name in (f"{ACTOR}.strategy", f"{ACTOR}.fsdp_config.strategy") and value != "fsdp2"
         quantized = name.startswith(f"{ROLLOUT}.quantization") and value
         split = name.endswith("ulysses_sequence_parallel_size") and value != 1
         dummy = name == f"{ROLLOUT}.load_format" and value != "safetensors"
-        if strategy or quantized or split or dummy:
+        if quantized or split or dummy:
             raise ConfigError(
                 f"engine.serve_merged is true, and engine.overrides sets {key} to {value!r}; merged weights "
-                "are sent from FSDP2's tensors to a server that loaded the base model as it is, and are "
-                "compared with the policy by whole sequences on one GPU. Remove one of the two"
+                "are sent to a server that loaded the base model as it is, and are compared with the policy "
+                "by whole sequences on one GPU. Remove one of the two"
             )
 
 

@@ -16,7 +16,6 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_name
-from verl.utils.fsdp_utils import fsdp_version
 from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
@@ -75,7 +74,7 @@ class PhaseWorker(ActorRolloutRefWorker):
         if engine.model_config.lora.get("merge", False):
             self._rounding = Rounding()
             return merged_weights(engine.module, self._server_dtype(), self._rounding), None
-        if base_sync_done and fsdp_version(engine.module) == 2:
+        if base_sync_done:
             return gathered(engine.module).items(), self._peft_config()
         return read(layered_summon=layered_summon, base_sync_done=base_sync_done, **kwargs)
 
