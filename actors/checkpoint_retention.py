@@ -18,11 +18,11 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.manifests import problem_of
 from llmzero_ray.utils.failpoints import reach
+from llmzero_ray.utils.text import GIB
 
 from .event_loop import Post
 
 logger = logging.getLogger("llmzero_ray.actors.checkpoint_retention")
-_GIB = 2**30
 
 
 class CheckpointRetention:
@@ -63,17 +63,17 @@ class CheckpointRetention:
         if limit is None:
             return
         sizes = await asyncio.to_thread(self._storage.adapter_sizes)
-        thinning = checkpoint_retention.thin(self._core, sizes, int(limit * _GIB))
+        thinning = checkpoint_retention.thin(self._core, sizes, int(limit * GIB))
         if thinning.items:
             deleted = ev.CheckpointsDeleted(
                 items=thinning.items,
                 freed_bytes=thinning.freed_bytes,
                 used_bytes=thinning.used_bytes,
-                limit_bytes=int(limit * _GIB),
+                limit_bytes=int(limit * GIB),
             )
             await self._post(deleted)
         if not thinning.fits:
-            kept = (thinning.used_bytes - thinning.freed_bytes) / _GIB
+            kept = (thinning.used_bytes - thinning.freed_bytes) / GIB
             raise StorageError(
                 f"{self._storage.paths.root}: adapters that the search still needs take {kept:.3g} GiB; "
                 f"checkpoints.max_gib is {limit:g}. The same command with a higher one "

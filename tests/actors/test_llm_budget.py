@@ -152,16 +152,6 @@ def test_a_settled_call_is_settled_after_a_restart(books: Books) -> None:
     assert (books.spent, books.held) == (7.0, 0.0)
 
 
-def test_calls_of_older_journals_count_as_they_were_booked(books: Books) -> None:
-    old = to_json(_called(12.5, ()))
-    del old["reservations"], old["estimated"]
-    read = from_json(old)
-    assert isinstance(read, ev.AgentCalled)
-    books.journal.append(read)
-    books.restart(lost=["coordinator", "stopper"])
-    assert (books.spent, books.held) == (12.5, 0.0)
-
-
 def _called(dollars: float, reservations: tuple[str, ...]) -> ev.AgentCalled:
     return ev.AgentCalled(
         node=1,

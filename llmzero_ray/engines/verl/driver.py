@@ -235,12 +235,10 @@ def _core_failure(error: BaseException, log_path: str, log_began: int) -> Engine
         return None
     deadline = time.monotonic() + _LOG_SETTLES_S
     while time.monotonic() < deadline:
-        with open(log_path, encoding="utf-8", errors="replace") as log:
-            log.seek(log_began)
-            if cause := failures.cause_of_core_failure(log.read()):
-                found = EngineError(f"vLLM's engine core did not start: {cause}")
-                found.__cause__ = error
-                return found
+        if cause := failures.cause_of_core_failure(failures.since(log_path, log_began)):
+            found = EngineError(f"vLLM's engine core did not start: {cause}")
+            found.__cause__ = error
+            return found
         time.sleep(0.2)
     return None
 

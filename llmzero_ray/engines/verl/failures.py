@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 from llmzero_ray.engines.base import CARD_FAULT
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, NonFiniteError, RewardError
@@ -68,7 +69,7 @@ def one_line(error: BaseException) -> str:
     if name.startswith("RayTaskError"):
         name = ""
     line = f"{name}: {text}" if name and not text.startswith(name) else text
-    return line if len(line) <= _LIMIT else line[: _LIMIT - 1] + "…"
+    return _limited(line)
 
 
 def is_core_failure(error: BaseException) -> bool:
@@ -79,14 +80,7 @@ def is_core_failure(error: BaseException) -> bool:
 def cause_of_core_failure(log: str) -> str | None:
     """Exception that ended vLLM's engine core, or a worker below it, from what the driver has logged since
     its start. None if there is none yet."""
-    found = None
-    for line in log.splitlines():
-        if (server := _SERVER_LINE.match(line)) is None:
-            continue
-        text = _REPEATED.sub("", _MARKS.sub("", server[1])).strip()
-        if _RAISED.match(text) and _CORE_FAILED not in text:
-            found = text
-    return found
+    return _last_raised(log, lambda text: _CORE_FAILED not in text)
 
 
 def memory_cause(log: str) -> str | None:
@@ -95,14 +89,24 @@ def memory_cause(log: str) -> str | None:
 
     A server that dies of it looks like lost hardware, because its exception only says that it has died.
     """
+    found = _last_raised(log, lambda text: bool(_OOM.search(text)))
+    return None if found is None else _limited(found)
+
+
+def _last_raised(log: str, counts: Callable[[str], bool]) -> str | None:
+    """The last exception that vLLM's processes printed and that counts."""
     found = None
     for line in log.splitlines():
         if (server := _SERVER_LINE.match(line)) is None:
             continue
         text = _REPEATED.sub("", _MARKS.sub("", server[1])).strip()
-        if _RAISED.match(text) and _OOM.search(text):
+        if _RAISED.match(text) and counts(text):
             found = text
-    return found if found is None or len(found) <= _LIMIT else found[: _LIMIT - 1] + "…"
+    return found
+
+
+def _limited(line: str) -> str:
+    return line if len(line) <= _LIMIT else line[: _LIMIT - 1] + "…"
 
 
 def size(path: str) -> int:
