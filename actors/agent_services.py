@@ -15,7 +15,7 @@ from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.storage import SearchStorage
 
 from .llm_budget import LocalBudget, RemoteBudget, SearchBudget
-from .names import NAMESPACE, coordinator_name
+from .names import coordinator_name, find_actor
 
 logger = logging.getLogger("llmzero_ray.actors.agent_services")
 _DRAW_S = 60.0
@@ -77,7 +77,7 @@ def _post(search: str, event: Event) -> None:
     import ray
 
     try:
-        coordinator = ray.get_actor(coordinator_name(search), namespace=NAMESPACE)
+        coordinator = find_actor(coordinator_name(search))
         ray.get(coordinator.post.remote(event), timeout=_POST_S)
     except (ValueError, ray.exceptions.RayError) as error:
         logger.error("%s was not journalled: %s", type(event).__name__, error)

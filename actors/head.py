@@ -11,12 +11,11 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from llmzero_ray import version
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.capacity import private_head_resources
+from llmzero_ray.engines.verl.environment import python_path
 from llmzero_ray.errors import CapacityError
 from llmzero_ray.estimate.card import resolve_platform
 from llmzero_ray.utils.api_key import TRACKER_KEYS, key_hidden, remove_key_file
@@ -206,9 +205,7 @@ def _prepare_environment() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A raylet gives its agents less time than a busy machine with a cold bytecode cache takes.
     os.environ.setdefault("RAY_agent_register_timeout_ms", "120000")
-    root = str(Path(version.__file__).parent.parent)
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != root]
-    os.environ["PYTHONPATH"] = os.pathsep.join([root, *others])
+    os.environ["PYTHONPATH"] = python_path()
 
 
 def _shared_address() -> str | None:

@@ -24,7 +24,7 @@ from llmzero_ray.errors import AgentError, CapReachedError, LlmzeroError
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
 
-from .names import NAMESPACE, coordinator_name
+from .names import coordinator_name, find_actor
 
 _RESTART_S = 60.0
 """Seconds that `RemoteBudget.settle` waits for a coordinator that is restarting."""
@@ -195,7 +195,7 @@ class RemoteBudget:
         until = time.monotonic() + wait_s
         while True:
             try:
-                actor = ray.get_actor(coordinator_name(self._search), namespace=NAMESPACE)
+                actor = find_actor(coordinator_name(self._search))
                 return ray.get(actor.use_budget.remote(what, *arguments, **named), timeout=_REPLY_S)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, CapReachedError):

@@ -115,7 +115,7 @@ def on_loopback(environment: Mapping[str, str]) -> dict[str, str]:
 def process_env(settings: VerlSettings) -> dict[str, str]:
     """Environment of the driver process: this process's variables, VeRL's variables, and a path on which this
     package is found."""
-    env = {**without_key(os.environ), **worker_vars(settings), "PYTHONPATH": _python_path()}
+    env = {**without_key(os.environ), **worker_vars(settings), "PYTHONPATH": python_path()}
     if settings.platform == "gpu":
         env["CUDA_VISIBLE_DEVICES"] = ""  # the driver computes nothing
     # The host joins as a driver of its own; what marks this process as a worker must not travel.
@@ -140,11 +140,12 @@ def runtime_env(settings: VerlSettings) -> dict[str, Any]:
         **dict.fromkeys(SECRET_VARIABLES, ""),
     }
     if not passed_on:
-        variables["PYTHONPATH"] = _python_path()
+        variables["PYTHONPATH"] = python_path()
     return {**passed_on, "env_vars": variables}
 
 
-def _python_path() -> str:
+def python_path() -> str:
+    """This process's PYTHONPATH with this package's folder first."""
     package_root = str(Path(version.__file__).resolve().parent.parent)
     inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != package_root]
     return os.pathsep.join([package_root, *inherited])
