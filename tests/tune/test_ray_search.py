@@ -189,27 +189,3 @@ def test_what_cannot_be_searched_is_one_message(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         experiment.run(**given)
-
-
-def test_event_files_of_tensorboard_have_every_trials_curve_and_lineage(experiment: Experiment) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    results = experiment.run(budget=3)
-    phases = experiment.search.phases
-    seen = set()
-    for result in results:
-        events = EventAccumulator(result.path)
-        events.Reload()
-        content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-        shown = HParamsPluginData.FromString(content).session_start_info.hparams
-        phase = phases[int(shown["llmzero/node"].number_value)]
-        assert shown["llmzero/kind"].string_value == phase.kind
-        curve = [(point.step, point.value) for point in events.Scalars("ray/tune/x")]
-        assert curve == [
-            (n, pytest.approx(step.metrics["x"])) for n, step in sorted(phase.steps.items()) if n
-        ]
-        if phase.resume_from is not None:
-            assert shown["llmzero/resume_node"].number_value == phase.resume_from.node
-        seen.add(phase.node)
-    assert seen == set(phases)
