@@ -31,7 +31,6 @@ from llmzero_ray.records import (
     FailureClass,
     Hyperparameters,
     MetricPoint,
-    NodeKind,
     PhaseFailure,
     PhaseResult,
     ResumeFrom,
@@ -84,12 +83,6 @@ class TunePhase:
         return int(self.run.node)
 
     @property
-    def kind(self) -> NodeKind:
-        """Kind of the node."""
-        kind: NodeKind = self.run.kind
-        return kind
-
-    @property
     def status(self) -> str:
         """Status as in the core: pending, running, completed, early_stopped or failed."""
         return str(self.run.status)
@@ -127,17 +120,11 @@ class TunePhase:
         return max(self.checkpoints.items(), default=None)
 
     @property
-    def reason(self) -> str:
-        """Why it ended early or failed."""
-        outcome = self.run.outcome
-        return outcome.log_tail if isinstance(outcome, PhaseFailure) else self.run.stop_reason or ""
-
-    @property
     def start(self) -> PhaseStart:
         """Phase description for its trial."""
         return PhaseStart(
             node=self.node,
-            kind=self.kind,
+            kind=self.run.kind,
             resume_from=self.resume_from,
             base_step=self.run.base_step,
             n_steps=self.n_steps,
@@ -148,7 +135,7 @@ class TunePhase:
         at, proposal = self.resume_from, self.run.proposal
         found: dict[str, int | str | None] = {
             "node": self.node,
-            "kind": self.kind,
+            "kind": self.run.kind,
             "parent": self.run.on,
             "resume_node": None if at is None else at.node,
             "resume_step": None if at is None else at.step,

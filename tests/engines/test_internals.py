@@ -160,15 +160,6 @@ def test_every_private_name_of_ray_in_the_project_is_listed() -> None:
     internals.check_names(internals.RAY_PRIVATE)
 
 
-def test_config_paths_that_are_gone_are_listed() -> None:
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.create({"a": {"b": None}})
-    internals.check_config_paths(config, ("a.b",))
-    with pytest.raises(EngineVersionError, match=r"a\.c"):
-        internals.check_config_paths(config, ("a.b", "a.c"))
-
-
 def test_the_engine_is_imported_without_verl_vllm_or_torch() -> None:
     heavy = ("verl", "vllm", "torch", "ray")
     code = f"import sys, llmzero_ray.engines.verl.factory; print([m for m in {heavy} if m in sys.modules])"

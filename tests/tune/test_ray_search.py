@@ -103,7 +103,7 @@ def test_the_search_begins_the_nodes_that_its_rules_begin_without_tune(experimen
     alone = TreeSearch(SearchRules(), 5)
     for phase in experiment.search.phases.values():
         decision = alone.ask()
-        assert (decision.action, decision.on) == (phase.kind, phase.run.on)
+        assert (decision.action, decision.on) == (phase.run.kind, phase.run.on)
         node = alone.begin(decision)
         if phase.resume_from is not None:
             alone.set_resume_from(node, phase.resume_from.node, phase.resume_from.step)
@@ -114,8 +114,8 @@ def test_the_search_begins_the_nodes_that_its_rules_begin_without_tune(experimen
 def test_a_failed_trial_is_debugged(experiment: Experiment) -> None:
     experiment.run(root={"rate": 8.0}, fixed={"fail_above": 6.0}, budget=2)
     phases = experiment.search.phases
-    assert phases[0].status == "failed" and "too high" in phases[0].reason
-    assert phases[1].kind == "debug" and phases[1].run.on == 0
+    assert phases[0].status == "failed" and "too high" in phases[0].run.outcome.log_tail
+    assert phases[1].run.kind == "debug" and phases[1].run.on == 0
 
 
 def test_the_stopper_ends_a_phase_early(experiment: Experiment) -> None:
@@ -124,9 +124,8 @@ def test_the_stopper_ends_a_phase_early(experiment: Experiment) -> None:
 
     experiment.run(stopper=worse, budget=3)
     phase = experiment.search.phases[1]
-    assert (
-        phase.status == "early_stopped" and phase.reason.endswith("step 1: behind") and phase.last_step == 1
-    )
+    assert (phase.status, phase.last_step) == ("early_stopped", 1)
+    assert phase.run.stop_reason.endswith("step 1: behind")
 
 
 def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) -> None:

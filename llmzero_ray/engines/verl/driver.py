@@ -278,7 +278,6 @@ def _check_config(config: Any) -> None:
     Raises:
         ConfigError: VeRL rejects the configuration.
     """
-    internals.check_config_paths(config)
     from omegaconf import open_dict
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import validate_config

@@ -1,4 +1,4 @@
-"""All internals of VeRL that this project relies on: versions, names, config paths, sockets.
+"""All internals of VeRL that this project relies on: versions, names, sockets.
 
 `check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before
 anything starts. Read this file first when VeRL changes: each entry says what breaks without it.
@@ -190,24 +190,6 @@ RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
 }
 """Private names of Ray that this project imports, with what it needs them for."""
 
-CONFIG_PATHS: Final = (
-    "actor_rollout_ref.actor.optim.lr",
-    "actor_rollout_ref.actor.optim.weight_decay",
-    "actor_rollout_ref.actor.optim.betas",
-    "actor_rollout_ref.actor.optim.clip_grad",
-    "actor_rollout_ref.actor.kl_loss_coef",
-    "actor_rollout_ref.actor.clip_ratio_low",
-    "actor_rollout_ref.actor.clip_ratio_high",
-    "actor_rollout_ref.rollout.temperature",
-    "actor_rollout_ref.rollout.n",
-    "data.train_batch_size",
-    "data.max_response_length",
-    "algorithm.norm_adv_by_std_in_grpo",
-    "trainer.v1.trainer_mode",
-    "trainer.total_training_steps",
-    "reward.custom_reward_function.path",
-)
-
 
 def uses_flash_attention(overrides: Mapping[str, Any]) -> bool:
     """Whether the policy trains with flash-attn, VeRL's default, with these `engine.overrides`."""
@@ -366,22 +348,6 @@ def _exists(module: str, name: str) -> bool:
         if target is None:
             return False
     return True
-
-
-def check_config_paths(config: Any, paths: tuple[str, ...] = CONFIG_PATHS) -> None:
-    """Check that every path in `CONFIG_PATHS` exists in VeRL's composed configuration.
-
-    Raises:
-        EngineVersionError: something is missing; the message names it.
-    """
-    from omegaconf import OmegaConf
-
-    gone = object()
-    missing = [p for p in paths if OmegaConf.select(config, p, default=gone) is gone]
-    if missing:
-        raise EngineVersionError(
-            f"VeRL's configuration has no {', '.join(missing)}; needed: verl {VERL_VERSION}"
-        )
 
 
 # --- names on one machine ---------------------------------------------------------------------------------
