@@ -50,15 +50,14 @@ class VerlEngine:
         n_train: int,
         idle: PhaseSpec,
         is_hot: Callable[[str], bool],
-        stop_deadline_s: Callable[[PhaseSpec], float] | None = None,
+        stop_deadline_s: Callable[[PhaseSpec], float] = lambda _: 300.0,
     ) -> None:
         """Does not start anything yet. `idle` is the configuration used to score policies before any phase
         has run.
 
-        `stop_deadline_s` gives the seconds within which a phase must stop; if None, the settings' value
-        applies.
+        `stop_deadline_s` gives the seconds within which a phase must stop.
         """
-        self._stop_deadline_s = stop_deadline_s or (lambda _: settings.stop_deadline_s)
+        self._stop_deadline_s = stop_deadline_s
         self._settings, self._n_train, self._idle, self._is_hot = settings, n_train, idle, is_hot
         self._driver: DriverProcess | None = None
         self._started_with: PhaseSpec | None = None

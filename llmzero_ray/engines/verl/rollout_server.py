@@ -210,7 +210,6 @@ class RecordingServer(vLLMHttpServer):
             "params": [(*key, count) for key, count in self._params.items()],
             "prompts": [(derive_seed(*prompt), count) for prompt, count in self._prompts.items()],
             "seeds": len(self._seeds - {None}),
-            "requests": sum(self._prompts.values()),
         }
 
 

@@ -86,7 +86,6 @@ class VerlSettings:
     log_path: str
     """Log file for the output of VeRL, vLLM and their Ray workers."""
     start_timeout_s: float = 900.0
-    stop_deadline_s: float = 300.0
 
     @property
     def n_gpus(self) -> int:

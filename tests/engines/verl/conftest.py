@@ -146,9 +146,8 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     task = prepare(dir=str(root / "task"), family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     model = root / "model"
     shutil.copytree(str(task.model_path), model)
-    changes = {"stop_deadline_s": 60.0, "canary_every_push": True}
-    changes["overrides"] = {DROPOUT: 0.1}  # random states matter
-    settings = tiny_settings(task, model, ray_group, root, **changes)
+    overrides = {DROPOUT: 0.1}  # random states matter
+    settings = tiny_settings(task, model, ray_group, root, canary_every_push=True, overrides=overrides)
     found = Lab(engine=None, settings=settings, task=task, root=root)
     found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
     yield found
