@@ -31,6 +31,7 @@ from llmzero_ray.records import (
     FailureClass,
     Hyperparameters,
     MetricPoint,
+    NodeKind,
     PhaseFailure,
     PhaseResult,
     ResumeFrom,
@@ -83,6 +84,12 @@ class TunePhase:
         return int(self.run.node)
 
     @property
+    def kind(self) -> NodeKind:
+        """Kind of the node."""
+        kind: NodeKind = self.run.kind
+        return kind
+
+    @property
     def status(self) -> str:
         """Status as in the core: pending, running, completed, early_stopped or failed."""
         return str(self.run.status)
@@ -120,11 +127,17 @@ class TunePhase:
         return max(self.checkpoints.items(), default=None)
 
     @property
+    def reason(self) -> str:
+        """Why it ended early or failed."""
+        outcome = self.run.outcome
+        return outcome.log_tail if isinstance(outcome, PhaseFailure) else self.run.stop_reason or ""
+
+    @property
     def start(self) -> PhaseStart:
         """Phase description for its trial."""
         return PhaseStart(
             node=self.node,
-            kind=self.run.kind,
+            kind=self.kind,
             resume_from=self.resume_from,
             base_step=self.run.base_step,
             n_steps=self.n_steps,
@@ -135,7 +148,7 @@ class TunePhase:
         at, proposal = self.resume_from, self.run.proposal
         found: dict[str, int | str | None] = {
             "node": self.node,
-            "kind": self.run.kind,
+            "kind": self.kind,
             "parent": self.run.on,
             "resume_node": None if at is None else at.node,
             "resume_step": None if at is None else at.step,

@@ -146,7 +146,7 @@ def test_a_metric_that_is_not_finite_fails_the_phase_whatever_its_type(driver: D
     driver.scheduler.on_trial_complete(driver.controller, trial, trial.last_result)
     driver.searcher.on_trial_complete(trial.trial_id)
     phase = driver.searcher.search.phases[0]
-    assert phase.status == "failed" and phase.run.outcome.log_tail.startswith("not finite: x is")
+    assert phase.status == "failed" and phase.reason.startswith("not finite: x is")
     assert driver.searcher.search.view(0).failure.failure_class == "nan"
 
 
