@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from llmzero_ray.ui.page import report_html
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "tests" / "blackbox" / "runs"
+SEARCH_OF_A_MODEL = ROOT / "benchmarks" / "suite" / "search_of_a_model.tar.xz"
 _WORKER = "https://unpkg.com/iframe-worker/shim"
 
 
@@ -44,11 +47,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             f"gallery/{name}.html": report_html(SearchFacts(RECORDED / name))
             for name in ("demo", "failed", "two_slots")
         },
+        "gallery/register_alpha.html": _page_of_archive(SEARCH_OF_A_MODEL),
         "llms.txt": "\n".join(_listed(config.nav or [], config.site_name)) + "\n",
     }
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def _page_of_archive(archive: Path) -> str:
+    with tempfile.TemporaryDirectory() as place, tarfile.open(archive) as packed:
+        packed.extractall(place, filter="data")
+        (search,) = Path(place).iterdir()
+        return report_html(SearchFacts(search))
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:
