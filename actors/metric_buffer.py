@@ -6,6 +6,7 @@ has received; restarting at 0 loses nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -30,6 +31,7 @@ class MetricBuffer:
         self._changed = threading.Condition()
         self._key: PhaseKey | None = None
         self._points: list[MetricPoint] = []
+        self._urgent = False
 
     @property
     def last_step(self) -> int | None:
@@ -40,13 +42,17 @@ class MetricBuffer:
         """Start a phase and drop the points of the previous one."""
         with self._changed:
             self.current = self._key = key
-            self._points, self.newest = [], {}
+            self._points, self._urgent = [], False
+            self.newest = {}
 
     def publish(self, point: MetricPoint) -> None:
         """Append a point and wake readers."""
         with self._changed:
+            before = self._points[-1] if self._points else None
             self._points.append(point)
             self.newest = {**self.newest, **_shown(point)}
+            # The first non-finite value may end the phase; later ones add no information.
+            self._urgent |= not _is_finite(point) and (before is None or _is_finite(before))
             self._changed.notify_all()
 
     def end(self) -> None:
@@ -61,7 +67,8 @@ class MetricBuffer:
         """Points of a phase from number `cursor` on, and whether no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over(key) or self._n_points(key) > cursor, wait_s)
-            self._changed.wait_for(lambda: self._is_over(key), gather_s)
+            self._changed.wait_for(lambda: self._is_over(key) or self._urgent, gather_s)
+            self._urgent = False
             known = self._points if key == self._key else []
             points = tuple(known[cursor : cursor + MAX_POINTS])
             return points, self._is_over(key) and cursor + len(points) >= len(known)
@@ -85,3 +92,7 @@ def _shown(point: MetricPoint) -> dict[str, float]:
         "val_score": score,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_finite(point: MetricPoint) -> bool:
+    return math.isfinite(sum(point.metrics.values()))

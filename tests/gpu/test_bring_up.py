@@ -45,7 +45,7 @@ from tests.gpu.report import note, seconds_left
 from tests.waiting import wait_for_ray_nodes, wait_until
 
 GPU = (pytest.mark.gpu, needs_card)
-CPU = (pytest.mark.slow, pytest.mark.verl)
+CPU = (pytest.mark.slow, pytest.mark.long, pytest.mark.verl)
 ON_GPU = pytest.param("gpu", marks=GPU)
 on_a_gpu = pytest.mark.parametrize("platform", [ON_GPU], indirect=True)
 on_both = pytest.mark.parametrize("platform", [ON_GPU, pytest.param("cpu", marks=CPU)], indirect=True)
@@ -225,11 +225,15 @@ def ray_group(platform: str) -> Iterator[Any]:
 
     wait_for_ray_nodes()
     gpus = {} if platform == "gpu" else {"num_gpus": 1}
-    ray.init(address="local", num_cpus=32, include_dashboard=False, log_to_driver=False, **gpus)
+    started = not ray.is_initialized()  # tests/engines/verl hold theirs until the run ends
+    if started:
+        ray.init(address="local", num_cpus=32, include_dashboard=False, log_to_driver=False, **gpus)
     group = ray.util.placement_group([{"CPU": 4, "GPU": 1}], strategy="STRICT_PACK")
     ray.get(group.ready(), timeout=120)
     yield group
-    ray.shutdown()
+    ray.util.remove_placement_group(group)
+    if started:
+        ray.shutdown()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
-from llmzero_ray.prepared.shipped_rewards import KINDS
+from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
 from llmzero_ray.tasks.sft.examples import EncodedExamples, SftExample, encode
 from llmzero_ray.tasks.sft.gold import NO_GOLD, NO_RATIONALE, gold_responses, read_examples
@@ -155,9 +155,8 @@ def test_right_answers_are_written_as_the_configuration_says_or_as_the_task_or_i
 
 def test_the_forms_that_rewards_read_are_those_of_own_data() -> None:
     from llmzero_ray.tasks.sft import gold
-    from llmzero_ray.tasks.sources import custom
 
-    assert {KINDS[kind]: form for kind, form in custom._GOLD.items()} == gold._FORMS
+    assert {KINDS[kind]: form for kind, form in GOLD_FORMS.items()} == gold._FORMS
 
 
 def test_data_sets_write_their_own_answers() -> None:

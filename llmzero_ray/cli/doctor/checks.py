@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from llmzero_ray.agents.backend import needs_key
 from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
 from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
-from llmzero_ray.cli.doctor.probes import clock_offsets
+from llmzero_ray.cli.doctor.probes import clock_offsets, probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import SearchConfig
@@ -26,7 +26,6 @@ from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.launch.preflight import check_platform
 from llmzero_ray.prepared import PreparedTask, load_task
-from llmzero_ray.prepared.sandbox import find_isolation
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.utils.api_key import KEY_ENVS, key_file
@@ -177,7 +176,7 @@ def _sandbox(context: Context) -> CheckFinding:
     """Check that the task's reward can be confined on the machines that score answers."""
     assert context.task is not None
     scoring = [node for node in context.nodes if node.gpus > 0] or list(context.nodes)
-    answers = run_on_nodes(scoring, find_isolation, limit_s=_CHECK_S / 2)
+    answers = run_on_nodes(scoring, probe_sandbox, limit_s=_CHECK_S / 2)
     return machine_findings.sandbox(context.task, answers)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
+from llmzero_ray.prepared.sandbox import Isolation, find_isolation
 from llmzero_ray.utils.files import file_digest, storage_error, text_digest
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
@@ -49,6 +50,12 @@ def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, An
     usage = {path: shutil.disk_usage(path) for path in SCRATCH if os.path.isdir(path)}
     free_space = {path: (found.free, found.total) for path, found in usage.items()}
     return {"versions": versions, "refused": refused, "free space": free_space, "memory": memory_bytes()}
+
+
+def probe_sandbox() -> Isolation:
+    """Isolation that is available for reward code here, determined by trying it."""
+    # Ray takes no function that keeps its results.
+    return find_isolation()
 
 
 def memory_bytes() -> int:
