@@ -16,7 +16,7 @@ _QUIET: tuple[Thinking, ...] = ("disabled", "between_tools")
 """Thinking types that turn thinking off before an answer, in order of preference."""
 
 _FORM = ("structured output", "schema")
-"""Words of refusals of a form that is to be enforced."""
+"""Words with which servers refuse an enforced form of the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class Capabilities:
         )
 
     def leaves_room(self, settings: LlmSettings) -> bool:
-        """Whether an answer gets room for thinking although none is asked for: at providers that do not state
-        whether their models think, as most do."""
+        """Whether an answer gets room for thinking that the request does not ask for. Most models think, and
+        only Anthropic's endpoint says whether they do."""
         return self.room and self.thinking is None and settings.provider != "anthropic"
 
     def limited_to(self, max_tokens: int | None) -> Capabilities:

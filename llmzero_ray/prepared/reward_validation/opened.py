@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,15 @@ def check_reward(entry: RewardEntry, directory: Path, rows: Sequence[Row]) -> st
             form = entry.gold_response
             check_rows(reward, form, rows)
             if form is not None:
-                gold_of = lambda row: gold_response(form, row["reward_model"]["ground_truth"])  # noqa: E731
                 some = rows[:: -(-len(rows) // _OPENED)]
-                for pay in try_no_thought(reward, some, gold_of):
+                for pay in try_no_thought(reward, some, partial(_right_answer, form)):
                     if pay.is_fault:
                         logger.warning("%s: %s", reward, pay.text())
         return str(reward.path)
+
+
+def _right_answer(form: str, row: Row) -> str:
+    return gold_response(form, row["reward_model"]["ground_truth"])
 
 
 def check_rows(reward: LoadedReward, gold_response: str | None, rows: Sequence[Row]) -> None:
