@@ -499,8 +499,10 @@ def test_after_too_many_lost_processes_the_rest_is_given_up(tmp_path: Path) -> N
 def test_an_answer_given_twice_does_not_pass_for_the_next_one(tmp_path: Path) -> None:
     path = reward(tmp_path, f"import os\nif solution_str == 'fork': os.fork()\n{RIGHT}")
     outcomes = score(path, "fork", *["x"] * 5)
-    assert all(each.problem or each.result["pred"] == "x" for each in outcomes[1:])
-    assert outcomes[-1].result["acc"] == 1.0
+    right = [each.result for each in outcomes[1:] if not each.problem]
+    # The second answer to the first row costs the row during which it comes, which may be the last.
+    assert len(right) >= 4
+    assert all((result["pred"], result["acc"]) == ("x", 1.0) for result in right)
 
 
 # --- machines without ---------------------------------------------------------------------------------------
