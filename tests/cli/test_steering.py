@@ -296,7 +296,7 @@ def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make
     search = make_search(
         {"step_s": 0.05, "hang": [0]},
         budget={"runs": 2},
-        engine={"hang_min_s": 2.0},
+        engine={"hang_min_s": 10.0},
         checkpoints={"rolling_freq": 2},
     ).start()
     core = search.wait()
@@ -311,7 +311,7 @@ def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make
 @pytest.mark.slow
 def test_a_runner_that_is_stopped_dead_is_noticed_too(make_search: MakeSearch) -> None:
     search = make_search(
-        {"step_s": 0.1}, budget={"runs": 2}, engine={"hang_min_s": 2.0}, phase={"n_steps": 20}
+        {"step_s": 0.1}, budget={"runs": 2}, engine={"hang_min_s": 10.0}, phase={"n_steps": 20}
     ).start()
     search.until_step(0, 6)
     for pid in pids_of("PhaseRunner"):
