@@ -76,7 +76,7 @@ def walls():
         ignored=ignored, environment=dict(os.environ), argv=sys.orig_argv, flags=repr(sys.flags),
         cwd=os.getcwd(), path=sys.path, scratch=os.listdir("/tmp"),
         beside=os.listdir(os.path.dirname(__file__)),
-        file=[__file__, about.st_mode, about.st_size, about.st_nlink, about.st_mtime == about.st_ctime],
+        file=[__file__, about.st_mode, about.st_size, about.st_nlink, about.st_ctime - about.st_mtime < 60],
         host=os.uname().nodename, pids=[os.getpid(), os.getppid()], threads=threading.active_count(),
         fds=[fd for fd in range(64) if os.path.exists(f"/dev/fd/{fd}") or not libc.fcntl(fd, 1) == -1],
     )
