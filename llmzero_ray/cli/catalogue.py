@@ -87,7 +87,11 @@ BUILT_IN = {
     ),
     "explain": _command("explain", "look", "say why a search decided as it did", "llmzero explain demo"),
     "report": _command(
-        "results:report", "look", "write the report of a search again", "llmzero report demo", slow=True
+        "results:report",
+        "look",
+        "write report.md and report.html of a search again",
+        "llmzero report demo",
+        slow=True,
     ),
     "logs": _command(
         "logs", "look", "print the log of a search or of a node", "llmzero logs demo:3 --follow"

@@ -13,7 +13,7 @@ import typer
 from llmzero_ray import version
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.config import SearchConfig, change_settings, presets, resolve_config
+from llmzero_ray.config import SearchConfig, change_settings, hub_model, presets, resolve_config
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
@@ -115,9 +115,10 @@ def _preset(name: str) -> Path:
             return presets.path_of(candidate)
     near = nearest(plain, known)
     hint = f"; did you mean {near!r}?" if near else "."
+    model = name if hub_model(name)[0] else "hf://OWNER/NAME"
     raise ConfigError(
         f"no such preset: {name!r}{hint} Presets: {', '.join(known)}; 4b is qwen3_4b. Take the nearest and "
-        f"set the model: `llmzero init --model 4b model.path={name}`."
+        f"set the model: `llmzero init --model 4b model.path={model}`."
     )
 
 

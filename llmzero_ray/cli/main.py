@@ -191,7 +191,10 @@ def _usage_text(error: typer.TyperException) -> str:
         given = getattr(error, "option_name", "")
         known = {name.lstrip("-"): name for one in context.command.get_params(context) for name in one.opts}
         near = nearest(given.lstrip("-"), known)
-        message = f"no such option: {given}{f'; did you mean {known[near]}?' if near else ''}"
+        how = f"; did you mean {known[near]}?" if near else ""
+        if "set" in known and not near:
+            how = f"; a setting is written {given.lstrip('-').replace('-', '_')}=VALUE"
+        message = f"no such option: {given}{how}"
     elif param is not None and problems and problems[0]["type"] in ("int_parsing", "float_parsing"):
         kind = "a whole number" if "int" in problems[0]["type"] else "a number"
         name = param.opts[0] if param.opts[0].startswith("-") else param.metavar

@@ -145,8 +145,10 @@ def diff(
         return 0
     print_line(console, f"{one} → {other}")
     for key, (old, new) in changed.items():
-        words = (short(key), *(format_value(key, value) for value in (old, new)))
-        name, was, now = words if a_node is not None else (key, str(old), str(new))
+        if a_node is None:
+            name, was, now = key, *(one if isinstance(one, str) else json.dumps(one) for one in (old, new))
+        else:
+            name, was, now = short(key), *(format_value(key, value) for value in (old, new))
         print_line(console, f"  {name}  {was} → {now}")
     if not changed:
         print_line(console, "  the same configuration")
@@ -164,7 +166,9 @@ def _hyperparameters(facts: SearchFacts, node: int) -> Hyperparameters:
 
 def _two(names: list[str]) -> list[str]:
     if len(names) != 2:
-        raise ConfigError(f"diff compares two nodes or two searches; given: {' '.join(names)}.")
+        raise ConfigError(
+            f"diff compares two nodes or two searches, such as demo:0 demo:3; given: {' '.join(names)}."
+        )
     return names
 
 

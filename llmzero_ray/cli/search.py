@@ -23,7 +23,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.terminal import INTERRUPTED, watch
 from llmzero_ray.cli.view import outcome_lines
-from llmzero_ray.config import SearchConfig, load_config
+from llmzero_ray.config import SearchConfig, load_config, presets
 from llmzero_ray.config.changes import read_settings, with_changes
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.coordinator.follow import Follower
@@ -32,7 +32,7 @@ from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.locate import find, missing
+from llmzero_ray.storage.locate import find, is_search, missing
 from llmzero_ray.utils.text import one_line
 
 
@@ -102,10 +102,13 @@ def search(
             reward=reward,
         )
         return start_and_follow(drafted, settings, from_folder=True, page_port=port if ui else None)
+    is_file = presets.path_of(config).is_file()
+    if not (resume or is_file) and (is_search(Path(config)) or is_search(Path("runs", config))):
+        raise ConfigError(f"{config} is a search; `llmzero resume {config}` continues it.")
     if Path(config).is_dir() and not resume:
         raise ConfigError(
             f"{config} is a folder. Add a sentence that says what the model must learn (`llmzero search "
-            "FOLDER SENTENCE`), or continue the search that it holds: `llmzero resume`."
+            "FOLDER SENTENCE`), or name a search.yaml."
         )
     loaded = _known(config, "runs", settings) if resume else load_config(config, settings)
     if dry_run:

@@ -30,7 +30,7 @@ def _whole(key: str) -> str:
     found = [field for field in fields if field.endswith(f".{key}")]
     try:
         name = VERL_SPACE.canonical(key)
-        found += [f"root.overrides.{key}"] if VERL_SPACE.owned(name) is None else []
+        found += [f"root.overrides.{key}"] if not found or VERL_SPACE.owned(name) is None else []
     except HyperparameterError:
         pass
     if len(found) == 1:

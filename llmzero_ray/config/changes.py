@@ -46,16 +46,17 @@ def with_changes(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConf
     Raises:
         ConfigError: a key is unknown or may not be changed during a search, or a value is not allowed.
     """
+    data = config.to_json()
+    for key, value in changes.items():
+        replace_key(data, key.split("."), value)
+    changed = parse_config(data, source="the changed configuration")
     fixed = [key for key in changes if not is_changeable(key)]
     if fixed:
         raise ConfigError(
             f"{', '.join(fixed)}: cannot be changed once a search has begun; what can: "
             f"{', '.join(CHANGEABLE)}. Start a search of another `name` for the rest."
         )
-    data = config.to_json()
-    for key, value in changes.items():
-        replace_key(data, key.split("."), value)
-    return parse_config(data, source="the changed configuration")
+    return changed
 
 
 def read_settings(settings: Iterable[str]) -> dict[str, Any]:
@@ -69,9 +70,11 @@ def read_settings(settings: Iterable[str]) -> dict[str, Any]:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{setting!r} is not of the form key=value, such as budget.runs=24")
-        value = read_yaml(text, source=f"--set {key.strip()}")
+        value = read_yaml(text, source=key.strip())
         if isinstance(value, Mapping):
-            raise ConfigError(f"--set {setting!r} replaces a whole block; set its keys one by one")
+            raise ConfigError(
+                f"{setting!r} replaces a whole block; set its keys one by one, such as budget.runs=24"
+            )
         found[key.strip()] = value
     return found
 

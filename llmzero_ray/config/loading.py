@@ -160,7 +160,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"{override!r} is not of the form key=value; write for example budget.runs=8")
-    set_key(data, key.strip(), read_yaml(text, source=f"--set {key.strip()}"))
+    set_key(data, key.strip(), read_yaml(text, source=key.strip()))
 
 
 def set_key(data: dict[str, Any], key: str, value: Any) -> None:

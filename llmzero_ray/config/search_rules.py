@@ -64,7 +64,7 @@ class SearchRules(StrictModel):
             name, equals, value = text.partition("=")
             if not equals:
                 raise ConfigError(f"setting {text!r} has no '='; write key=value, such as C=1.0.")
-            changed[name.strip()] = read_yaml(value.strip(), source=f"--set {name.strip()}")
+            changed[name.strip()] = read_yaml(value.strip(), source=name.strip())
         return self.read({**self.model_dump(), **changed})
 
 

@@ -188,7 +188,7 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     data = _parse(text, name)
     if not isinstance(data, dict):
         found = "nothing" if data is None else "a list" if isinstance(data, list) else "one value"
-        raise ConfigError(f"{name}: holds {found}; must hold keys and values such as `name: demo`.")
+        raise ConfigError(f"{name}: holds {found}; must hold YAML keys and values, such as `name: demo`.")
     return data
 
 

@@ -246,10 +246,11 @@ def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str],
     problem = extension_problem(follower.core, changes)
     named = any(key == name or key.startswith(f"{name}.") for key in changes for name in given)
     if problem is None and measures_alone(changes) and not named:
-        problem = "what it is compared with is measured again where --set says so."
+        problem = "what it is compared with is measured again where a setting says so."
     if problem and named:
         raise ConfigError(
-            f"{config.name} has finished ({finished.reason}): {problem} Leave --set out to see its outcome."
+            f"{config.name} has finished ({finished.reason}): {problem} Leave the settings out to see its "
+            "outcome."
         )
     if problem:
         listed = ", ".join(f"{key}={new}" for key, new in changes.items())

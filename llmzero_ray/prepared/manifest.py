@@ -226,7 +226,8 @@ def _problems(error: ValidationError) -> str:
 def _problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
     where = ".".join(str(part) for part in place) or "top level"
     if kind != "extra_forbidden":
-        return f"{where}: {message}"
+        words = message.replace("Field required", "is missing").replace("Input should be", "must be")
+        return f"{where}: {words}"
     parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry, SourceEntry, GateEntry)
     known = sorted({name for part in parts for name in part.model_fields})
     near = nearest(str(place[-1]), known)

@@ -72,7 +72,9 @@ def top_of(module: str) -> Path:
     first, dot, _ = module.partition(".")
     spec = PathFinder.find_spec(first)
     if spec is None and first not in sys.builtin_module_names:
-        raise TaskError(f"reward {module} cannot be imported: ModuleNotFoundError: No module named {first!r}")
+        raise TaskError(
+            f"reward {module} cannot be imported: there is no module {first!r}; install it or correct it"
+        )
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     if places:
         return Path(places[0]).resolve()

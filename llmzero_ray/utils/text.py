@@ -29,7 +29,8 @@ _SYNONYMS = {
     "runs": "trials num_samples max_trials iterations",
     "dollars": "usd cost price money",
     "n_steps": "steps max_iters",
-    "backends": "notify alerts trackers loggers",
+    "gpus_per_node": "n_gpus num_gpus",
+    "backends": "notify alerts trackers loggers wandb mlflow tensorboard",
     "key_file": "api_key key",
     "init": "new create template",
     "search": "run start train tune fit optimize launch",
@@ -69,7 +70,7 @@ def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
     found = [own for own in names if name.lower() in _SYNONYMS.get(own, "").split()]
     apart = {own: _distance(name.lower(), own.lower()) for own in names}
     near = {own: len(own) // 2 if own[:2] == name[:2] else max(1, len(name) // 3) for own in names}
-    found += sorted((own for own in names if apart[own] <= near[own]), key=apart.__getitem__)
+    found += sorted((own for own in names if apart[own] <= near[own] < len(own)), key=apart.__getitem__)
     if len(name) >= 3:
         found += [own for own in names if own.startswith(name) or (len(own) >= 3 and name.startswith(own))]
     return list(dict.fromkeys(found))[:n]

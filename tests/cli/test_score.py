@@ -52,7 +52,7 @@ def test_every_row_gives_its_result_in_order(tmp_path: Path, capsys: pytest.Capt
         ("[1]", "a row is an object with data_source"),
         ("[" * 100_000, "write one JSON object a line"),
         (json.dumps({**ROW, "data_source": "unheard"}), "Name a reward"),
-        (json.dumps({**ROW, "solution_str": None}), "solution_str is None; it must be text"),
+        (json.dumps({**ROW, "solution_str": None}), "solution_str is null; it must be text"),
         (json.dumps({key: ROW[key] for key in ROW if key != "ground_truth"}), "ground_truth is missing"),
         (json.dumps({**ROW, "ground_truth": ["A"]}), "composite ground truths as a JSON string"),
         (json.dumps({**ROW, "extra_info": "x"}), "extra_info is 'x'; it must be an object"),

@@ -298,7 +298,7 @@ def test_data_sources_must_be_those_of_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ({"module": "no_such_module"}, "reward no_such_module cannot be imported: ModuleNotFoundError"),
+        ({"module": "no_such_module"}, "reward no_such_module cannot be imported: there is no module"),
         (
             {"path": "no_such_file.py", "allow_unsandboxed": True},
             "no_such_file.py cannot be imported: FileNotFoundError: no such file",

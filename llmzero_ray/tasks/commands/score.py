@@ -165,7 +165,7 @@ def _row(line: bytes, *, any_truth: bool) -> dict[str, Any]:
     for name in _TEXTS:
         is_truth = any_truth and name == "ground_truth" and held.get(name) is not None
         if not isinstance(held.get(name), str) and not is_truth:
-            given = f"is {held[name]!r:.80}" if name in held else "is missing"
+            given = f"is {json.dumps(held[name]):.80}" if name in held else "is missing"
             raise TaskError(f"{name} {given}; it must be text (composite ground truths as a JSON string)")
     extra = held.get("extra_info")
     if extra is not None and not isinstance(extra, dict):
