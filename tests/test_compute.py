@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from llmzero_ray.hyperparameters.compute import (
     measured_cost,
     plus,
     spent,
+    step_seconds,
     tokens_of,
 )
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import ComputeLimit, PhaseFailure, TokenCost, TokenCounts
-from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, VAL_TOKENS, Curves
 
 RECIPE = {TRAIN_BATCH: 4, ROLLOUT_N: 2}
 STEP = {LENGTH: 10.0, PROMPT_LENGTH: 5.0}
@@ -90,6 +92,21 @@ def test_costs_are_seconds_of_generation_and_of_the_rest_of_timed_steps() -> Non
     cost = measured_cost([(RECIPE, timed), (RECIPE, STEP), (RECIPE, timed)])
     assert cost == TokenCost(rollout=8 / 160, trained=6 / 240)
     assert measured_cost([(RECIPE, STEP)]) is None
+
+
+def test_a_planned_step_takes_the_median_seconds_of_the_shown_phases_steps() -> None:
+    """3 s of a step sample its 80 tokens, 4 s train on its 120; a validation slowed one step down."""
+    held: dict[str, tuple[float | None, ...]] = {LENGTH: (10.0,) * 3, PROMPT_LENGTH: (5.0,) * 3}
+    untimed = Curves(steps=(1, 2, 3), metrics=held)
+    whole = Curves(steps=(1, 2, 3), metrics={**held, "timing_s/step": (7.0, 7.0, 19.0)})
+    both = replace(whole, metrics={**whole.metrics, "timing_s/gen": (3.0, 3.0, None)})
+    as_it_is, two_epochs = tokens_of(RECIPE, STEP), tokens_of({**RECIPE, PPO_EPOCHS: 2}, STEP)
+    assert step_seconds(RECIPE, untimed, as_it_is) is None
+    for curves, longer in ((whole, 7.0 * 320 / 200), (both, 11.0)):
+        cost = step_seconds(RECIPE, curves, as_it_is)
+        assert cost is not None
+        assert amount(as_it_is, cost) == pytest.approx(7.0)
+        assert amount(two_epochs, cost) == pytest.approx(longer)
 
 
 def test_the_cost_of_several_phases_is_weighted_with_the_tokens_of_those_that_were_timed() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal, TypeAlias
 
 from llmzero_ray.config import SearchConfig
@@ -167,6 +167,20 @@ def measured_cost(steps: Iterable[tuple[Hyperparameters, Mapping[str, float | No
     if sampled <= 0 or trained <= 0:
         return None
     return TokenCost(rollout=generating / sampled, trained=updating / trained)
+
+
+def step_seconds(hyperparameters: Hyperparameters, curves: Curves, step: TokenCounts) -> TokenCost | None:
+    """Seconds per token with which a step of that many tokens takes as long as the median step of a phase.
+    Tokens sampled and trained on count alike where generation was not timed. None if no step was timed."""
+    names = (STEP_TIME, GENERATION_TIME, LENGTH, PROMPT_LENGTH)
+    columns = (curves.metrics.get(name, (None,) * len(curves.steps)) for name in names)
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    cost = measured_cost((hyperparameters, row) for row in rows) or TokenCost(rollout=1.0, trained=1.0)
+    times, whole = series(curves, STEP_TIME).values, amount(step, cost)
+    if not times or whole <= 0:
+        return None
+    each = median(times) / whole
+    return TokenCost(rollout=each * cost.rollout, trained=each * cost.trained)
 
 
 def _number(value: object) -> float:

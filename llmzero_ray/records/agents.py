@@ -151,6 +151,10 @@ class Budget:
     """Maximum compute of the next phase: what ended phases have left over."""
     whole_compute: float | None = None
     """`budget.compute`, of which `compute` is the rest."""
+    whole_gpu_hours: float | None = None
+    """`budget.gpu_hours`, of which `gpu_hours` is the rest."""
+    whole_wall_clock_hours: float | None = None
+    """`budget.wall_clock_hours`, of which `wall_clock_hours` is the rest."""
     root_step: TokenCounts | None = None
     """Mean tokens of one step of the root, validations excluded."""
     n_slots: int = 1

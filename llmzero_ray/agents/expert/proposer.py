@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
@@ -28,10 +28,10 @@ from llmzero_ray.dynamics.gains import (
     went_on,
 )
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
-from llmzero_ray.hyperparameters.compute import amount, planned_tokens, step_tokens
-from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCost, TokenCounts
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens, step_seconds, step_tokens
+from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCounts
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
-from llmzero_ray.records.metrics import STEP_TIME, VAL_TOKENS, series
+from llmzero_ray.records.metrics import VAL_TOKENS, series
 
 
 def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
@@ -217,9 +217,8 @@ def affordable(
         validation = TokenCounts(rollout=sampled / (request.task.test_freq or n_steps), trained=0.0)
         each = amount(planned, budget.compute.cost) + amount(validation, budget.compute.cost)
         fit += [budget.compute.amount / each] if each > 0 else []
-    times, unit = series(shown.curves, STEP_TIME).values, TokenCost(rollout=1.0, trained=1.0)
-    whole = amount(step, unit)
-    seconds = median(times) * amount(planned, unit) / whole if times and whole > 0 else 0.0
+    timed = step_seconds(shown.hyperparameters, shown.curves, step)
+    seconds = 0.0 if timed is None else amount(planned, timed)
     for hours, gpus in ((budget.wall_clock_hours, 1), (budget.gpu_hours, n_gpus)):
         if hours is not None and seconds > 0:
             fit.append(3600 * hours / gpus / seconds)

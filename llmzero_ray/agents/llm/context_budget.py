@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
 from llmzero_ray.hyperparameters.compute import (
-    GENERATION_TIME,
     amount,
-    measured_cost,
     step_lengths,
+    step_seconds,
     step_tokens,
     tokens_of,
     tokens_so_far,
@@ -103,13 +102,14 @@ def _hours(budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int) -> li
     times = series(shown.curves, STEP_TIME).values
     seconds = median(times) if times else math.nan
     found = []
-    for name, hours, gpus, slots in (
-        ("GPU hours", budget.gpu_hours, n_gpus, 1),
-        ("hours of wall clock", budget.wall_clock_hours, 1, budget.n_slots),
+    for name, hours, whole, gpus, slots in (
+        ("GPU hours", budget.gpu_hours, budget.whole_gpu_hours, n_gpus, 1),
+        ("hours of wall clock", budget.wall_clock_hours, budget.whole_wall_clock_hours, 1, budget.n_slots),
     ):
         if hours is None:
             continue
         text, phases = f"{number(max(0.0, hours))} left", math.inf
+        text += f" ({number(100 * max(0.0, hours) / whole)}% of the search's whole)" if whole else ""
         if math.isfinite(seconds) and seconds > 0:
             steps = hours * 3600 / seconds / max(1, gpus)
             at = f" on {n_gpus} GPUs" if n_gpus > 1 else ""
@@ -172,15 +172,12 @@ def _step_times(budget: Budget, shown: NodeView, *, priced: bool) -> list[str]:
     if budget.gpu_hours is None and budget.wall_clock_hours is None:
         return []
     ends = "when hours run out, phases end at their next step, saved but not validated"
-    full, step, seconds = shown.hyperparameters, _step(shown), series(shown.curves, STEP_TIME).values
-    names = (STEP_TIME, GENERATION_TIME, LENGTH, PROMPT_LENGTH)
-    columns = (shown.curves.metrics.get(name, (None,) * len(shown.curves.steps)) for name in names)
-    cost = measured_cost((full, dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
-    if priced or cost is None or step is None or step.rollout <= 0:
+    full, step = shown.hyperparameters, _step(shown)
+    cost = None if step is None else step_seconds(full, shown.curves, step)
+    if priced or cost is None or step is None:
         return [ends]
     planned = _planned_steps(full, step_lengths(full, step))
-    each = median(seconds) / amount(planned[0][1], cost)
-    times = ", ".join(f"{name} {number(each * amount(tokens, cost))} s" for name, tokens in planned)
+    times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
     return [f"a step takes {times}", ends]
 
 

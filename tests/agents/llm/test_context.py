@@ -291,12 +291,12 @@ def test_the_configuration_is_yaml_of_the_whole_configuration_with_the_roots_val
 
 
 def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left() -> None:
-    budget = Budget(runs=5, gpu_hours=212.5, dollars=1.37)
+    budget = Budget(runs=5, gpu_hours=212.5, whole_gpu_hours=850.0, dollars=1.37)
     request = replace(large_requests.proposal_request(), budget=budget)
     text = user_text("proposer", proposer_context(request, KNOWLEDGE, n_gpus=8))
     assert "- training runs: 5 left after this one" in text
     assert "- dollars for agent calls: 1.37 left" in text
-    hours = r"- GPU hours: 212 left: about 38\d steps like node 6's \(246 s on 8 GPUs each\)"
+    hours = r"- GPU hours: 212 left \(25% of the search's whole\): about 38\d steps like node 6's \(246 s on 8 GPUs each\)"
     assert re.search(hours, text)
     assert "standard error 0.022, 500 items" in text
     assert "It was stopped early, before its last step. The reason given: verdict: cannot reach" in text
