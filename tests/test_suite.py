@@ -355,14 +355,15 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     assert "| lead of expert over | pbt |\n|---|---|\n| sum | +0.005 ± 0.005 |" in text
     assert "| sum | 0.400 |" in scores.table(rows) and text.endswith("2 versions of the code: a, b.")
     assert scores.compared(rows, ("expert", "another")) == "nothing was measured"
-    rows += [row(method, seed, 0.1) for method in ("random", "default") for seed in (11, 12)]
-    rows += [row(method, 21, 0.9) for method in ("expert", "tpe", "pbt", "default")]
-    development, last, former = re.split("Last table:|The last table before it", scores.tables(rows))
+    assert " x | 0 |" not in text  # its rows are of two versions of the code, each priced by its own pilot
+    rows = [row("expert", 1, 0.99), *(row(method, 21, 0.9) for method in ("expert", "tpe", "pbt", "default"))]
+    rows += [row(method, 107, 0.8) for method in ("expert", "claude")]
+    development, last, model, mended = re.split("Last table:|A language model", scores.tables(rows))
     assert "0.990 (1)" in development and "0.900 (1)" not in development
     assert "1 pairs: sum 1." in last and "| expert | 0.900 |" in last
     assert "| 0 of 1 | 1.10 x | 0 |" in last and "| 0 of 1 | 1.00 x | 0 |" in last
-    assert " x | 0 |" not in former  # its rows are of two versions of the code, each priced by its own pilot
-    assert "(seeds 11 to 20)" in former and "2 pairs: sum 2." in former and "| expert | 0.715 |" in former
+    assert "(seeds 104 to 106)" in model and "nothing was measured" in model
+    assert "(seeds 107 to 109)" in mended and "| claude | 0.800 |" in mended
 
 
 def test_scores_of_another_definition_are_refused_or_left_out(tmp_path: Path) -> None:

@@ -48,8 +48,6 @@ METHODS: dict[str, dict[str, Any]] = {
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
 optimizer taking over the state of the one before. Ablations are of `expert`; `as_...` the paper's published
 strategies, relative to the default."""
-FORMER_METHODS = ("local", "hybrid")
-"""Methods of earlier versions, of which scores.json holds rows."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}
@@ -58,8 +56,6 @@ that resumes takes over what its start scored, which a method with one long phas
 LAST_SEEDS = tuple(range(21, 31))
 """Seeds of the last table alone, all others are for development. None of its runs may be read before the
 rules are final."""
-FORMER_LAST_SEEDS = tuple(range(11, 21))
-"""Seeds of the last table before it: its searches were read, and the rules changed after that."""
 LAST_METHODS = ("expert", "tpe", "pbt", "default")
 """Its methods: the variant of llmzero; the two strongest classical methods of the development seeds, which
 three pairs do not tell apart; the default recipe."""
@@ -67,8 +63,10 @@ LLM_SEEDS = (104, 105, 106)
 """Seeds of the table of a language model, which answered over a local server of the Messages API."""
 LLM_METHODS = ("claude", "expert", "tpe", "pbt", "default")
 """Methods of that table."""
-FORMER_LAST_METHODS = ("expert", "pbt", "random", "default")
-"""Those of the last table before it."""
+MENDED_SEEDS = (107, 108, 109)
+"""Seeds of the table after it: its requests say what the model of the first one had asked for."""
+MENDED_METHODS = ("claude", "expert")
+"""Methods of that table."""
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ Four tables are printed: of the development seeds, on which the search was fixed
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
 from different versions of the code; compute is compared only where they do not, since each comparison prices
-it by a pilot of its own. The third is the same of the former last seeds, after which the search was fixed
-once more, and the fourth that of a language model beside the rules.
+it by a pilot of its own. The third has a language model beside the rules, and the fourth the same after its
+requests were mended.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ from typing import Any
 
 from benchmarks.suite.plan import (
     CHECKED,
-    FORMER_LAST_METHODS,
-    FORMER_LAST_SEEDS,
-    FORMER_METHODS,
     LAST_METHODS,
     LAST_SEEDS,
     LLM_METHODS,
     LLM_SEEDS,
+    MENDED_METHODS,
+    MENDED_SEEDS,
     METHODS,
 )
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
@@ -56,8 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--add", type=Path, help="directory of a comparison (jobs.compare)")
     parser.add_argument("--of", nargs=2, metavar=("METHOD", "TASK"))
-    methods = [*METHODS, *FORMER_METHODS]
-    parser.add_argument("--methods", nargs="+", choices=methods, help="of one table, with --seeds")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="of one table, with --seeds")
     parser.add_argument("--seeds", nargs="+", type=int, help="of one table, with --methods")
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS], help="of the tables")
     parser.add_argument("--file", type=Path, default=SCORES)
@@ -176,14 +174,15 @@ def line(rows: list[Row], method: str, task: str) -> str:
 
 def tables(rows: list[Row]) -> str:
     """All tables as Markdown."""
-    last = (*LAST_SEEDS, *FORMER_LAST_SEEDS, *LLM_SEEDS)
+    last = (*LAST_SEEDS, *LLM_SEEDS, *MENDED_SEEDS)
     text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in last])]
     text += ["", "Last table:", "", compared(rows)]
-    first, *_, end = FORMER_LAST_SEEDS
-    text += ["", f"The last table before it (seeds {first} to {end}):", ""]
-    text += [compared(rows, FORMER_LAST_METHODS, FORMER_LAST_SEEDS)]
-    text += ["", f"A language model (seeds {LLM_SEEDS[0]} to {LLM_SEEDS[-1]}):", ""]
-    return "\n".join([*text, compared(rows, LLM_METHODS, LLM_SEEDS)])
+    for what, methods, seeds in (
+        ("A language model", LLM_METHODS, LLM_SEEDS),
+        ("A language model, its requests mended", MENDED_METHODS, MENDED_SEEDS),
+    ):
+        text += ["", f"{what} (seeds {seeds[0]} to {seeds[-1]}):", "", compared(rows, methods, seeds)]
+    return "\n".join(text)
 
 
 def compared(
@@ -273,7 +272,7 @@ def _times_above(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequenc
 
 def table(rows: list[Row]) -> str:
     """Test scores by task and method as Markdown: mean, standard error over seeds, number of seeds."""
-    methods = [name for name in (*METHODS, *FORMER_METHODS) if any(row["method"] == name for row in rows)]
+    methods = [name for name in METHODS if any(row["method"] == name for row in rows)]
     if not methods:
         return "nothing was measured"
     lines = [f"| task | base | {' | '.join(methods)} |", "|---" * (2 + len(methods)) + "|"]
