@@ -124,7 +124,7 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "- a\n", "just words\n"])
 def test_a_file_without_keys_and_values_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match="must hold keys and values"):
+    with pytest.raises(ConfigError, match="must hold YAML keys and values"):
         load_config(written(tmp_path, text))
 
 

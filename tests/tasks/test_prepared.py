@@ -127,15 +127,15 @@ def test_a_file_in_the_place_of_the_directory_is_named_as_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.pop("reward"), "reward: Field required"),
-        (lambda m: m["splits"].pop("val"), "splits.val: Field required"),
+        (lambda m: m.pop("reward"), "reward: is missing"),
+        (lambda m: m["splits"].pop("val"), "splits.val: is missing"),
         (lambda m: m.update(lisence="MIT"), "lisence: unknown key; did you mean licence?"),
         (lambda m: m["splits"]["val"].update(sha="1"), "splits.val.sha: unknown key; did you mean sha256?"),
         (lambda m: m.update(qqqq=1), "qqqq: unknown key"),
-        (lambda m: m.update(format=2), "format: Input should be 1"),
+        (lambda m: m.update(format=2), "format: must be 1"),
         (
             lambda m: m["splits"]["val"].update(rows=0),
-            "splits.val.rows: Input should be greater than or equal to 1",
+            "splits.val.rows: must be greater than or equal to 1",
         ),
         (lambda m: m.update(reward={}), "reward: Value error, give either module or path"),
         (lambda m: m.update(reward={"module": "a", "path": "b"}), "give either module or path"),
@@ -160,7 +160,7 @@ def test_a_manifest_that_is_no_json_says_where_it_breaks(tmp_path: Path) -> None
 
 def test_several_defects_of_a_manifest_are_reported_at_once(tmp_path: Path) -> None:
     (write_task(tmp_path) / "manifest.json").write_text("{}")
-    assert "splits: Field required; reward: Field required" in refusal(tmp_path)
+    assert "splits: is missing; reward: is missing" in refusal(tmp_path)
 
 
 # --- parquet ------------------------------------------------------------------------------------------------
