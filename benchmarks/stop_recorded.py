@@ -6,8 +6,8 @@ Three kinds of recordings: whole runs of static recipes on the suite's tasks (`s
 every ten steps, without train metrics), those of stop_record.py (`recorded_phases`, with the outcome of every
 item), and the shorter ones of the tests. Every phase is judged at each of its validations, as the stopper
 would, against every other phase of its task that does not descend from it as the incumbent. A winner is a
-phase whose best validation, had it run on, beats the incumbent's; a losing phase is any other. The hindsight
-bound ends each losing phase at its first validation.
+phase whose best validation, had it run on, beats the incumbent's and the base model's; a losing phase is any
+other. The hindsight bound ends each losing phase at its first validation.
 
 The runs of one suite task make searches too: `ORDERS` random orders of `PHASES` of them, each phase judged
 against the best one so far. At equal steps these searches with stops are compared with the same ones without,
@@ -33,6 +33,7 @@ from statistics import fmean
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper
+from llmzero_ray.agents.expert.early_stopper import best_score
 from llmzero_ray.config.stopping import StopperSettings
 from llmzero_ray.dynamics.incumbent import scores_along
 from llmzero_ray.records import ItemOutcome
@@ -138,7 +139,7 @@ class Pair:
     """Step of its first validation."""
     stopped_at: int | None
     margin: float
-    """Best score of the phase, had it run on, minus the incumbent's."""
+    """Best score of the phase, had it run on, minus the one to beat."""
 
     @property
     def steps(self) -> int:
@@ -159,13 +160,16 @@ def _judged(name: str, search: Recorded, running: NodeView, chain: tuple[NodeVie
     incumbent = chain[-1]
     settings = StopperSettings(interval_steps=1, min_steps=1)
     policy = StoppingPolicy(settings, ExpertEarlyStopper(n_val=search.n_val))
-    stopped = None
+    stopped, asked = (
+        None,
+        StopRequest(task=TASK, running=running, incumbent=incumbent, incumbent_path=scores_along(chain)),
+    )
     for now in at_validations(search, running.node):
-        request = StopRequest(task=TASK, running=now, incumbent=incumbent, incumbent_path=scores_along(chain))
+        request = dataclasses.replace(asked, running=now)
         if policy.is_due(now, incumbent) and policy.decide(request).stop:
             stopped = now.curves.steps[-1]
             break
-    margin = (running.score or 0.0) - (incumbent.score or 0.0)
+    margin = (running.score or 0.0) - (best_score(asked) or 0.0)
     return Pair(
         name=f"{name} {running.node} against {incumbent.node}",
         winner=margin > 0,

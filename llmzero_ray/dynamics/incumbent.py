@@ -82,10 +82,11 @@ def _along(chain: Sequence[NodeView]) -> list[_Validated]:
 
 
 def _best(path: Sequence[_Validated], score: float | None) -> _Validated | None:
-    """Validation with the incumbent's score, or the score alone if none has it."""
-    scored = [one for one in path if one.step != 0] or list(path)
-    if score is None:
-        return max(scored, key=lambda one: one.score, default=None)
+    """Validation with the incumbent's score, or the score alone if none has it; the base model's while that
+    is higher."""
+    if score is None or any(one.global_step == 0 and one.score > score for one in path):
+        return max(path, key=lambda one: one.score, default=None)
+    scored = [one for one in path if one.step != 0]
     last = next((one for one in reversed(scored) if one.score == score), None)
     return last or _Validated(global_step=path[-1].global_step if path else 0, score=score)
 

@@ -118,10 +118,12 @@ def outlook_text(found: Outlook) -> str:
 
 
 def best_score(request: StopRequest) -> float | None:
-    """Score that a phase has to beat, or None if there is none."""
-    if request.incumbent.score is not None:
-        return request.incumbent.score
-    return max((score for _, score in request.incumbent_path), default=None)
+    """Score that a phase has to beat, or None if there is none: the incumbent's, or the base model's while
+    every phase is worse."""
+    path = request.incumbent_path
+    if request.incumbent.score is None:
+        return max((score for _, score in path), default=None)
+    return max((request.incumbent.score, *(score for step, score in path if step == 0)))
 
 
 def takes_off(d: Dynamics) -> str:

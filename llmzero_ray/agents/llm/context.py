@@ -419,6 +419,7 @@ def stop_context(
     steps = (*running.curves.steps, *running.curves.val_steps)
     shown = [s for s in (series(running.curves, name) for name in STOPPER_METRICS) if len(s) > 1]
     ruled, found = ExpertEarlyStopper(n_val=n_val).judge(request), phase_outlook(request, n_val)
+    best = best_score(request)
     return {
         "running": {
             "number": running.node,
@@ -430,7 +431,8 @@ def stop_context(
         },
         "incumbent": {
             "number": incumbent.node,
-            "best": score(best_score(request)),
+            "best": score(best),
+            "behind": score(incumbent.score) if incumbent.score != best else "",
             "validation": validation_course(request.incumbent_path) or "no history",
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),

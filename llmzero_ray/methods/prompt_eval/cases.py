@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from llmzero_ray.agents.expert.early_stopper import best_score
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     budget_of,
@@ -187,7 +188,7 @@ def _verdict_request(
 
 def _wins(whole: CoordinatorCore, request: StopRequest) -> bool | None:
     """Whether the later curve beats the incumbent. None if that is not known, or decided before."""
-    run, target = whole.runs[request.running.node], request.incumbent.score
+    run, target = whole.runs[request.running.node], best_score(request)
     if run.status != "completed" or run.score is None or target is None:
         return None
     won = max(request.running.curves.val_scores, default=target) > target

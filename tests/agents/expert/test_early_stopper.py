@@ -60,6 +60,15 @@ def test_a_flat_run_far_below_the_incumbent_stops_with_its_outlook() -> None:
     assert "below 0.900" in decision.reason
 
 
+@pytest.mark.parametrize(("base", "stopped"), [(0.3, False), (0.9, True)])
+def test_while_every_phase_is_worse_the_base_models_score_is_to_be_beaten(base: float, stopped: bool) -> None:
+    decision = judge(flat(), at=30, target=0.4, path=((0, base), (10, 0.4)))
+    assert decision.stop == stopped
+    assert (f"below {base:.3f}" in decision.reason) == stopped
+    resumed = judge(flat(), at=30, target=0.4, path=((10, 0.9), (20, 0.4)))  # no base model's score is known
+    assert not resumed.stop
+
+
 def test_where_nothing_swings_the_slack_is_that_of_the_items() -> None:
     steady = c.curves(
         20, start=0.5, val={10: 0.5, 20: 0.5}, reward=c.line(0.5, 0.3, 20), kl=c.line(0, 0.1, 20)
