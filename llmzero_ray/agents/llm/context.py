@@ -432,7 +432,7 @@ def stop_context(
         "incumbent": {
             "number": incumbent.node,
             "best": score(best),
-            "behind": score(incumbent.score) if incumbent.score != best else "",
+            "behind": "" if incumbent.score in (None, best) else score(incumbent.score),
             "validation": validation_course(request.incumbent_path) or "no history",
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
