@@ -144,9 +144,9 @@ def short_summary(one: Series) -> str:
 
 
 def ends_text(one: Series) -> str:
-    """`673 -> 960`: first and last level."""
+    """`673 -> 960`: first and last level, or the mean of all steps where these are equal."""
     first, last = map(number, _ends(one))
-    return first + (f" -> {last}" if first != last else " on average")
+    return f"{first} -> {last}" if first != last else f"{number(fmean(one.values))} on average"
 
 
 def _ends(one: Series) -> tuple[float, float]:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -163,13 +164,14 @@ def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[1630.0, 2278.0], [0.75, 0.2], [0.3, 0.1, 0.2], [1.0, 3.0, 2.0, 4.0], [0.5]]
+    "values", [[1630.0, 2278.0], [0.75, 0.2], [0.3, 0.1, 0.2], [1.0, 3.0, 2.0, 4.0], [0.2, 0.5, 0.2], [0.5]]
 )
 def test_of_a_few_points_each_is_shown_and_no_mean_or_trend(values: list[float]) -> None:
     line = describe(series_of(values))
     assert line == "actor/kl_loss: " + ", ".join(f"{i}: {number(v)}" for i, v in enumerate(values, start=1))
     found = Curves(steps=tuple(range(1, len(values) + 1)), metrics={"own/metric": tuple(values)})
-    ends = number(values[0]) + (f" -> {number(values[-1])}" if len(values) > 1 else " on average")
+    first, last, mean = (number(value) for value in (values[0], values[-1], fmean(values)))
+    ends = f"{first} -> {last}" if first != last else f"{mean} on average"
     assert summarise(found, NOTES)["unknown"] == [f"own/metric {ends}"]
 
 
