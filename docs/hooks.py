@@ -31,7 +31,7 @@ from llmzero_ray.ui.page import report_html
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "tests" / "blackbox" / "runs"
-SEARCH_OF_A_MODEL = ROOT / "benchmarks" / "suite" / "search_of_a_model.tar.xz"
+SUITE = ROOT / "benchmarks" / "suite"
 _WORKER = "https://unpkg.com/iframe-worker/shim"
 
 
@@ -47,7 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             f"gallery/{name}.html": report_html(SearchFacts(RECORDED / name))
             for name in ("demo", "failed", "two_slots")
         },
-        "gallery/register_alpha.html": _page_of_archive(SEARCH_OF_A_MODEL),
+        "gallery/register_alpha.html": _page_of_archive(SUITE / "search_of_a_model.tar.xz"),
+        "gallery/smollm2.html": _page_of_archive(SUITE / "search_of_smollm2.tar.xz"),
         "llms.txt": "\n".join(_listed(config.nav or [], config.site_name)) + "\n",
     }
     for name, text in pages.items():
