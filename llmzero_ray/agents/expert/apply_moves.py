@@ -67,6 +67,8 @@ def apply_moves(
         change = _applied(base, _scaled(move, strength))
         if change is not None and valid(base, [*changes.values(), change]) is not None:
             changes[move.key] = change
+    if move_set.needs and move_set.needs not in changes:
+        changes = {}
     full = valid(base, changes.values())
     return ChangePlan(
         move_set=move_set, changes=tuple(changes.values()), full=full or dict(base.hyperparameters)

@@ -55,6 +55,8 @@ class MoveSet:
     name: str
     why: str
     moves: tuple[Move, ...]
+    needs: str = ""
+    """Key without whose change the other moves have no reason."""
 
 
 def _lr(factor: float, reason: str) -> Move:
@@ -433,6 +435,7 @@ def _more_room(share: float) -> tuple[MoveSet, ...]:
     room = Move(key=MAX_RESPONSE, factor=factor, reason=reason)
     use_it = MoveSet(
         name="more room",
+        needs=MAX_RESPONSE,
         why="The cap, not the policy, limits the score: raise it, and loosen the pull so that it is used.",
         moves=(
             room,
@@ -442,6 +445,7 @@ def _more_room(share: float) -> tuple[MoveSet, ...]:
     )
     steady = MoveSet(
         name="more room, larger groups",
+        needs=MAX_RESPONSE,
         why="The same, but the longer answers are met with better estimates instead of a looser pull.",
         moves=(room, _more_rollouts(), _temperature(-0.05, "cooler rollouts ramble less")),
     )

@@ -169,6 +169,16 @@ def test_the_cap_never_leaves_the_room_of_the_server() -> None:
     assert changed(PROPOSER.propose(request(on, task=narrow)))[MAX_RESPONSE] == 16
 
 
+def test_where_the_cap_cannot_grow_nothing_is_changed_for_its_sake() -> None:
+    full = TaskView(
+        name="t", n_train=4096, phase_steps=20, max_phase_steps=60, max_model_len=50, max_prompt_length=40
+    )
+    on = c.node(c.regh_capped(), hp.complete(c.TINY, {"max_response_length": 10}))
+    proposal = PROPOSER.propose(request(on, task=full))
+    assert proposal.diagnosis.state == "truncated"
+    assert proposal.changes == ()
+
+
 def test_a_weak_plateau_is_met_by_larger_steps_held_by_more_kl() -> None:
     new = changed(PROPOSER.propose(request(c.node(c.paper_plateau(), c.PRACTITIONER))))
     assert new == {LR: 1e-4, KL_LOSS_COEF: 0.002, TEMPERATURE: 1.1}
