@@ -33,9 +33,8 @@ from statistics import fmean
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper
-from llmzero_ray.agents.expert.early_stopper import best_score
 from llmzero_ray.config.stopping import StopperSettings
-from llmzero_ray.dynamics.incumbent import scores_along
+from llmzero_ray.dynamics.incumbent import score_to_beat, scores_along
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.records.agents import NodeView, StopRequest, TaskView
 from llmzero_ray.records.metrics import Curves
@@ -160,16 +159,13 @@ def _judged(name: str, search: Recorded, running: NodeView, chain: tuple[NodeVie
     incumbent = chain[-1]
     settings = StopperSettings(interval_steps=1, min_steps=1)
     policy = StoppingPolicy(settings, ExpertEarlyStopper(n_val=search.n_val))
-    stopped, asked = (
-        None,
-        StopRequest(task=TASK, running=running, incumbent=incumbent, incumbent_path=scores_along(chain)),
-    )
+    stopped, path = None, scores_along(chain)
     for now in at_validations(search, running.node):
-        request = dataclasses.replace(asked, running=now)
+        request = StopRequest(task=TASK, running=now, incumbent=incumbent, incumbent_path=path)
         if policy.is_due(now, incumbent) and policy.decide(request).stop:
             stopped = now.curves.steps[-1]
             break
-    margin = (running.score or 0.0) - (best_score(asked) or 0.0)
+    margin = (running.score or 0.0) - (score_to_beat(incumbent.score, path) or 0.0)
     return Pair(
         name=f"{name} {running.node} against {incumbent.node}",
         winner=margin > 0,

@@ -14,8 +14,8 @@ from llmzero_ray.hyperparameters.compute import (
     mean_cost,
     measured_cost,
     plus,
+    seconds_per_token,
     spent,
-    step_seconds,
     tokens_of,
 )
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
@@ -101,9 +101,9 @@ def test_a_planned_step_takes_the_median_seconds_of_the_shown_phases_steps() -> 
     whole = Curves(steps=(1, 2, 3), metrics={**held, "timing_s/step": (7.0, 7.0, 19.0)})
     both = replace(whole, metrics={**whole.metrics, "timing_s/gen": (3.0, 3.0, None)})
     as_it_is, two_epochs = tokens_of(RECIPE, STEP), tokens_of({**RECIPE, PPO_EPOCHS: 2}, STEP)
-    assert step_seconds(RECIPE, untimed, as_it_is) is None
+    assert seconds_per_token(RECIPE, untimed, as_it_is) is None
     for curves, longer in ((whole, 7.0 * 320 / 200), (both, 11.0)):
-        cost = step_seconds(RECIPE, curves, as_it_is)
+        cost = seconds_per_token(RECIPE, curves, as_it_is)
         assert cost is not None
         assert amount(as_it_is, cost) == pytest.approx(7.0)
         assert amount(two_epochs, cost) == pytest.approx(longer)

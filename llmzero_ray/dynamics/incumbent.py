@@ -7,7 +7,7 @@ known. The difficulty of an item then cancels out, and half of the noise with it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,6 +34,13 @@ def scores_along(chain: Sequence[NodeView]) -> tuple[tuple[int, float], ...]:
     """(global step, validation score) along a resume chain, base first. The first point is the start of the
     first phase, if it was measured. Each phase's curves end where the path leaves it."""
     return tuple((one.global_step, one.score) for one in _along(chain))
+
+
+def score_to_beat(incumbent: float | None, path: Iterable[tuple[int, float]]) -> float | None:
+    """Score that a phase has to beat, or None if there is none: the incumbent's, or the base model's while
+    every phase is worse. `path` is the incumbent's (`scores_along`); its best counts if no score is known."""
+    known = [score for step, score in path if step == 0 or incumbent is None]
+    return max(known if incumbent is None else (incumbent, *known), default=None)
 
 
 def standings(
@@ -82,13 +89,12 @@ def _along(chain: Sequence[NodeView]) -> list[_Validated]:
 
 
 def _best(path: Sequence[_Validated], score: float | None) -> _Validated | None:
-    """Validation with the incumbent's score, or the score alone if none has it; the base model's while that
-    is higher."""
-    if score is None or any(one.global_step == 0 and one.score > score for one in path):
-        return max(path, key=lambda one: one.score, default=None)
-    scored = [one for one in path if one.step != 0]
-    last = next((one for one in reversed(scored) if one.score == score), None)
-    return last or _Validated(global_step=path[-1].global_step if path else 0, score=score)
+    """Validation with the score to beat, or that score alone if none has it."""
+    target = score_to_beat(score, [(one.global_step, one.score) for one in path])
+    if target is None:
+        return None
+    last = next((one for one in reversed(path) if one.score == target), None)
+    return last or _Validated(global_step=path[-1].global_step if path else 0, score=target)
 
 
 def _standing(

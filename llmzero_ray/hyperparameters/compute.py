@@ -169,8 +169,10 @@ def measured_cost(steps: Iterable[tuple[Hyperparameters, Mapping[str, float | No
     return TokenCost(rollout=generating / sampled, trained=updating / trained)
 
 
-def step_seconds(hyperparameters: Hyperparameters, curves: Curves, step: TokenCounts) -> TokenCost | None:
-    """Seconds per token with which a step of that many tokens takes as long as the median step of a phase.
+def seconds_per_token(
+    hyperparameters: Hyperparameters, curves: Curves, step: TokenCounts
+) -> TokenCost | None:
+    """Seconds per token at which `step` takes as long as the median step of the phase with these curves.
     Tokens sampled and trained on count alike where generation was not timed. None if no step was timed."""
     names = (STEP_TIME, GENERATION_TIME, LENGTH, PROMPT_LENGTH)
     columns = (curves.metrics.get(name, (None,) * len(curves.steps)) for name in names)

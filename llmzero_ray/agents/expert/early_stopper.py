@@ -18,7 +18,7 @@ from statistics import fmean, pvariance
 from typing import TypeAlias
 
 from llmzero_ray.dynamics.features import Dynamics, Validation, fit, observe
-from llmzero_ray.dynamics.incumbent import scores_along
+from llmzero_ray.dynamics.incumbent import score_to_beat, scores_along
 from llmzero_ray.dynamics.observations import rate_is_zero, reward_rising, stands_still
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import StopRequest
@@ -47,7 +47,8 @@ class ExpertEarlyStopper:
         settled = self.settled(request)
         if settled is not None:
             return settled
-        target, found = best_score(request), phase_outlook(request, self._n_val)
+        target = score_to_beat(request.incumbent.score, request.incumbent_path)
+        found = phase_outlook(request, self._n_val)
         assert target is not None and found is not None
         forecast = outlook_text(found)
         if found.peak >= target:
@@ -60,7 +61,7 @@ class ExpertEarlyStopper:
     def settled(self, request: StopRequest) -> StopDecision | None:
         """Decision where there is nothing to weigh, or None: no score to beat, an untrained phase, one that
         is ahead or at its last step, or one with fewer than two validations."""
-        running, target = request.running, best_score(request)
+        running, target = request.running, score_to_beat(request.incumbent.score, request.incumbent_path)
         if target is None:
             return _continue("there is no score to beat yet")
         d = self._observed(request)
@@ -85,7 +86,7 @@ class ExpertEarlyStopper:
 def phase_outlook(request: StopRequest, n_val: int) -> Outlook | None:
     """Outlook of the running phase, or None below two validations. The run noise is measured on its curve and
     on the incumbent's path."""
-    running, target = request.running, best_score(request)
+    running, target = request.running, score_to_beat(request.incumbent.score, request.incumbent_path)
     own = [(step - running.base_step, score) for step, score in scores_along((running,))]
     if len(own) < 2 or target is None:
         return None
@@ -115,15 +116,6 @@ def outlook_text(found: Outlook) -> str:
     """`validation 0.512 at +0.0010 a step for 10 more and 0.046 for noise: at most 0.568`."""
     course = f"validation {found.level:.3f} at {found.pace:+.4f} a step for {found.steps_left} more"
     return f"{course} and {found.slack:.3f} for noise: at most {found.peak:.3f}"
-
-
-def best_score(request: StopRequest) -> float | None:
-    """Score that a phase has to beat, or None if there is none: the incumbent's, or the base model's while
-    every phase is worse."""
-    path = request.incumbent_path
-    if request.incumbent.score is None:
-        return max((score for _, score in path), default=None)
-    return max((request.incumbent.score, *(score for step, score in path if step == 0)))
 
 
 def takes_off(d: Dynamics) -> str:

@@ -28,7 +28,7 @@ from llmzero_ray.dynamics.gains import (
     went_on,
 )
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
-from llmzero_ray.hyperparameters.compute import amount, planned_tokens, step_seconds, step_tokens
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens, seconds_per_token, step_tokens
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCounts
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import VAL_TOKENS, series
@@ -217,7 +217,7 @@ def affordable(
         validation = TokenCounts(rollout=sampled / (request.task.test_freq or n_steps), trained=0.0)
         each = amount(planned, budget.compute.cost) + amount(validation, budget.compute.cost)
         fit += [budget.compute.amount / each] if each > 0 else []
-    timed = step_seconds(shown.hyperparameters, shown.curves, step)
+    timed = seconds_per_token(shown.hyperparameters, shown.curves, step)
     seconds = 0.0 if timed is None else amount(planned, timed)
     for hours, gpus in ((budget.wall_clock_hours, 1), (budget.gpu_hours, n_gpus)):
         if hours is not None and seconds > 0:

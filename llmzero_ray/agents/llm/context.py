@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, get_args
 from llmzero_ray.agents.expert.early_stopper import (
     RULE,
     ExpertEarlyStopper,
-    best_score,
     phase_outlook,
     takes_off,
 )
@@ -23,6 +22,7 @@ from llmzero_ray.agents.llm.context_budget import budget_lines, without_own_step
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
 from llmzero_ray.dynamics.features import observe
+from llmzero_ray.dynamics.incumbent import score_to_beat
 from llmzero_ray.hyperparameters import (
     VERL_SPACE,
     Parameter,
@@ -419,7 +419,7 @@ def stop_context(
     steps = (*running.curves.steps, *running.curves.val_steps)
     shown = [s for s in (series(running.curves, name) for name in STOPPER_METRICS) if len(s) > 1]
     ruled, found = ExpertEarlyStopper(n_val=n_val).judge(request), phase_outlook(request, n_val)
-    best = best_score(request)
+    best = score_to_beat(incumbent.score, request.incumbent_path)
     return {
         "running": {
             "number": running.node,

@@ -13,8 +13,8 @@ from statistics import fmean, median
 
 from llmzero_ray.hyperparameters.compute import (
     amount,
+    seconds_per_token,
     step_lengths,
-    step_seconds,
     step_tokens,
     tokens_of,
     tokens_so_far,
@@ -173,7 +173,7 @@ def _step_times(budget: Budget, shown: NodeView, *, priced: bool) -> list[str]:
         return []
     ends = "when hours run out, phases end at their next step, saved but not validated"
     full, step = shown.hyperparameters, _step(shown)
-    cost = None if step is None else step_seconds(full, shown.curves, step)
+    cost = None if step is None else seconds_per_token(full, shown.curves, step)
     if priced or cost is None or step is None:
         return [ends]
     planned = _planned_steps(full, step_lengths(full, step))

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from llmzero_ray.agents.expert.early_stopper import best_score
 from llmzero_ray.coordinator import (
     CoordinatorCore,
     budget_of,
@@ -29,6 +28,7 @@ from llmzero_ray.coordinator import (
     started_core,
     task_view,
 )
+from llmzero_ray.dynamics.incumbent import score_to_beat
 from llmzero_ray.dynamics.stored_outcomes import load_answers, with_differences
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.journal import read_all
@@ -188,7 +188,8 @@ def _verdict_request(
 
 def _wins(whole: CoordinatorCore, request: StopRequest) -> bool | None:
     """Whether the later curve beats the incumbent. None if that is not known, or decided before."""
-    run, target = whole.runs[request.running.node], best_score(request)
+    run = whole.runs[request.running.node]
+    target = score_to_beat(request.incumbent.score, request.incumbent_path)
     if run.status != "completed" or run.score is None or target is None:
         return None
     won = max(request.running.curves.val_scores, default=target) > target
