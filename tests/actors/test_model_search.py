@@ -92,7 +92,7 @@ def server() -> Iterator[MessagesServer]:
 @pytest.fixture
 def model_search(server: MessagesServer, make_search: MakeSearch) -> MakeSearch:
     def make(script: dict[str, Any] | None = None, **blocks: Any) -> Search:
-        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 10.0}
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
         blocks["agents"] = {**agents, **blocks.get("agents", {})}
         return make_search(script, **blocks)
 
@@ -134,7 +134,8 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
     assert core.finished.reason == "budget"
     assert core.problem is None, core.problem
     proposed = [run.proposal for run in core.runs.values() if run.proposal is not None]
-    assert [proposal.agent for proposal in proposed] == ["skills"] * 3
+    agents = [proposal.agent for proposal in proposed]
+    assert agents == ["skills"] * 3, [proposal.rationale for proposal in proposed]
     called = search.events(ev.AgentCalled)
     assert {event.agent for event in called} == {"skill_agent"}
     assert core.dollars == pytest.approx(sum(event.dollars for event in called))
@@ -199,7 +200,7 @@ def test_the_model_ends_a_phase_and_fixes_a_failed_one(
         budget={"runs": 4},
         phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4},
-        agents={"visual": False, "deadline_s": 60.0},
+        agents={"visual": False},
     )
     core = search.start().wait()
     stopped = [run for run in core.runs.values() if run.status == "early_stopped"]
@@ -338,7 +339,7 @@ def test_a_coordinator_that_dies_in_its_calls_again_and_again_stays_below_the_ca
     numbers = [price.input, price.output, price.cache_write, price.cache_read]
     search = model_search(
         budget={"runs": 3, "dollars": CAP},
-        agents={"price": numbers, "visual": False, "deadline_s": 60.0},
+        agents={"price": numbers, "visual": False},
     )
     core = search.start().wait()
     calls = search.events(ev.AgentCalled)
@@ -372,7 +373,7 @@ def test_a_call_in_which_the_stopper_dies_is_booked_at_its_worst_case(
         budget={"runs": 2},
         phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4},
-        agents={"visual": False, "deadline_s": 60.0},
+        agents={"visual": False},
     )
     core = search.start().wait()
     assert killed
