@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,66 +117,3 @@ def test_log_probabilities_of_bfloat16_logits_are_float32_and_keep_no_copy(
     found.square().sum().backward()
     right.square().sum().backward()
     torch.testing.assert_close(logits.grad.float(), expected.grad, rtol=0.01, atol=0.01)
-
-
-def test_logits_of_responses_alone_give_verls_numbers_and_gradients() -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("verl")
-    from peft import LoraConfig, get_peft_model
-    from tensordict import TensorDict
-    from verl.utils import tensordict_utils as tu
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
-    from verl.workers.utils.padding import no_padding_2_padding
-
-    from llmzero_ray.tasks import tiny_model
-
-    model = tiny_model.make_model(tiny_model.make_tokenizer(), seed=1)
-    torch.manual_seed(1)
-    module = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
-    prompts, responses = (7, 5, 9), (3, 6, 1)
-
-    def rows(lengths: tuple[int, ...], highest: int) -> Any:
-        torch.manual_seed(sum(lengths))
-        return torch.nested.as_nested_tensor(
-            [torch.randint(1, highest, (length,)) for length in lengths], layout=torch.jagged
-        )
-
-    whole = tuple(prompt + response for prompt, response in zip(prompts, responses, strict=True))
-    batch = TensorDict(
-        {
-            "input_ids": rows(whole, 100),
-            "prompts": rows(prompts, 100),
-            "responses": rows(responses, 100),
-            "loss_mask": rows(responses, 2),
-            "position_ids": torch.nested.as_nested_tensor(
-                [torch.arange(length) for length in whole], layout=torch.jagged
-            ),
-        },
-        batch_size=3,
-    )
-    options = {"use_remove_padding": False, "calculate_entropy": True, "temperature": 1.0}
-    tu.assign_non_tensor(batch, **options)
-    computed: list[int] = []
-
-    def measured(*, skips: bool) -> list[Any]:
-        engine = object.__new__(FSDPEngineWithLMHead)
-        engine.module, engine.use_remove_padding, engine.pad_to_length = module, False, False
-        engine.engine_config = SimpleNamespace(entropy_checkpointing=False)
-        if skips:
-            patches.skip_logits_of_prompts(engine, at_least=100)
-        inputs, given = engine.prepare_model_inputs(micro_batch=batch)
-        output = module(**inputs)
-        computed.append(output.logits.shape[1])
-        found = engine.prepare_model_outputs(
-            output=output, output_args=given, micro_batch=batch, logits_processor_func=None
-        )
-        numbers = [no_padding_2_padding(found[name], batch) for name in ("log_probs", "entropy")]
-        module.zero_grad()
-        numbers[0].sum().backward()
-        return [*numbers, *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
-
-    theirs, ours = measured(skips=False), measured(skips=True)
-    assert computed == [11, 11 - (5 - 1)]
-    assert len(ours) == len(theirs) > 10
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)

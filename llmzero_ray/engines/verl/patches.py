@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import inspect
 import multiprocessing
 import os
 import threading
@@ -353,62 +352,6 @@ def take_logsumexp_at_once() -> None:
 
     logprobs_from_logits_v2.in_blocks = True  # type: ignore[attr-defined]
     functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
-
-
-_LARGE_VOCABULARY = 2**12
-"""Tokens of a vocabulary from which on logits are a large part of a pass."""
-
-
-def skip_logits_of_prompts(engine: Any, at_least: int = _LARGE_VOCABULARY) -> None:
-    """Without packed sequences, let VeRL's FSDP engine compute no logits before the shortest prompt's last
-    token.
-
-    VeRL computes the logits of every position and reads those of responses. With a real vocabulary, short
-    answers and a CPU that is a fifth of each pass. Log-probabilities and entropies before that position are
-    0, where VeRL has those of the prompt, which nothing reads. Models with a vocabulary below `at_least`, or
-    without the argument `logits_to_keep`, keep VeRL's way.
-    """
-    import torch
-
-    module = engine.module
-    base = module.get_base_model() if hasattr(module, "get_base_model") else module
-    takes_it = "logits_to_keep" in inspect.signature(base.forward).parameters
-    if engine.use_remove_padding or not takes_it or base.config.vocab_size < at_least:
-        return
-    make_inputs, make_outputs = engine.prepare_model_inputs, engine.prepare_model_outputs
-
-    def prepare_model_inputs(micro_batch: Any) -> Any:
-        inputs, given = make_inputs(micro_batch=micro_batch)
-        lengths = micro_batch["input_ids"].offsets().diff()
-        prompts = lengths - micro_batch["loss_mask"].offsets().diff()
-        given["first"] = max(0, int(prompts.min()) - 1)
-        return {**inputs, "logits_to_keep": int(lengths.max()) - given["first"]}, given
-
-    def prepare_model_outputs(
-        output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
-    ) -> Any:
-        first, ids = output_args["first"], micro_batch["input_ids"]
-        short = micro_batch.copy()
-        short["input_ids"] = _jagged([row[first:] for row in ids.unbind()])
-        rolled = output_args["input_ids_rmpad_rolled"].split(ids.offsets().diff().tolist())
-        given = {**output_args, "input_ids_rmpad_rolled": torch.cat([row[first:] for row in rolled])}
-        found = make_outputs(
-            output=output, output_args=given, micro_batch=short, logits_processor_func=logits_processor_func
-        )
-        return {
-            name: torch.nested.nested_tensor_from_jagged(
-                torch.cat([torch.nn.functional.pad(row, (first, 0)) for row in value.unbind()]), ids.offsets()
-            )
-            for name, value in found.items()
-        }
-
-    engine.prepare_model_inputs, engine.prepare_model_outputs = prepare_model_inputs, prepare_model_outputs
-
-
-def _jagged(rows: list[Any]) -> Any:
-    import torch
-
-    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def collect_garbage_rarely() -> None:

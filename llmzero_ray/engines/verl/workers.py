@@ -40,6 +40,7 @@ from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.full_checkpoint import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
 from llmzero_ray.engines.verl.merging import Rounding, merged_weights
+from llmzero_ray.engines.verl.shared_prompts import share_prompts
 
 AND_REFERENCE = "llmzero_and_reference"
 """Key that asks `compute_log_prob` also for the reference policy's log-probabilities."""
@@ -62,7 +63,7 @@ class PhaseWorker(ActorRolloutRefWorker):
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
         engine = self.actor.engine
         engine.get_per_tensor_param = partial(self._weights_for_server, engine.get_per_tensor_param)
-        patches.skip_logits_of_prompts(engine)
+        share_prompts(engine)
 
     def _weights_for_server(
         self, read: Any, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: Any
