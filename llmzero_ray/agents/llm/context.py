@@ -266,7 +266,12 @@ def proposer_context(
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
         "budget": budget_lines(
-            request.budget, on, request.task.phase_steps, n_gpus, others=(*request.tree, *request.path)
+            request.budget,
+            on,
+            request.task.phase_steps,
+            n_gpus,
+            test_freq=request.task.test_freq,
+            others=(*request.tree, *request.path),
         ),
         "hints": _hints(request.hints),
         "rejected": request.rejected or "",
@@ -373,7 +378,9 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "chain": _chain(request.chain),
         "checkpoints": nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, failed.hyperparameters),
-        "budget": budget_lines(request.budget, failed, request.task.phase_steps, n_gpus),
+        "budget": budget_lines(
+            request.budget, failed, request.task.phase_steps, n_gpus, test_freq=request.task.test_freq
+        ),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
@@ -448,6 +455,7 @@ def stop_context(
             running,
             request.task.phase_steps,
             n_gpus,
+            test_freq=request.task.test_freq,
             plans=False,
         ),
         "checks": [one_line(check, 200) for check in checks[:6]],
