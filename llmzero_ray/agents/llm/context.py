@@ -259,6 +259,7 @@ def proposer_context(
         "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
         "tree": nodes.tree_groups(request),
         "standing": nodes.best_line(request),
+        "quartered": bool(request.siblings),
         "answers": answer_lines(on),
         "doubts": list(on.doubts or ()),
         "compared": any(one.to_best is not None for one in request.checkpoints),
@@ -342,7 +343,7 @@ def _by_source(curves: Curves) -> list[str]:
 def _epochs(task: TaskView, full: Hyperparameters) -> Context:
     batch = full.get(TRAIN_BATCH)
     size = batch if isinstance(batch, int) and not isinstance(batch, bool) and batch > 0 else 1
-    return {"n_train": task.n_train, "batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
+    return {"batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
 
 
 # --- the error analyzer -------------------------------------------------------------------------------------
