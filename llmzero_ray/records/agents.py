@@ -163,6 +163,8 @@ class Budget:
     """Runs after this one until the search forces one to start from the base model. None: it forces none."""
     dollars_per_run: float | None = None
     """Mean cost of the agent calls per training run so far, in dollars."""
+    max_share: float | None = None
+    """`agents.max_share`, or None if no proposal goes back for its price."""
     dollars_end_it: bool = False
     """Whether the search ends when its dollars are used up. Otherwise rules decide from then on."""
 

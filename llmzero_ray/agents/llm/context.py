@@ -259,6 +259,7 @@ def proposer_context(
         "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
         "tree": nodes.tree_groups(request),
         "standing": nodes.best_line(request),
+        "quartered": bool(request.siblings),
         "answers": answer_lines(on),
         "doubts": list(on.doubts or ()),
         "compared": any(one.to_best is not None for one in request.checkpoints),
@@ -266,7 +267,12 @@ def proposer_context(
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
         "budget": budget_lines(
-            request.budget, on, request.task.phase_steps, n_gpus, others=(*request.tree, *request.path)
+            request.budget,
+            on,
+            request.task.phase_steps,
+            n_gpus,
+            test_freq=request.task.test_freq,
+            others=(*request.tree, *request.path),
         ),
         "hints": _hints(request.hints),
         "rejected": request.rejected or "",
@@ -337,7 +343,7 @@ def _by_source(curves: Curves) -> list[str]:
 def _epochs(task: TaskView, full: Hyperparameters) -> Context:
     batch = full.get(TRAIN_BATCH)
     size = batch if isinstance(batch, int) and not isinstance(batch, bool) and batch > 0 else 1
-    return {"n_train": task.n_train, "batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
+    return {"batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
 
 
 # --- the error analyzer -------------------------------------------------------------------------------------
@@ -373,7 +379,9 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "chain": _chain(request.chain),
         "checkpoints": nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, failed.hyperparameters),
-        "budget": budget_lines(request.budget, failed, request.task.phase_steps, n_gpus),
+        "budget": budget_lines(
+            request.budget, failed, request.task.phase_steps, n_gpus, test_freq=request.task.test_freq
+        ),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
@@ -448,6 +456,7 @@ def stop_context(
             running,
             request.task.phase_steps,
             n_gpus,
+            test_freq=request.task.test_freq,
             plans=False,
         ),
         "checks": [one_line(check, 200) for check in checks[:6]],
