@@ -56,7 +56,6 @@ from llmzero_ray.records.metrics import (
     MEMORY_RESERVED,
     REWARDS,
     STEP_TIME,
-    VAL_CORE,
     Curves,
     accuracy_error,
     series,
@@ -68,8 +67,8 @@ from llmzero_ray.utils.text import first_words, number, one_line
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
-MOST_SOURCES = 8
-"""Maximum data sources that are listed."""
+MOST_SOURCES, MOST_KINDS = 8, 20
+"""Maximum data sources, and maximum kinds of questions with their scores, that are listed."""
 SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
 """Maximum characters of each text from when the shown phase, and earlier ones, were proposed."""
 HINTS_ROOM = 4000
@@ -254,7 +253,7 @@ def proposer_context(
         "validation": nodes.validation(on, n_val),
         "paired": gain_course(on.curves),
         "sampled": nodes.sampled_gap(on),
-        "sources": _by_source(on.curves),
+        "kinds": _kinds(on),
         "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
         "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
         "tree": nodes.tree_groups(request),
@@ -327,16 +326,16 @@ def _hints(hints: Sequence[str]) -> list[str]:
     return kept
 
 
-def _by_source(curves: Curves) -> list[str]:
-    """Validation by data source, if there are several: `chem: 0.310 -> 0.332`."""
-    names = [n for n in curves.metrics if n.startswith(VAL_CORE) and n.endswith("/mean@1")]
-    if len(names) < 2:
-        return []
-    # A data source may hold slashes itself: val-core/openai/gsm8k/acc/mean@1.
-    parts = [(n.removeprefix(VAL_CORE).rsplit("/", 2)[0], n) for n in sorted(names)[:MOST_SOURCES]]
-    found = [(source, series(curves, n)) for source, n in parts]
-    lines = [f"{safe_name(s, 40)}: {score(v.values[0])} -> {score(v.values[-1])}" for s, v in found if len(v)]
-    left = len(names) - MOST_SOURCES
+def _kinds(on: NodeView) -> list[str]:
+    """Scores by kind of question: `chem (250): 0.310 -> 0.332`, the largest kinds if there are many."""
+    largest = sorted(on.kinds, key=lambda one: (-one.n, one.kind))[:MOST_KINDS]
+    lines = [
+        f"{safe_name(one.kind, 40)} ({one.n}): {'' if one.start is None else f'{score(one.start)} -> '}"
+        f"{score(one.last)}"
+        for one in on.kinds
+        if one in largest
+    ]
+    left = len(on.kinds) - MOST_KINDS
     return [*lines, f"and {left} more"] if left > 0 else lines
 
 

@@ -342,7 +342,7 @@ def sampled_gap(node: NodeView) -> str:
         return ""
     temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
     first = _sampled_start(curves)
-    began = "" if first is None else f", of step 1, before any update, {number(first)}"
+    began = "" if first is None else f"; those of step 1, before any update, had {number(first)}"
     return (
         f"In the last validation greedy answers score {curves.val_scores[-1]:.3f}; the last rollouts, "
         f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}{began}."
