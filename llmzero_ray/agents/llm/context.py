@@ -48,6 +48,7 @@ from llmzero_ray.records.agents import (
 )
 from llmzero_ray.records.metrics import (
     ENTROPY,
+    GRAD_NORM,
     KL,
     LENGTH,
     LENGTH_MAX,
@@ -79,6 +80,8 @@ REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
 DESCRIPTION_ROOM = 1200
 """Maximum characters of the task's description."""
+ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
+"""Metrics in the error analyzer's context except memory."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context except validation."""
 MOST_STANDINGS, MOST_VERDICTS = 8, 4
@@ -311,9 +314,8 @@ def answer_text(proposal: Proposal | None) -> str:
     if proposal is None:
         return ""
     at = proposal.resume_from
-    start = "the base model" if at is None else f"node {at.node} step {at.step}"
     changed = "; ".join(f"{c.key} = {format_value(c.key, c.new)}" for c in proposal.changes) or "no change"
-    return one_line(f"{proposal.n_steps} steps from {start}: {changed}", 1000)
+    return one_line(f"{proposal.n_steps} steps from {nodes.start_of(at)}: {changed}", 1000)
 
 
 def _hints(hints: Sequence[str]) -> list[str]:
@@ -358,9 +360,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
             "number": failed.node,
             "title": nodes.title(failed),
             "kind": failed.kind,
-            "base_step": failed.base_step,
-            "n_steps": failed.n_steps,
-            "steps_done": 0 if failure is None else failure.steps_done,
+            "start": nodes.start_of(failed.resume_from),
         },
         "failure_class": "unknown" if failure is None else failure.failure_class,
         "cause": quote("" if failure is None else failure.cause, label="cause", max_lines=5, max_chars=600),
@@ -371,10 +371,10 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
             if _has(failed, name)
         ],
         "estimate": _estimate(request.memory),
-        "inert": [f"{short(key)}: {why}" for key, why in VERL_SPACE.inert(failed.hyperparameters).items()],
+        "inert": _inert(failed.hyperparameters),
         "configuration": nodes.configuration(failed.hyperparameters, request.default),
         "validation": nodes.validation(failed, n_val),
-        "lengths": [describe(series(failed.curves, n)) for n in (LENGTH, LENGTH_MAX) if _has(failed, n)],
+        "metrics": [describe(series(failed.curves, n)) for n in ERROR_METRICS if _has(failed, n)],
         "chain": _chain(request.chain),
         "checkpoints": nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, failed.hyperparameters),
@@ -384,6 +384,14 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
+
+
+def _inert(full: Hyperparameters) -> list[str]:
+    """Keys without effect, by the reason: `algo_kl, algo_kl_type: it acts only while ...`."""
+    by_reason: dict[str, list[str]] = {}
+    for key, why in VERL_SPACE.inert(full).items():
+        by_reason.setdefault(why, []).append(short(key))
+    return [f"{', '.join(keys)}: {why}" for why, keys in by_reason.items()]
 
 
 def _estimate(memory: MemoryView | None) -> list[str]:

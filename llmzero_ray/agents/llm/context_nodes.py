@@ -76,6 +76,11 @@ def title(node: NodeView) -> str:
     return f"node {node.node} ({node.kind}, {node.status.replace('_', ' ')} after {length})"
 
 
+def start_of(at: ResumeFrom | None) -> str:
+    """`node 3 step 20`, or `the base model`."""
+    return "the base model" if at is None else f"node {at.node} step {at.step}"
+
+
 def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
     """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
     `base`."""

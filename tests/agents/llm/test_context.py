@@ -634,6 +634,23 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
     assert "- node 6: saved steps 5 to 120 by 5; validation 5: 0.317, " in text
 
 
+def test_an_error_call_shows_where_it_started_what_led_to_it_and_what_does_nothing_once() -> None:
+    request = large_requests.error_request()
+    (before,) = (view.resume_from for view in request.chain[-1:])
+    text = user_text("error_analyzer", error_context(request))
+    assert before is not None and f". It had started from node {before.node} step {before.step}.\n" in text
+    for name in ("critic/score/mean", "actor/kl_loss", "actor/grad_norm", "response_length/max"):
+        assert f"\n- {name}: " in text.partition("## Metrics of its steps")[2].partition("\n## ")[0]
+    (kl,) = [line for line in text.splitlines() if line.startswith("- algo_kl")]
+    assert kl.partition(": ")[0] == (
+        "- algo_kl, algo_kl_type, algo_kl_target, algo_kl_horizon, algo_kl_estimator"
+    )
+    base = replace(request.failed, resume_from=None)
+    assert "It had started from the base model." in user_text(
+        "error_analyzer", error_context(replace(request, failed=base))
+    )
+
+
 def test_an_error_call_shows_the_memory_estimate_with_what_would_help() -> None:
     memory = MemoryView(
         verdict="does not fit: tightest is update with about 25.7 GiB",
