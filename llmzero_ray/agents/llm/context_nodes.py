@@ -76,6 +76,11 @@ def title(node: NodeView) -> str:
     return f"node {node.node} ({node.kind}, {node.status.replace('_', ' ')} after {length})"
 
 
+def start_of(at: ResumeFrom | None) -> str:
+    """`node 3 step 20`, or `the base model`."""
+    return "the base model" if at is None else f"node {at.node} step {at.step}"
+
+
 def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
     """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
     `base`."""
@@ -342,7 +347,7 @@ def sampled_gap(node: NodeView) -> str:
         return ""
     temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
     first = _sampled_start(curves)
-    began = "" if first is None else f", of step 1, before any update, {number(first)}"
+    began = "" if first is None else f"; those of step 1, before any update, had {number(first)}"
     return (
         f"In the last validation greedy answers score {curves.val_scores[-1]:.3f}; the last rollouts, "
         f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}{began}."

@@ -53,6 +53,7 @@ from llmzero_ray.records.agents import (
     Answer,
     Budget,
     EarlierVerdict,
+    KindScore,
     MemoryView,
     OfferedCheckpoint,
     ProposalRequest,
@@ -303,7 +304,7 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
     assert re.search(rf"{hours} on 8 GPUs each\)", text)
     assert "standard error 0.022, 500 items" in text
     assert "It was stopped early, before its last step. The reason given: verdict: cannot reach" in text
-    assert "chem_edit: 0.300 -> 0.419" in text
+    assert "chem_edit (200): 0.300 -> 0.419" in text
     (below,) = re.findall(r"^From node 6 step 90 \(0\.4\d+\):\n((?:- .*\n)+)", text, flags=re.M)
     tried = below.splitlines()
     assert [line.partition(" => ")[0].partition(": ")[0] for line in tried] == [
@@ -398,7 +399,7 @@ def test_what_an_agent_compares_is_paired_and_greedy_is_beside_sampled() -> None
     last = request.on.curves.val_scores[-1]
     assert f"greedy answers score {last:.3f}; the last rollouts, sampled at temperature 0.9, have" in text
     began = request.on.curves.metrics["critic/score/mean"][0]
-    assert f", of step 1, before any update, {number(began or 0)}." in text
+    assert f"; those of step 1, before any update, had {number(began or 0)}." in text
     assert "Best validation expected of it then: 0.450." in text
 
 
@@ -569,12 +570,24 @@ def test_changes_are_bounded() -> None:
     assert changes(many, many) == "nothing"
 
 
-def test_a_data_source_with_slashes_keeps_its_name() -> None:
+def test_scores_stand_by_kind_of_question_and_a_kind_with_slashes_keeps_its_name() -> None:
     request = large_requests.proposal_request()
-    named = {f"val-core/{name}/acc/mean@1": (0.25, 0.5) for name in ("openai/gsm8k", "lighteval/MATH/hard")}
-    on = replace(request.on, curves=Curves(steps=(1, 2), metrics=named))
-    text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
-    assert "openai/gsm8k: 0.250 -> 0.500" in text and "lighteval/MATH/hard: 0.250 -> 0.500" in text
+    kinds = (
+        KindScore(kind="lighteval/MATH/hard", n=40, start=None, last=0.1),
+        KindScore(kind="openai/gsm8k", n=60, start=0.25, last=0.5),
+    )
+    text = user_text(
+        "proposer", proposer_context(replace(request, on=replace(request.on, kinds=kinds)), KNOWLEDGE)
+    )
+    assert (
+        "By kind of question (items), start to last validation: lighteval/MATH/hard (40): 0.100; "
+        "openai/gsm8k (60): 0.250 -> 0.500.\n"
+    ) in text
+    many = tuple(replace(kinds[1], kind=f"kind_{i:02}", n=i + 1) for i in range(30))
+    text = user_text(
+        "proposer", proposer_context(replace(request, on=replace(request.on, kinds=many)), KNOWLEDGE)
+    )
+    assert "kind_29 (30)" in text and "and 10 more." in text and "kind_09" not in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -619,6 +632,23 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
     assert "actor/perf/max_memory_reserved_gb: at most" in text
     assert len(re.findall(r"^\d\. node 2\d .*failed \(oom: CUDA out of memory\)$", text, flags=re.M)) == 4
     assert "- node 6: saved steps 5 to 120 by 5; validation 5: 0.317, " in text
+
+
+def test_an_error_call_shows_where_it_started_what_led_to_it_and_what_does_nothing_once() -> None:
+    request = large_requests.error_request()
+    (before,) = (view.resume_from for view in request.chain[-1:])
+    text = user_text("error_analyzer", error_context(request))
+    assert before is not None and f". It had started from node {before.node} step {before.step}.\n" in text
+    for name in ("critic/score/mean", "actor/kl_loss", "actor/grad_norm", "response_length/max"):
+        assert f"\n- {name}: " in text.partition("## Metrics of its steps")[2].partition("\n## ")[0]
+    (kl,) = [line for line in text.splitlines() if line.startswith("- algo_kl")]
+    assert kl.partition(": ")[0] == (
+        "- algo_kl, algo_kl_type, algo_kl_target, algo_kl_horizon, algo_kl_estimator"
+    )
+    base = replace(request.failed, resume_from=None)
+    assert "It had started from the base model." in user_text(
+        "error_analyzer", error_context(replace(request, failed=base))
+    )
 
 
 def test_an_error_call_shows_the_memory_estimate_with_what_would_help() -> None:
