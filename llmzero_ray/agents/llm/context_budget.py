@@ -24,7 +24,7 @@ from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_B
 from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
-from llmzero_ray.utils.text import number, number_ranges
+from llmzero_ray.utils.text import number, number_ranges, short_duration
 
 
 def budget_lines(
@@ -45,7 +45,12 @@ def budget_lines(
     found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
-        found.append((budget.runs + 1.0, "training runs", f"{budget.runs} left after this one"))
+        left = (
+            f"{budget.runs + 1} left, the one you plan included"
+            if plans
+            else f"{budget.runs} left after this one"
+        )
+        found.append((budget.runs + 1.0, "training runs", left))
     found += _dollars(budget)
     if not found:
         return []
@@ -54,7 +59,8 @@ def budget_lines(
     if not plans:
         return lines
     costs = _step_costs(budget, shown, phase_steps, test_freq)
-    lines += costs + _step_times(budget, shown, priced=bool(costs)) + _returned(budget, priced)
+    times = _step_times(budget, shown, phase_steps, priced=bool(costs))
+    lines += costs + times + _returned(budget, priced)
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
@@ -76,13 +82,12 @@ def without_own_steps(budget: Budget, running: NodeView) -> Budget:
 
 
 def phase_cost(budget: Budget, node: NodeView) -> str:
-    """`cost 21.3%` of the search's compute, or `cost 1.2 GPU hours` if hours are limited. Empty if neither is
-    limited, or the cost is not known."""
+    """`cost 21.3%` of the search's compute, or `cost 1.2 GPU hours` if compute is not limited. Empty if the
+    cost is not known."""
     if budget.compute is not None and budget.whole_compute:
         known = node.tokens is not None
         return f"cost {_share(budget, amount(node.tokens, budget.compute.cost))}" if known else ""
-    limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
-    return f"cost {number(node.gpu_hours)} GPU hours" if limited and node.gpu_hours is not None else ""
+    return f"cost {number(node.gpu_hours)} GPU hours" if node.gpu_hours is not None else ""
 
 
 _Limit = tuple[float, str, str]
@@ -145,11 +150,14 @@ def _returned(budget: Budget, limits: Iterable[_Limit]) -> list[str]:
     usual length takes more than that."""
     most, slots = budget.max_share, budget.n_slots
     phases = [n / (slots if name == _WALL_CLOCK else 1) for n, name, _ in limits]
+    share = "{:.0%} of what is left"
+    if not phases and budget.runs is not None:
+        phases, share = [budget.runs + 1], "{:.0%} of what the remaining runs take if each is like the root"
     if most is None or not phases or min(phases) * most < 1:
         return []
     return [
-        f"a proposal that takes more than {most:.0%} of what is left goes back once with its price; handed "
-        "in again, it is accepted"
+        f"a proposal that takes more than {share.format(most)} goes back once with its price; handed in "
+        "again, it is accepted"
     ]
 
 
@@ -191,19 +199,22 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     ]
 
 
-def _step_times(budget: Budget, shown: NodeView, *, priced: bool) -> list[str]:
-    """Seconds of a planned step where hours are limited, unless it is `priced` in compute, as price.py counts
-    them: by the measured seconds for each token. And what ends a phase that does not fit."""
-    if budget.gpu_hours is None and budget.wall_clock_hours is None:
-        return []
+def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bool) -> list[str]:
+    """Seconds of a planned step, unless it is `priced` in compute, as price.py counts them: by the measured
+    seconds for each token. And what ends a phase that takes too long."""
+    limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
     ends = "when hours run out, phases end at their next step, saved but not validated"
+    if not limited:
+        ends = "no limit ends a long phase, and somebody waits for it"
+    found = [] if priced and not limited else [ends]
     full, step = shown.hyperparameters, _step(shown)
     cost = None if step is None else seconds_per_token(full, shown.curves, step)
     if priced or cost is None or step is None:
-        return [ends]
+        return found
     planned = _planned_steps(full, step_lengths(full, step))
     times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
-    return [f"a step takes {times}", ends]
+    usual = short_duration(phase_steps * amount(planned[0][1], cost))
+    return [f"a step takes {times}; {phase_steps} steps as it is take {usual}", *found]
 
 
 def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[tuple[str, TokenCounts]]:

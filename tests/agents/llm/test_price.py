@@ -198,8 +198,14 @@ def test_a_planned_step_has_its_seconds_where_hours_are_limited(limit: str) -> N
     # 20 s sample answers of 24.5 tokens; 16 s train on them and on prompts of 40.
     assert line == (
         "a step takes as it is 36 s, batch_size or n doubled 72 s, ppo_epochs 2 52 s, answers twice as long "
-        f"{20 * 2 + 16 * (2 * 24.5 + 40) / (24.5 + 40):.1f} s"
+        f"{20 * 2 + 16 * (2 * 24.5 + 40) / (24.5 + 40):.1f} s; 10 steps as it is take 6.0 min"
     )
+    by_runs = budget_lines(Budget(runs=3), view, 10, 2)
+    assert by_runs == [
+        "training runs: 4 left, the one you plan included (this limit binds first)",
+        line,
+        "no limit ends a long phase, and somebody waits for it",
+    ]
     both = budget_lines(Budget(**hours, compute=LEFT, whole_compute=WHOLE), view, 10, 2)  # type: ignore[arg-type]
     assert not any(one.startswith("a step takes") for one in both), "two prices are worse than one"
     assert sum("saved but not validated" in one for one in both) == 1
@@ -222,14 +228,16 @@ def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) ->
         ({"gpu_hours": 0.21}, True),
         ({"wall_clock_hours": 0.19, "n_slots": 2}, False),
         ({"wall_clock_hours": 0.21, "n_slots": 2}, True),
-        ({"runs": 9}, False),
+        ({"runs": 0}, False),
+        ({"runs": 1}, True),
     ],
 )
 def test_the_share_from_which_a_proposal_goes_back_is_told_while_two_usual_phases_are_left(
     limits: dict[str, Any], said: bool
 ) -> None:
     view = priced(phase(), val_tokens=0.0)  # 10 steps of 4e4 and 36 s
-    line = "a proposal that takes more than 50% of what is left goes back once with its price"
+    rest = "the remaining runs take if each is like the root" if "runs" in limits else "is left"
+    line = f"a proposal that takes more than 50% of what {rest} goes back once with its price"
     for share, told in ((0.5, said), (None, False)):
         text = "\n".join(budget_lines(Budget(**limits, max_share=share), view, 10, 1))
         assert (line in text) == told
@@ -322,4 +330,6 @@ def test_every_agent_is_told_the_price() -> None:
     for text in texts:
         assert "- compute: " in text
         assert "of the search's whole is left" in text
-        assert "- training runs: 27 left" in text
+        assert re.search(
+            r"- training runs: (28 left, the one you plan included|27 left after this one)", text
+        )
