@@ -237,9 +237,7 @@ def test_no_other_proposal_goes_back_for_its_price(proposal: Proposal, agents: d
 
 
 @pytest.mark.parametrize(("n", "goes_back"), [(8, False), (4 * 64, True)])
-def test_where_runs_alone_are_limited_a_phase_of_many_usual_ones_goes_back_once(
-    n: int, goes_back: bool
-) -> None:
+def test_where_runs_alone_are_limited_a_phase_like_many_goes_back_once(n: int, goes_back: bool) -> None:
     search = Driver(make_config(budget={"runs": 5}))
     search.ready()
     search.start(0)

@@ -45,11 +45,8 @@ def budget_lines(
     found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
-        left = (
-            f"{budget.runs + 1} left, the one you plan included"
-            if plans
-            else f"{budget.runs} left after this one"
-        )
+        with_it, after = f"{budget.runs + 1} left with the one you plan", f"{budget.runs} left after this one"
+        left = with_it if plans else after
         found.append((budget.runs + 1.0, "training runs", left))
     found += _dollars(budget)
     if not found:
@@ -213,8 +210,11 @@ def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bo
         return found
     planned = _planned_steps(full, step_lengths(full, step))
     times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
-    usual = short_duration(phase_steps * amount(planned[0][1], cost))
-    return [f"a step takes {times}; {phase_steps} steps as it is take {usual}", *found]
+    if not limited:
+        times += (
+            f"; {phase_steps} steps as it is take {short_duration(phase_steps * amount(planned[0][1], cost))}"
+        )
+    return [f"a step takes {times}", *found]
 
 
 def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[tuple[str, TokenCounts]]:

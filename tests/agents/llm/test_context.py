@@ -298,7 +298,7 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
     budget = Budget(runs=5, gpu_hours=212.5, whole_gpu_hours=850.0, dollars=1.37)
     request = replace(large_requests.proposal_request(), budget=budget)
     text = user_text("proposer", proposer_context(request, KNOWLEDGE, n_gpus=8))
-    assert "- training runs: 6 left, the one you plan included" in text
+    assert "- training runs: 6 left with the one you plan" in text
     assert "- dollars for agent calls: 1.37 left" in text
     hours = r"- GPU hours: 212 left \(25% of the search's whole\): about 38\d steps like node 6's \(246 s"
     assert re.search(rf"{hours} on 8 GPUs each\)", text)

@@ -198,12 +198,12 @@ def test_a_planned_step_has_its_seconds_where_hours_are_limited(limit: str) -> N
     # 20 s sample answers of 24.5 tokens; 16 s train on them and on prompts of 40.
     assert line == (
         "a step takes as it is 36 s, batch_size or n doubled 72 s, ppo_epochs 2 52 s, answers twice as long "
-        f"{20 * 2 + 16 * (2 * 24.5 + 40) / (24.5 + 40):.1f} s; 10 steps as it is take 6.0 min"
+        f"{20 * 2 + 16 * (2 * 24.5 + 40) / (24.5 + 40):.1f} s"
     )
     by_runs = budget_lines(Budget(runs=3), view, 10, 2)
     assert by_runs == [
-        "training runs: 4 left, the one you plan included (this limit binds first)",
-        line,
+        "training runs: 4 left with the one you plan (this limit binds first)",
+        f"{line}; 10 steps as it is take 6.0 min",
         "no limit ends a long phase, and somebody waits for it",
     ]
     both = budget_lines(Budget(**hours, compute=LEFT, whole_compute=WHOLE), view, 10, 2)  # type: ignore[arg-type]
@@ -330,6 +330,4 @@ def test_every_agent_is_told_the_price() -> None:
     for text in texts:
         assert "- compute: " in text
         assert "of the search's whole is left" in text
-        assert re.search(
-            r"- training runs: (28 left, the one you plan included|27 left after this one)", text
-        )
+        assert re.search(r"- training runs: (28 left with the one you plan|27 left after this one)", text)
