@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from llmzero_ray.agents.backend import Agents
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
-from llmzero_ray.dynamics.stored_outcomes import load_answers, with_differences
+from llmzero_ray.dynamics.stored_outcomes import load_answers, with_outcomes
 from llmzero_ray.errors import CapReachedError, OutageError
 from llmzero_ray.records import Proposal
 from llmzero_ray.records import commands as cmd
@@ -96,9 +96,9 @@ class AgentCalls:
             return self._validations[node] if node in self._validations else curves_of(node).selected(series)
 
         answers: tuple[Answer, ...] = ()
+        val_file = None if core.started is None else core.started.task.get("val")
         if isinstance(command, cmd.Propose) and asks_model:
-            task = core.started.task if core.started is not None else {}
-            answers = await asyncio.to_thread(load_answers, self._storage, command.on, task.get("val"))
+            answers = await asyncio.to_thread(load_answers, self._storage, command.on, val_file)
 
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
         while (request := build_request(core, command, curves_of, validations_of, answers)) and missing:
@@ -107,7 +107,7 @@ class AgentCalls:
             self._validations |= {node: curves[node].selected(series) for node in ended}
             missing.clear()
         if isinstance(request, ProposalRequest) and asks_model:
-            request = await asyncio.to_thread(with_differences, self._storage, request)
+            request = await asyncio.to_thread(with_outcomes, self._storage, request, val_file)
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self._threads, self._answer, request)
         await asyncio.to_thread(self._record, command, request, proposal)

@@ -19,7 +19,7 @@ from statistics import fmean
 import pytest
 
 from llmzero_ray.config.changes import with_changes
-from llmzero_ray.dynamics.stored_outcomes import with_differences
+from llmzero_ray.dynamics.stored_outcomes import with_outcomes
 from llmzero_ray.engines.capacity import (
     Machine,
     private_head_resources,
@@ -297,7 +297,7 @@ def test_offered_checkpoints_are_paired_with_the_best_of_them_across_nodes(stora
     other = saved(2, 4, (1.0, 0.0, 0.0, 1.0))
     bare = OfferedCheckpoint(node=3, step=4, global_step=4, val_score=0.5)
     request = dataclasses.replace(proposal_request(), checkpoints=(other, best, bare))
-    (paired, itself, unknown) = with_differences(storage, request).checkpoints
+    (paired, itself, unknown) = with_outcomes(storage, request).checkpoints
     # Differences 0, -1, -1, 1: mean -0.25, squares 3 - 4 * 0.0625 = 2.75.
     assert paired.to_best == pytest.approx((-0.25, math.sqrt(2.75 / 12)))
     assert itself.to_best is None and unknown.to_best is None

@@ -17,8 +17,8 @@ from llmzero_ray.estimate import Course, Tokens
 from llmzero_ray.records.agents import AgentName
 
 TYPICAL_TOKENS: Mapping[AgentName, Tokens] = {
-    "proposer": Tokens(system=5304, input=2392, output=2400),
-    "early_stopper": Tokens(system=750, input=1014, output=90),
+    "proposer": Tokens(system=5223, input=3473, output=2400),
+    "early_stopper": Tokens(system=916, input=467, output=90),
 }
 """Tokens of large requests (a phase of 120 steps, a tree of 16 nodes) without pictures, the proposer's
 thinking counted as 1,500 tokens; benchmarks/agent_cost.py adds them up for a search of any size."""

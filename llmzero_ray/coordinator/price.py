@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.hyperparameters.compute import amount, planned_tokens
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_cost
 from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
 from llmzero_ray.utils.text import short_duration
 
 _Limit = tuple[str, float, TokenCost]
 """(name, what is left, what a token takes of it)."""
+_RUNS = "compute of the remaining runs"
+"""Name of the limit where neither compute nor hours are limited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,9 @@ class PhasePrice:
 def phase_price(
     state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters
 ) -> PhasePrice | None:
-    """Price of a planned phase. `before` is the configuration that its changes apply to. None if neither
-    compute nor hours are limited, or no phase has been counted yet."""
+    """Price of a planned phase. `before` is the configuration that its changes apply to. Where neither
+    compute nor hours are limited, the limit is the compute of the remaining runs, each as the root was
+    planned. None if no phase has been counted yet."""
     for like in _similar(state, run, spec):
         planned = _tokens(state, like, spec.hyperparameters, spec.n_steps)
         usual = _tokens(state, like, before, state.config.phase.n_steps)
@@ -49,7 +52,7 @@ def phase_price(
                 usual_share=amount(usual, cost) / left,
                 like=like.node,
             )
-            for name, left, cost in _limits(state, like, run.node)
+            for name, left, cost in [*_limits(state, like, run.node)] or _by_runs(state)
             if left > 0
         ]
         return max(prices, key=lambda price: price.share, default=None)
@@ -63,27 +66,44 @@ def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperpa
     if price is None or most == 1 or price.share <= most or price.usual_share > most:
         return ""
     usual = state.config.phase.n_steps
+    takes = f"the {spec.n_steps} steps of this phase would take"
+    like = f"with answers as long as node {price.like}'s"
+    if price.limit == _RUNS:
+        what = (
+            f"{takes} {price.share / price.usual_share:.3g} times as long as {usual} steps of the "
+            f"configuration that the changes apply to ({_duration(state, run, spec)}), {like}. No limit of "
+            "this search would end it earlier"
+        )
+    else:
+        what = (
+            f"{takes} {100 * price.share:.3g}% of the {price.limit} that is left, {like}; {usual} steps of "
+            f"the configuration that the changes apply to would take {price.usual_share:.0%}. More than "
+            f"{most:.0%} leaves little for later phases"
+        )
     return (
-        f"the {spec.n_steps} steps of this phase would take {100 * price.share:.3g}% of the {price.limit} "
-        f"that is left, with answers as long as node {price.like}'s; {usual} steps of the configuration that "
-        f"the changes apply to would take {price.usual_share:.0%}. More than {most:.0%} leaves little for "
-        "later phases: plan fewer steps, a smaller batch, smaller groups or fewer passes. If the phase is "
-        "worth its price, hand in the same proposal again, and it is accepted."
+        f"{what}: plan fewer steps, a smaller batch, smaller groups or fewer passes. If the phase is worth "
+        "its price, hand in the same proposal again, and it is accepted."
     )
 
 
 def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
     """`about 1.2 h, 23% of the GPU time that is left`: the price of a phase, as far as it is known."""
-    found = []
+    price = phase_price(state, run, spec, before)
+    share = (
+        ""
+        if price is None or price.limit == _RUNS
+        else f"{price.share:.0%} of the {price.limit} that is left"
+    )
+    return ", ".join(filter(None, (_duration(state, run, spec), share)))
+
+
+def _duration(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
+    """`about 1.2 h`. Empty if no similar phase was timed."""
     for like in _similar(state, run, spec):
         tokens = _tokens(state, like, spec.hyperparameters, spec.n_steps)
         if tokens is not None and like.outcome is not None and like.outcome.cost is not None:
-            found.append(f"about {short_duration(amount(tokens, like.outcome.cost))}")
-            break
-    price = phase_price(state, run, spec, before)
-    return ", ".join(
-        found + ([] if price is None else [f"{price.share:.0%} of the {price.limit} that is left"])
-    )
+            return f"about {short_duration(amount(tokens, like.outcome.cost))}"
+    return ""
 
 
 def fresh_start_fits(state: SearchState) -> bool:
@@ -115,6 +135,15 @@ def _limits(state: SearchState, like: PhaseRun, node: int) -> Iterator[_Limit]:
     if budget.gpu_hours is not None:
         left = budget.gpu_hours - state.meter.gpu_hours(state.now)
         yield "GPU time", left, _hourly(timed, state.config.slots.n_gpus)
+
+
+def _by_runs(state: SearchState) -> list[_Limit]:
+    """Compute of the remaining runs, the one that is planned included, if each takes what the root was
+    planned to take."""
+    cost, root = token_cost(state.config), state.runs[0]
+    n_runs = 1 + max(0, state.config.budget.runs - len(state.search.nodes))
+    tokens = _tokens(state, root, state.planner.root, state.config.phase.n_steps)
+    return [] if tokens is None else [(_RUNS, n_runs * amount(tokens, cost), cost)]
 
 
 def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:

@@ -1,17 +1,20 @@
-"""Parts of requests that come from stored outcomes: shown answers, and differences between checkpoints."""
+"""Parts of requests that come from stored outcomes: shown answers, scores by kind of question, and
+differences between checkpoints."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from llmzero_ray.records import ItemOutcome
-from llmzero_ray.records.agents import Answer, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.records.agents import Answer, KindScore, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_items, parquet_rows
@@ -32,6 +35,27 @@ def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tup
     except (OSError, ValueError, LookupError, TypeError) as error:
         logger.warning("node=%d its answers cannot be shown: %s", node, error)
         return ()
+
+
+def kind_scores(storage: SearchStorage, node: int, val_file: str | None) -> tuple[KindScore, ...]:
+    """Scores of a node by kind of question, read from disk. Empty if there is one kind, or outcomes are
+    missing. `val_file` is the parquet file of the validation rows."""
+    items = load_items(storage, node, responses=False)
+    if not items or not max(items):
+        return ()
+    last, start = items[max(items)], {item.index: item.acc for item in items.get(0, ())}
+    kinds = {item.index: item.data_source for item in last}
+    if len(set(kinds.values())) == 1 and val_file is not None:
+        with contextlib.suppress(OSError, ValueError, LookupError):
+            rows = parquet_rows(Path(val_file), ("ability",))
+            kinds = {index: str(rows[index]["ability"]) for index in kinds}
+    found = []
+    for kind in sorted(set(kinds.values())):
+        own = [item for item in last if kinds[item.index] == kind]
+        before = [start[item.index] for item in own if item.index in start]
+        began = fmean(before) if len(before) == len(own) else None
+        found.append(KindScore(kind=kind, n=len(own), start=began, last=fmean(item.acc for item in own)))
+    return tuple(found) if 1 < len(found) < len(last) else ()
 
 
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
@@ -74,9 +98,14 @@ def _text(prompt: Any) -> str:
     return "\n".join(one if isinstance(one, str) else json.dumps(one, default=str) for one in contents if one)
 
 
-def with_differences(storage: SearchStorage, request: ProposalRequest) -> ProposalRequest:
-    """The request with each checkpoint's paired difference to the best-scored one (the latest in a tie), read
-    from disk. Checkpoints without stored outcomes stay as they are."""
+def with_outcomes(
+    storage: SearchStorage, request: ProposalRequest, val_file: str | None = None
+) -> ProposalRequest:
+    """The request with what stored outcomes tell: scores by kind of question (`kind_scores`), and each
+    checkpoint's paired difference to the best-scored one (the latest in a tie). Checkpoints without stored
+    outcomes stay as they are."""
+    kinds = kind_scores(storage, request.on.node, val_file)
+    request = dataclasses.replace(request, on=dataclasses.replace(request.on, kinds=kinds))
     scored = [one for one in request.checkpoints if one.val_score is not None]
     if len(scored) < 2:
         return request

@@ -82,6 +82,16 @@ def planned_tokens(
     return TokenCounts(rollout=n_steps * one.rollout, trained=n_steps * one.trained)
 
 
+def steps_that_fit(left: float, step: float, validation: float = 0.0, every: int | None = None) -> int:
+    """Whole steps that `left` pays for, with a `validation` after each `every` of them and after the last."""
+    if step <= 0:
+        return 0
+    if every is None:
+        return int(max(0.0, left - validation) // step)
+    whole, rest = divmod(max(0.0, left), every * step + validation)
+    return int(whole) * every + min(every - 1, int(max(0.0, rest - validation) // step))
+
+
 def token_cost(config: SearchConfig) -> TokenCost:
     """What a token counts in `budget.compute`."""
     return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)

@@ -46,6 +46,20 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KindScore:
+    """Accuracy of a phase on the validation items of one kind."""
+
+    kind: str
+    """Data source of the items, or their `ability` where all are of one source. Untrusted."""
+    n: int
+    """Number of items."""
+    start: float | None
+    """Accuracy before the first step. None if its outcomes were not stored."""
+    last: float
+    """Accuracy in the last validation."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeView:
     """Facts about one node that an agent may know."""
 
@@ -74,6 +88,8 @@ class NodeView:
     """GPU hours of the phase, or None if it has not ended."""
     answers: tuple[Answer, ...] = ()
     """A few answers of its last validation: right, wrong and cut-off ones."""
+    kinds: tuple[KindScore, ...] = ()
+    """Scores by kind of question, by name. Empty if there is one kind, or outcomes were not stored."""
     parent: int | None = None
     """Node it was created from. None for the root, or if not known."""
     resume_from: ResumeFrom | None = None
@@ -163,6 +179,8 @@ class Budget:
     """Runs after this one until the search forces one to start from the base model. None: it forces none."""
     dollars_per_run: float | None = None
     """Mean cost of the agent calls per training run so far, in dollars."""
+    max_share: float | None = None
+    """`agents.max_share`, or None if no proposal goes back for its price."""
     dollars_end_it: bool = False
     """Whether the search ends when its dollars are used up. Otherwise rules decide from then on."""
 
@@ -365,6 +383,7 @@ __all__ = [
     "EarlyStopper",
     "ErrorAnalyzer",
     "ErrorRequest",
+    "KindScore",
     "MemoryView",
     "ModelRole",
     "NodeView",

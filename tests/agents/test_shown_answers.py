@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.dynamics.stored_outcomes import choose, load_answers
+from llmzero_ray.dynamics.stored_outcomes import choose, kind_scores, load_answers
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
 from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.records.agents import KindScore
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, compact, write_parquet
 
@@ -94,6 +95,40 @@ def test_missing_rows_or_outcomes_give_no_answers_and_no_error(stored: tuple[Sea
     assert load_answers(storage, 3, rows + ".gone") == ()
     Path(rows).write_bytes(b"no parquet")
     assert load_answers(storage, 3, rows) == ()
+
+
+@pytest.mark.parametrize("sources", [("chem", "bio"), ("toy", "toy")])
+def test_scores_by_kind_are_those_of_its_items_at_the_start_and_at_the_end(
+    tmp_path: Path, sources: tuple[str, str]
+) -> None:
+    """Even rows are of one source and odd ones of another, or all of one with two abilities."""
+    storage, right = SearchStorage(str(tmp_path), "demo"), {0: (0, 1), 5: (0, 1, 2), 10: (1, 2, 3, 5)}
+    with MetricWriter(storage, 3, 0) as writer:
+        for step, rows in right.items():
+            items = tuple(
+                ItemOutcome(index=i, data_source=sources[i % 2], score=float(i in rows), acc=float(i in rows))
+                for i in range(6)
+            )
+            point = MetricPoint(
+                node=3,
+                attempt=0,
+                step=step,
+                global_step=step,
+                wall_s=0.0,
+                metrics={},
+                val_score=0.5,
+                items=items,
+            )
+            writer.write(point)
+    write_parquet(tmp_path / "val.parquet", {"ability": ["chem", "bio"] * 3})
+    found = kind_scores(storage, 3, str(tmp_path / "val.parquet"))
+    assert found == (
+        KindScore(kind="bio", n=3, start=1 / 3, last=1.0),
+        KindScore(kind="chem", n=3, start=1 / 3, last=1 / 3),
+    )
+    write_parquet(tmp_path / "val.parquet", {"prompt": ["?"] * 6})
+    assert bool(kind_scores(storage, 3, str(tmp_path / "val.parquet"))) == (len(set(sources)) == 2)
+    assert kind_scores(storage, 4, None) == ()
 
 
 def test_an_outcome_keeps_what_the_reward_took_and_whether_it_was_cut() -> None:

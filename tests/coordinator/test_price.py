@@ -15,7 +15,7 @@ from llmzero_ray.agents.llm.context import proposer_context
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.coordinator import build_request
 from llmzero_ray.coordinator.price import phase_price
-from llmzero_ray.hyperparameters.compute import amount, plus, token_cost, tokens_of
+from llmzero_ray.hyperparameters.compute import amount, plus, steps_that_fit, token_cost, tokens_of
 from llmzero_ray.records import Checkpoint, MetricPoint, TokenCounts
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
@@ -103,14 +103,17 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     told = re.search(r"as it is ([\d.e-]+)% a step \((\d+) fit\)", budget)
     assert told is not None
     assert float(told[1]) == pytest.approx(100 * step_price / WHOLE, rel=0.006)
-    assert abs(int(told[2]) - (WHOLE - search.core.compute) / step_price) <= 1
+    sampled = result.val_tokens or 0.0
+    assert int(told[2]) == steps_that_fit(
+        WHOLE - search.core.compute, step_price, sampled * cost.rollout, every=3
+    )
+    assert "a proposal that takes more than 50% of what is left goes back" in budget
 
     search.propose(1, make_proposal(n_steps=40, lr=5e-4, **more))
     run = search.core.runs[1]
     assert run.spec is not None
     price = phase_price(search.core, run, run.spec, spec.hyperparameters)
     charged, full = TokenCounts(), run.spec.hyperparameters
-    sampled = result.val_tokens or 0.0
     for step in range(1, 41):
         ends = {VAL_TOKENS: sampled} if step % 3 == 0 or step == 40 else {}
         charged = plus(charged, tokens_of(full, {**mean, **ends}))

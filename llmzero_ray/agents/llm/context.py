@@ -48,6 +48,7 @@ from llmzero_ray.records.agents import (
 )
 from llmzero_ray.records.metrics import (
     ENTROPY,
+    GRAD_NORM,
     KL,
     LENGTH,
     LENGTH_MAX,
@@ -56,7 +57,6 @@ from llmzero_ray.records.metrics import (
     MEMORY_RESERVED,
     REWARDS,
     STEP_TIME,
-    VAL_CORE,
     Curves,
     accuracy_error,
     series,
@@ -68,8 +68,8 @@ from llmzero_ray.utils.text import first_words, number, one_line
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
-MOST_SOURCES = 8
-"""Maximum data sources that are listed."""
+MOST_SOURCES, MOST_KINDS = 8, 20
+"""Maximum data sources, and maximum kinds of questions with their scores, that are listed."""
 SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
 """Maximum characters of each text from when the shown phase, and earlier ones, were proposed."""
 HINTS_ROOM = 4000
@@ -80,6 +80,8 @@ REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
 DESCRIPTION_ROOM = 1200
 """Maximum characters of the task's description."""
+ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
+"""Metrics in the error analyzer's context except memory."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context except validation."""
 MOST_STANDINGS, MOST_VERDICTS = 8, 4
@@ -254,11 +256,12 @@ def proposer_context(
         "validation": nodes.validation(on, n_val),
         "paired": gain_course(on.curves),
         "sampled": nodes.sampled_gap(on),
-        "sources": _by_source(on.curves),
+        "kinds": _kinds(on),
         "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
         "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
         "tree": nodes.tree_groups(request),
         "standing": nodes.best_line(request),
+        "quartered": bool(request.siblings),
         "answers": answer_lines(on),
         "doubts": list(on.doubts or ()),
         "compared": any(one.to_best is not None for one in request.checkpoints),
@@ -266,7 +269,12 @@ def proposer_context(
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
         "budget": budget_lines(
-            request.budget, on, request.task.phase_steps, n_gpus, others=(*request.tree, *request.path)
+            request.budget,
+            on,
+            request.task.phase_steps,
+            n_gpus,
+            test_freq=request.task.test_freq,
+            others=(*request.tree, *request.path),
         ),
         "hints": _hints(request.hints),
         "rejected": request.rejected or "",
@@ -306,9 +314,8 @@ def answer_text(proposal: Proposal | None) -> str:
     if proposal is None:
         return ""
     at = proposal.resume_from
-    start = "the base model" if at is None else f"node {at.node} step {at.step}"
     changed = "; ".join(f"{c.key} = {format_value(c.key, c.new)}" for c in proposal.changes) or "no change"
-    return one_line(f"{proposal.n_steps} steps from {start}: {changed}", 1000)
+    return one_line(f"{proposal.n_steps} steps from {nodes.start_of(at)}: {changed}", 1000)
 
 
 def _hints(hints: Sequence[str]) -> list[str]:
@@ -321,23 +328,23 @@ def _hints(hints: Sequence[str]) -> list[str]:
     return kept
 
 
-def _by_source(curves: Curves) -> list[str]:
-    """Validation by data source, if there are several: `chem: 0.310 -> 0.332`."""
-    names = [n for n in curves.metrics if n.startswith(VAL_CORE) and n.endswith("/mean@1")]
-    if len(names) < 2:
-        return []
-    # A data source may hold slashes itself: val-core/openai/gsm8k/acc/mean@1.
-    parts = [(n.removeprefix(VAL_CORE).rsplit("/", 2)[0], n) for n in sorted(names)[:MOST_SOURCES]]
-    found = [(source, series(curves, n)) for source, n in parts]
-    lines = [f"{safe_name(s, 40)}: {score(v.values[0])} -> {score(v.values[-1])}" for s, v in found if len(v)]
-    left = len(names) - MOST_SOURCES
+def _kinds(on: NodeView) -> list[str]:
+    """Scores by kind of question: `chem (250): 0.310 -> 0.332`, the largest kinds if there are many."""
+    largest = sorted(on.kinds, key=lambda one: (-one.n, one.kind))[:MOST_KINDS]
+    lines = [
+        f"{safe_name(one.kind, 40)} ({one.n}): {'' if one.start is None else f'{score(one.start)} -> '}"
+        f"{score(one.last)}"
+        for one in on.kinds
+        if one in largest
+    ]
+    left = len(on.kinds) - MOST_KINDS
     return [*lines, f"and {left} more"] if left > 0 else lines
 
 
 def _epochs(task: TaskView, full: Hyperparameters) -> Context:
     batch = full.get(TRAIN_BATCH)
     size = batch if isinstance(batch, int) and not isinstance(batch, bool) and batch > 0 else 1
-    return {"n_train": task.n_train, "batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
+    return {"batch_size": size, "steps_per_epoch": max(1, task.n_train // size)}
 
 
 # --- the error analyzer -------------------------------------------------------------------------------------
@@ -353,9 +360,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
             "number": failed.node,
             "title": nodes.title(failed),
             "kind": failed.kind,
-            "base_step": failed.base_step,
-            "n_steps": failed.n_steps,
-            "steps_done": 0 if failure is None else failure.steps_done,
+            "start": nodes.start_of(failed.resume_from),
         },
         "failure_class": "unknown" if failure is None else failure.failure_class,
         "cause": quote("" if failure is None else failure.cause, label="cause", max_lines=5, max_chars=600),
@@ -366,17 +371,27 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
             if _has(failed, name)
         ],
         "estimate": _estimate(request.memory),
-        "inert": [f"{short(key)}: {why}" for key, why in VERL_SPACE.inert(failed.hyperparameters).items()],
+        "inert": _inert(failed.hyperparameters),
         "configuration": nodes.configuration(failed.hyperparameters, request.default),
         "validation": nodes.validation(failed, n_val),
-        "lengths": [describe(series(failed.curves, n)) for n in (LENGTH, LENGTH_MAX) if _has(failed, n)],
+        "metrics": [describe(series(failed.curves, n)) for n in ERROR_METRICS if _has(failed, n)],
         "chain": _chain(request.chain),
         "checkpoints": nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, failed.hyperparameters),
-        "budget": budget_lines(request.budget, failed, request.task.phase_steps, n_gpus),
+        "budget": budget_lines(
+            request.budget, failed, request.task.phase_steps, n_gpus, test_freq=request.task.test_freq
+        ),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
+
+
+def _inert(full: Hyperparameters) -> list[str]:
+    """Keys without effect, by the reason: `algo_kl, algo_kl_type: it acts only while ...`."""
+    by_reason: dict[str, list[str]] = {}
+    for key, why in VERL_SPACE.inert(full).items():
+        by_reason.setdefault(why, []).append(short(key))
+    return [f"{', '.join(keys)}: {why}" for why, keys in by_reason.items()]
 
 
 def _estimate(memory: MemoryView | None) -> list[str]:
@@ -448,6 +463,7 @@ def stop_context(
             running,
             request.task.phase_steps,
             n_gpus,
+            test_freq=request.task.test_freq,
             plans=False,
         ),
         "checks": [one_line(check, 200) for check in checks[:6]],

@@ -16,6 +16,7 @@ from llmzero_ray.hyperparameters.compute import (
     seconds_per_token,
     step_lengths,
     step_tokens,
+    steps_that_fit,
     tokens_of,
     tokens_so_far,
 )
@@ -23,7 +24,7 @@ from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_B
 from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
-from llmzero_ray.utils.text import number, number_ranges
+from llmzero_ray.utils.text import number, number_ranges, short_duration
 
 
 def budget_lines(
@@ -32,16 +33,21 @@ def budget_lines(
     phase_steps: int,
     n_gpus: int,
     *,
+    test_freq: int | None = None,
     others: Iterable[NodeView] = (),
     plans: bool = True,
 ) -> list[str]:
     """One line for each limit, beginning with the one that binds first. For an agent that `plans` a phase,
-    also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, and
-    which of the `others` use the same budget."""
-    found = [*_compute(budget, shown, phase_steps), *_hours(budget, shown, phase_steps, n_gpus)]
+    also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, which
+    proposal goes back, and which of the `others` use the same budget. `test_freq` is the number of steps
+    between two validations of a phase; its last step is validated too."""
+    priced = [*_compute(budget, shown, phase_steps, test_freq), *_hours(budget, shown, phase_steps, n_gpus)]
+    found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
-        found.append((budget.runs + 1.0, "training runs", f"{budget.runs} left after this one"))
+        with_it, after = f"{budget.runs + 1} left with the one you plan", f"{budget.runs} left after this one"
+        left = with_it if plans else after
+        found.append((budget.runs + 1.0, "training runs", left))
     found += _dollars(budget)
     if not found:
         return []
@@ -49,8 +55,9 @@ def budget_lines(
     lines[0] += " (this limit binds first)"
     if not plans:
         return lines
-    costs = _step_costs(budget, shown, phase_steps)
-    lines += costs + _step_times(budget, shown, priced=bool(costs))
+    costs = _step_costs(budget, shown, phase_steps, test_freq)
+    times = _step_times(budget, shown, phase_steps, priced=bool(costs))
+    lines += costs + times + _returned(budget, priced)
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
@@ -72,20 +79,20 @@ def without_own_steps(budget: Budget, running: NodeView) -> Budget:
 
 
 def phase_cost(budget: Budget, node: NodeView) -> str:
-    """`cost 21.3%` of the search's compute, or `cost 1.2 GPU hours` if hours are limited. Empty if neither is
-    limited, or the cost is not known."""
+    """`cost 21.3%` of the search's compute, or `cost 1.2 GPU hours` if compute is not limited. Empty if the
+    cost is not known."""
     if budget.compute is not None and budget.whole_compute:
         known = node.tokens is not None
         return f"cost {_share(budget, amount(node.tokens, budget.compute.cost))}" if known else ""
-    limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
-    return f"cost {number(node.gpu_hours)} GPU hours" if limited and node.gpu_hours is not None else ""
+    return f"cost {number(node.gpu_hours)} GPU hours" if node.gpu_hours is not None else ""
 
 
 _Limit = tuple[float, str, str]
 """(remaining phases of the usual length, name, remaining amount)."""
+_WALL_CLOCK = "hours of wall clock"
 
 
-def _compute(budget: Budget, shown: NodeView, phase_steps: int) -> list[_Limit]:
+def _compute(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None) -> list[_Limit]:
     limit = budget.compute
     if limit is None or not budget.whole_compute:
         return []
@@ -93,9 +100,16 @@ def _compute(budget: Budget, shown: NodeView, phase_steps: int) -> list[_Limit]:
     prices = [(f"node {shown.node}'s configuration", _step(shown)), ("the root's", budget.root_step)]
     costs = [(name, amount(tokens, limit.cost)) for name, tokens in prices[: 2 if shown.node else 1]]
     costs = [(name, cost) for name, cost in costs if cost > 0]
-    steps = [f"{_steps(limit.amount / cost)} of {name} ({_share(budget, cost)} each)" for name, cost in costs]
-    text += f": {' or '.join(steps)}, validations not counted" if steps else ""
-    return [(limit.amount / costs[0][1] / phase_steps if costs else 0.0, "compute", text)]
+    if not costs:
+        return [(0.0, "compute", text)]
+    steps = [
+        f"{_steps(_fit(budget, shown, cost, test_freq))} of {name} ({_share(budget, cost)} each)"
+        for name, cost in costs
+    ]
+    validation = _validation(shown, limit.cost)
+    each = f"({_share(budget, validation)} each) " if validation else "not "
+    usual = _phase(shown, limit.cost, costs[0][1], phase_steps, test_freq)
+    return [(limit.amount / usual, "compute", f"{text}: {' or '.join(steps)}, validations {each}counted")]
 
 
 def _hours(budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int) -> list[_Limit]:
@@ -104,7 +118,7 @@ def _hours(budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int) -> li
     found = []
     for name, hours, whole, gpus, slots in (
         ("GPU hours", budget.gpu_hours, budget.whole_gpu_hours, n_gpus, 1),
-        ("hours of wall clock", budget.wall_clock_hours, budget.whole_wall_clock_hours, 1, budget.n_slots),
+        (_WALL_CLOCK, budget.wall_clock_hours, budget.whole_wall_clock_hours, 1, budget.n_slots),
     ):
         if hours is None:
             continue
@@ -128,22 +142,38 @@ def _dollars(budget: Budget) -> list[_Limit]:
     return [(left / each if each and budget.dollars_end_it else math.inf, "dollars for agent calls", text)]
 
 
-def _step_costs(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
+def _returned(budget: Budget, limits: Iterable[_Limit]) -> list[str]:
+    """Share of what is left from which a proposal goes back (`price.too_much`). Empty where a phase of the
+    usual length takes more than that."""
+    most, slots = budget.max_share, budget.n_slots
+    phases = [n / (slots if name == _WALL_CLOCK else 1) for n, name, _ in limits]
+    share = "{:.0%} of what is left"
+    if not phases and budget.runs is not None:
+        phases, share = [budget.runs + 1], "{:.0%} of what the remaining runs take if each is like the root"
+    if most is None or not phases or min(phases) * most < 1:
+        return []
+    return [
+        f"a proposal that takes more than {share.format(most)} goes back once with its price; handed in "
+        "again, it is accepted"
+    ]
+
+
+def _step_costs(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None) -> list[str]:
     """Price of a step and of a whole phase, with each factor, and the effect on steps that do not fit."""
     if budget.compute is None or not budget.whole_compute:
         return []
     step = amount(_step(shown), budget.compute.cost)
-    fit = math.floor(max(0.0, budget.compute.amount) / step) if step > 0 else phase_steps
+    fit = _fit(budget, shown, step, test_freq) if step > 0 else phase_steps
     last = f"a phase of {phase_steps} steps as it is does not fit any more: this may be the last one"
     return [
-        *_step_price(budget, shown, phase_steps),
+        *_step_price(budget, shown, phase_steps, test_freq),
         *([last] if fit < phase_steps else []),
         "a phase that does not fit is not refused: it is cut at the step nearest to what is left, which is "
         "saved and validated (with less than two steps left it may end without a validation)",
     ]
 
 
-def _step_price(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
+def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None) -> list[str]:
     assert budget.compute is not None
     cost, full, step = budget.compute.cost, shown.hyperparameters, _step(shown)
     lengths = {} if step is None else step_lengths(full, step)
@@ -153,32 +183,38 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int) -> list[str]:
     answer, prompt = (number(lengths[name]) for name in (LENGTH, PROMPT_LENGTH))
     batch, n, epochs = (_count(full.get(key)) for key in (TRAIN_BATCH, ROLLOUT_N, PPO_EPOCHS))
     prices = [
-        f"{name} {_priced(budget, amount(tokens, cost))}" for name, tokens in _planned_steps(full, lengths)
+        f"{name} {_share(budget, each)} a step ({_fit(budget, shown, each, test_freq)} fit)"
+        for name, each in ((name, amount(tokens, cost)) for name, tokens in _planned_steps(full, lengths))
     ]
-    validation = _validation(shown, cost)
-    adds = f"each validation adds {_share(budget, validation)}, as much as {number(validation / one)} steps"
-    beside = f"; {adds}" if validation else ""
+    validation, usual = _validation(shown, cost), _phase(shown, cost, one, phase_steps, test_freq)
+    beside = f" with validations, each as much as {number(validation / one)} steps" if validation else ""
     return [
         f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {number(cost.rollout)} for "
         f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "
         f"training), with node {shown.node}'s mean tokens; the cap itself costs nothing",
-        f"{', '.join(prices)}; {phase_steps} steps as it is cost {_share(budget, phase_steps * one)}{beside}",
+        f"{', '.join(prices)}; {phase_steps} steps as it is cost {_share(budget, usual)}{beside}",
     ]
 
 
-def _step_times(budget: Budget, shown: NodeView, *, priced: bool) -> list[str]:
-    """Seconds of a planned step where hours are limited, unless it is `priced` in compute, as price.py counts
-    them: by the measured seconds for each token. And what ends a phase that does not fit."""
-    if budget.gpu_hours is None and budget.wall_clock_hours is None:
-        return []
+def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bool) -> list[str]:
+    """Seconds of a planned step, unless it is `priced` in compute, as price.py counts them: by the measured
+    seconds for each token. And what ends a phase that takes too long."""
+    limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
     ends = "when hours run out, phases end at their next step, saved but not validated"
+    if not limited:
+        ends = "no limit ends a long phase, and somebody waits for it"
+    found = [] if priced and not limited else [ends]
     full, step = shown.hyperparameters, _step(shown)
     cost = None if step is None else seconds_per_token(full, shown.curves, step)
     if priced or cost is None or step is None:
-        return [ends]
+        return found
     planned = _planned_steps(full, step_lengths(full, step))
     times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
-    return [f"a step takes {times}", ends]
+    if not limited:
+        times += (
+            f"; {phase_steps} steps as it is take {short_duration(phase_steps * amount(planned[0][1], cost))}"
+        )
+    return [f"a step takes {times}", *found]
 
 
 def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[tuple[str, TokenCounts]]:
@@ -192,10 +228,17 @@ def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[
     ]
 
 
-def _priced(budget: Budget, step: float) -> str:
-    """`0.034% a step (703 fit)`."""
+def _fit(budget: Budget, shown: NodeView, step: float, test_freq: int | None) -> int:
+    """Steps of that cost that the compute left pays for, with their validations."""
     assert budget.compute is not None
-    return f"{_share(budget, step)} a step ({math.floor(max(0.0, budget.compute.amount) / step)} fit)"
+    return steps_that_fit(
+        budget.compute.amount, step, _validation(shown, budget.compute.cost), every=test_freq
+    )
+
+
+def _phase(shown: NodeView, cost: TokenCost, step: float, n_steps: int, test_freq: int | None) -> float:
+    """Compute of a phase of steps of that cost, with its validations."""
+    return n_steps * step + math.ceil(n_steps / (test_freq or n_steps)) * _validation(shown, cost)
 
 
 def _count(value: object) -> int:

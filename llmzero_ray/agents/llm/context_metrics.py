@@ -33,7 +33,7 @@ from llmzero_ray.records.metrics import (
 from llmzero_ray.records.significance import NOISE
 from llmzero_ray.utils.text import number
 
-POINTS = 12
+POINTS, SEGMENTS = 12, 8
 """Maximum validations that are shown, and maximum segments of a longer series."""
 STEPS_SHOWN = 20
 """Maximum steps of a series that is shown step by step."""
@@ -149,13 +149,21 @@ def ends_text(one: Series) -> str:
     return f"{first} -> {last}" if first != last else f"{number(fmean(one.values))} on average"
 
 
+def parts_text(one: Series, n: int = 4) -> str:
+    """`0.344 -> 0.281 -> 0.41 -> 0.551`: means of `n` equal parts, or the ends of a series of few points."""
+    if len(one) < 2 * n:
+        return ends_text(one)
+    cuts = [round(i * len(one) / n) for i in range(n + 1)]
+    return " -> ".join(number(fmean(one.values[a:b])) for a, b in pairwise(cuts))
+
+
 def _ends(one: Series) -> tuple[float, float]:
     """First and last level, or the first and last point if there are few."""
     return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
 
 
 def course(one: Series, validated: Sequence[int] = ()) -> str:
-    """Every step of a short series, otherwise means of at most POINTS segments, each with its last step. If
+    """Every step of a short series, otherwise means of at most SEGMENTS segments, each with its last step. If
     enough steps were `validated`, segments end at them."""
     n = len(one)
     if n <= STEPS_SHOWN:
@@ -164,7 +172,7 @@ def course(one: Series, validated: Sequence[int] = ()) -> str:
     marks = [i + 1 for i, step in enumerate(one.steps) if step in known or i + 1 == n]
     if len(marks) < FEW_POINTS:
         marks = list(range(1, n + 1))
-    ends = sorted({marks[round(i * len(marks) / POINTS) - 1] for i in range(1, POINTS + 1)})
+    ends = sorted({marks[round(i * len(marks) / SEGMENTS) - 1] for i in range(1, SEGMENTS + 1)})
     parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise([0, *ends])]
     return f"{safe_name(one.name)}, means up to step: {', '.join(parts)}"
 

@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from llmzero_ray.agents.llm.context_budget import phase_cost
-from llmzero_ray.agents.llm.context_metrics import FEW_POINTS, ends_text, gain_text, is_tie, validation_course
+from llmzero_ray.agents.llm.context_metrics import (
+    FEW_POINTS,
+    ends_text,
+    gain_text,
+    is_tie,
+    parts_text,
+    validation_course,
+)
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
 from llmzero_ray.hyperparameters.verl_keys import TEMPERATURE
@@ -21,6 +28,8 @@ MOST_CHANGES = 8
 """Maximum changes of one node that are shown."""
 MOST_NODES = 32
 """Maximum nodes of the tree that get a line."""
+FEWER_POINTS = 4
+"""Maximum validations of a phase below the shown one in its line."""
 
 
 # --- configurations -----------------------------------------------------------------------------------------
@@ -67,6 +76,11 @@ def title(node: NodeView) -> str:
     return f"node {node.node} ({node.kind}, {node.status.replace('_', ' ')} after {length})"
 
 
+def start_of(at: ResumeFrom | None) -> str:
+    """`node 3 step 20`, or `the base model`."""
+    return "the base model" if at is None else f"node {at.node} step {at.step}"
+
+
 def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
     """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
     `base`."""
@@ -108,9 +122,9 @@ def stop_note(node: NodeView) -> str:
 
 
 def checkpoint_lines(offered: Sequence[OfferedCheckpoint]) -> list[str]:
-    """One line per node: `node 3: saved steps 5 to 40 by 5 (global step = step + 60); validation 10: 0.344
-    (-0.021 ± 0.012), ...`, with the paired differences to the best checkpoint. Every saved step is named, in
-    ranges; at most FEW_POINTS scores are. Last the best one and those that tie with it, if that is known."""
+    """One line per node: `node 3: saved steps 5 to 40 by 5; validation 10: 0.344 (-0.021 ± 0.012), ...`, with
+    the paired differences to the best checkpoint. Every saved step is named, in ranges; at most FEW_POINTS
+    scores are. Last the best one and those that tie with it, if that is known."""
     by_node: dict[int, list[OfferedCheckpoint]] = {}
     for one in sorted(offered, key=lambda c: (c.global_step, c.node)):
         by_node.setdefault(one.node, []).append(one)
@@ -118,12 +132,11 @@ def checkpoint_lines(offered: Sequence[OfferedCheckpoint]) -> list[str]:
 
 
 def _saved(found: Sequence[OfferedCheckpoint]) -> str:
-    base = found[0].global_step - found[0].step
     scored = [(c.step, c.val_score) for c in found if c.val_score is not None]
     beside = {c.step: f" ({gain_text(c.to_best)})" for c in found if c.to_best is not None}
     course = f"; validation {validation_course(scored, FEW_POINTS, beside)}" if scored else ""
     one = "saved step" if len(found) == 1 else "saved steps"
-    return f"{one} {number_ranges(c.step for c in found)} (global step = step + {base}){course}"
+    return f"{one} {number_ranges(c.step for c in found)}{course}"
 
 
 def _ties(by_node: Mapping[int, Sequence[OfferedCheckpoint]]) -> list[str]:
@@ -218,12 +231,13 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
     tried = changes(source, view.hyperparameters) if source else "?"
     if tried == "nothing":
         tried = "the root's configuration" if at is None else "unchanged"
+    beside = any(one.node == view.node for one in request.siblings)
     status = "" if view.status == "completed" else f", {view.status.replace('_', ' ')}"
     shown = ", shown" if view.node == request.on.node else ""
     head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
     ending = [
-        _came(view),
-        *_moved(view),
+        _came(view, whole=beside),
+        *_moved(view, whole=beside),
         "its score is in doubt" if view.doubts else "",
         phase_cost(request.budget, view),
     ]
@@ -231,10 +245,11 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
     return f"{head} => {'; '.join(part for part in ending if part)}"
 
 
-def _came(view: NodeView) -> str:
+def _came(view: NodeView, *, whole: bool = False) -> str:
     """`best 0.634@5 (-0.010 ± 0.016), last 0.535@20 (-0.108 ± 0.017)`: with the differences to the start. One
-    score if the last is the best."""
-    failed = [] if view.failure is None else [f"failed ({view.failure.failure_class})"]
+    score if the last is the best. With `whole` the validations between are added."""
+    failure = view.failure
+    failed = [] if failure is None else [f"failed ({failure.failure_class}) at step {failure.steps_done + 1}"]
     curves = view.curves
     points = [(s, v) for s, v in zip(curves.val_steps, curves.val_scores, strict=True) if math.isfinite(v)]
     if not points:
@@ -247,36 +262,46 @@ def _came(view: NodeView) -> str:
         f"{name}{value:.3f}@{step}" + (f" ({gain_text(gain)})" if (gain := gains.get(step)) else "")
         for name, (step, value) in named
     ]
-    return ", ".join([*failed, *scores]) + (" so far" if view.status == "running" else "")
+    all_of_it = whole and len(points) > len(named)
+    course = [f"validation {validation_course(points, FEWER_POINTS)}"] if all_of_it else []
+    return ", ".join([*failed, *scores, *course]) + (" so far" if view.status == "running" else "")
 
 
-def _moved(view: NodeView) -> list[str]:
-    """`reward 0.344 -> 0.551`, `KL 0.01 -> 0.17`: first and last level where the series are known."""
+def _moved(view: NodeView, *, whole: bool = False) -> list[str]:
+    """`reward 0.344 -> 0.551`, `KL 0.01 -> 0.17`: first and last level where the series are known. With
+    `whole` the means of four parts: `reward 0.344 -> 0.281 -> 0.4 -> 0.551`."""
     reward = next((name for name in REWARDS if len(series(view.curves, name))), REWARDS[0])
     found = [(word, series(view.curves, name)) for word, name in (("reward", reward), ("KL", KL))]
-    return [f"{word} {ends_text(one)}" for word, one in found if len(one) > 1]
+    text = parts_text if whole else ends_text
+    return [f"{word} {text(one)}" for word, one in found if len(one) > 1]
 
 
 def best_line(request: ProposalRequest) -> str:
     """The best node, with the base model's own score. Empty before any node has a score."""
     views = _views(request)
-    base = next(
+    first = next(
         (
-            view.curves.start_score
+            view
             for _, view in sorted(views.items())
             if view.resume_from is None and view.hyperparameters and view.curves.start_score is not None
         ),
         None,
     )
     best = request.best
+    if first is None:
+        scored = best is not None and best.score is not None
+        return f"The best is node {best.node} with {score(best.score)}." if best and scored else ""
+    base, sampled = first.curves.start_score, _sampled_start(first.curves)
+    assert base is not None
+    at = _value(TEMPERATURE, first.hyperparameters.get(TEMPERATURE))
+    beside = "" if sampled is None else f" (sampled at temperature {at}: reward {number(sampled)})"
     if best is None or best.score is None:
-        return "" if base is None else f"The base model scores {score(base)}."
-    if base is None:
-        return f"The best is node {best.node} with {score(best.score)}."
+        return f"The base model scores {score(base)}{beside}."
     if best.score <= base:
         named = f"the best phase is node {best.node} ({score(best.score)})"
-        return f"Nothing beats the base model ({score(base)}) yet; {named}."
-    return f"The best is node {best.node} with {score(best.score)}; the base model scores {score(base)}."
+        return f"Nothing beats the base model, {score(base)}{beside}, yet; {named}."
+    named = f"The best is node {best.node} with {score(best.score)}"
+    return f"{named}; the base model scores {score(base)}{beside}."
 
 
 def other_bases(request: ProposalRequest) -> list[str]:
@@ -294,7 +319,7 @@ def other_bases(request: ProposalRequest) -> list[str]:
 def reasons(view: NodeView, most: int) -> str:
     """Reasons that were given for the changes of a phase, at most `most` characters, cut between words."""
     return first_words(
-        "; ".join(f"{short(one.key)}: {one.reason}" for one in view.changes if one.reason), most
+        "; ".join(f"{short(one.key)}: {one.reason.rstrip('.')}" for one in view.changes if one.reason), most
     )
 
 
@@ -314,13 +339,22 @@ def _instead(shown: Hyperparameters, other: Hyperparameters) -> str:
 
 
 def sampled_gap(node: NodeView) -> str:
-    """Last greedy validation and the reward of rollouts, which are sampled. Empty without both."""
+    """Greedy validation and the reward of rollouts, which are sampled, at the end and at the start of the
+    phase. Empty without both."""
     curves = node.curves
     reward = next((one for one in (series(curves, name) for name in REWARDS) if len(one)), None)
     if reward is None or not curves.val_scores:
         return ""
     temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
+    first = _sampled_start(curves)
+    began = "" if first is None else f"; those of step 1, before any update, had {number(first)}"
     return (
         f"In the last validation greedy answers score {curves.val_scores[-1]:.3f}; the last rollouts, "
-        f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}."
+        f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}{began}."
     )
+
+
+def _sampled_start(curves: Curves) -> float | None:
+    """Mean reward of the first step's rollouts, which the policy sampled that the phase started from."""
+    found = (one for one in (series(curves, name) for name in REWARDS) if len(one))
+    return next((one.values[0] for one in found if one.steps[0] == 1), None)

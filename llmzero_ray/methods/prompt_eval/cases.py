@@ -29,7 +29,7 @@ from llmzero_ray.coordinator import (
     task_view,
 )
 from llmzero_ray.dynamics.incumbent import score_to_beat
-from llmzero_ray.dynamics.stored_outcomes import load_answers, with_differences
+from llmzero_ray.dynamics.stored_outcomes import load_answers, with_outcomes
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import commands as cmd
@@ -41,6 +41,7 @@ from llmzero_ray.records.agents import (
     Budget,
     EarlierVerdict,
     ErrorRequest,
+    KindScore,
     MemoryView,
     NodeView,
     OfferedCheckpoint,
@@ -63,8 +64,8 @@ _DIGITS = 4
 Request: TypeAlias = ProposalRequest | ErrorRequest | StopRequest
 
 for _record in (
-    Answer, Budget, Curves, Difference, EarlierVerdict, ErrorRequest, MemoryView, NodeView, OfferedCheckpoint,
-    ProposalRequest, Standing, StopRequest, TaskView,
+    Answer, Budget, Curves, Difference, EarlierVerdict, ErrorRequest, KindScore, MemoryView, NodeView,
+    OfferedCheckpoint, ProposalRequest, Standing, StopRequest, TaskView,
 ):  # fmt: skip
     register_record(_record)
 
@@ -130,7 +131,7 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
                 )
                 made = build_request(core, command, curves_of, answers=shown)
                 if isinstance(made, ProposalRequest):
-                    made = with_differences(storage, made)
+                    made = with_outcomes(storage, made, _facts(whole).get("val"))
                 yield case(name=f"{search.name}/{command.node}", agent=agent, request=made)
 
 

@@ -181,7 +181,12 @@ class Workbench:
         if isinstance(request, StopRequest):
             return self._check_question(request)
         left = budget_lines(
-            request.budget, request.on, self.task.phase_steps, self._n_gpus, others=self.views.values()
+            request.budget,
+            request.on,
+            self.task.phase_steps,
+            self._n_gpus,
+            test_freq=self.task.test_freq,
+            others=self.views.values(),
         )
         lines = [f"# The next run (node {request.node})", self.list_runs()]
         lines += ["Budget:", *(f"- {line}" for line in left)] if left else []

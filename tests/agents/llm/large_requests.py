@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.knowledge import expected_metrics
 from llmzero_ray.records import Diagnosis, PhaseFailure, ResumeFrom
-from llmzero_ray.records.agents import Answer, ErrorRequest, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.records.agents import Answer, ErrorRequest, KindScore, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
@@ -80,6 +80,7 @@ def proposal_request() -> ProposalRequest:
         path[-1],
         status="early_stopped",
         stop_reason="verdict: cannot reach 0.47 any more " * 4,
+        kinds=tuple(KindScore(kind=kind, n=200, start=0.3, last=0.419) for kind in FAMILIES),
         answers=(
             Answer(prompt="Which product? " * 90, response="By the rule, B. " * 90, score=1, acc=1, pred="B"),
             Answer(prompt="Which product? " * 90, response="By the rule, C. " * 90, score=0, acc=0, pred="C"),

@@ -150,7 +150,7 @@ def test_what_the_proposer_sends_is_stable_first_and_names_everything_it_should(
     # The next phase ends later than any cache lasts, so nothing is paid for writing one.
     assert "cache_control" not in json.dumps(first.body)
     assert first.n_images == 1
-    assert "- training runs: 3 left after this one" in first.text
+    assert "- training runs: 4 left with the one you plan" in first.text
     assert "- dollars for agent calls: 1.5 left" in first.text
     assert "critic/score/mean" in first.system
     assert it.events[0].cache_creation_tokens == it.events[1].cache_read_tokens == 0

@@ -30,6 +30,7 @@ from llmzero_ray.agents.llm.context_metrics import (
     FEW_POINTS,
     FEWEST,
     POINTS,
+    SEGMENTS,
     STEPS_SHOWN,
     UNKNOWN_SHOWN,
     describe,
@@ -52,6 +53,7 @@ from llmzero_ray.records.agents import (
     Answer,
     Budget,
     EarlierVerdict,
+    KindScore,
     MemoryView,
     OfferedCheckpoint,
     ProposalRequest,
@@ -256,7 +258,7 @@ def test_every_step_of_a_short_phase_is_shown_and_means_of_a_longer_one(n: int) 
     if courses:
         head, _, points = courses[0].partition(": ")
         assert head.endswith("by step" if n <= STEPS_SHOWN else "means up to step")
-        assert points.count(": ") == (n if n <= STEPS_SHOWN else POINTS)
+        assert points.count(": ") == (n if n <= STEPS_SHOWN else SEGMENTS)
         assert f"{n}: " in points
     points = [(s, 0.5 if s != 7 else 0.9) for s in range(1, n + 1)]
     history = validation_course(points)
@@ -296,24 +298,31 @@ def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left()
     budget = Budget(runs=5, gpu_hours=212.5, whole_gpu_hours=850.0, dollars=1.37)
     request = replace(large_requests.proposal_request(), budget=budget)
     text = user_text("proposer", proposer_context(request, KNOWLEDGE, n_gpus=8))
-    assert "- training runs: 5 left after this one" in text
+    assert "- training runs: 6 left with the one you plan" in text
     assert "- dollars for agent calls: 1.37 left" in text
     hours = r"- GPU hours: 212 left \(25% of the search's whole\): about 38\d steps like node 6's \(246 s"
     assert re.search(rf"{hours} on 8 GPUs each\)", text)
     assert "standard error 0.022, 500 items" in text
     assert "It was stopped early, before its last step. The reason given: verdict: cannot reach" in text
-    assert "chem_edit: 0.300 -> 0.419" in text
+    assert "chem_edit (200): 0.300 -> 0.419" in text
     (below,) = re.findall(r"^From node 6 step 90 \(0\.4\d+\):\n((?:- .*\n)+)", text, flags=re.M)
     tried = below.splitlines()
     assert [line.partition(" => ")[0].partition(": ")[0] for line in tried] == [
         f"- node {10 + i} (evolve, early stopped, 60 steps)" for i in range(5)
     ]
     assert all(
-        re.search(r": lr 0.0001 -> .* => (best 0\.3[78]\d@\d+, last )?0\.3[78]\d@60; reward .*; KL .*$", line)
+        re.search(
+            r": lr 0.0001 -> .* => (best 0\.3[78]\d@\d+, last )?0\.3[78]\d@60, "
+            r"validation 5: .*, 60: 0\.3[78]\d; reward ([\d.]+)( -> [\d.]+){3}; KL ([\d.]+)( -> [\d.]+){3}$",
+            line,
+        )
         for line in tried
     )
-    assert "The best is node 12 with 0.385; the base model scores 0.309." in text
-    assert "at batch_size 96 that is 52 steps per epoch" in text
+    assert (
+        "The best is node 12 with 0.385; the base model scores 0.309 (sampled at temperature 1: reward 0."
+        in text
+    )
+    assert "At batch_size 96 an epoch has 52 steps." in text
     assert "have no effect" not in text
 
 
@@ -389,6 +398,8 @@ def test_what_an_agent_compares_is_paired_and_greedy_is_beside_sampled() -> None
     assert "over the same items, ± one standard error: 5: -0.050 ± 0.012, " in text
     last = request.on.curves.val_scores[-1]
     assert f"greedy answers score {last:.3f}; the last rollouts, sampled at temperature 0.9, have" in text
+    began = request.on.curves.metrics["critic/score/mean"][0]
+    assert f"; those of step 1, before any update, had {number(began or 0)}." in text
     assert "Best validation expected of it then: 0.450." in text
 
 
@@ -449,8 +460,7 @@ def test_the_context_of_a_forced_fresh_start_has_no_checkpoints() -> None:
     text = user_text("proposer", context)
     assert "forced to start from the base model: resume_from is null" in text
     assert "checkpoint" not in text.lower()
-    # The one global step named is that of the base model.
-    assert re.findall(r"global[ _]step[^.]*", text) == ["global step of the start is 0"]
+    assert re.findall(r"global[ _]step[^.]*", text) == []
     assert "270" not in text
     assert "360" not in text
     assert "From node 6:\n" in text
@@ -462,14 +472,14 @@ def test_every_saved_step_is_named_in_ranges_with_the_best_and_the_last_score() 
     offered = c.checkpoints(view, every=5)
     (line,) = checkpoint_lines(offered)
     best = max(offered, key=lambda one: one.val_score or 0.0)
-    head = "node 2: saved steps 5 to 120 by 5 (global step = step + 90); validation 5: 0.318, "
+    head = "node 2: saved steps 5 to 120 by 5; validation 5: 0.318, "
     assert line.startswith(head)
     assert f"{best.step}: {best.val_score:.3f}" in line
     assert ", 120: 0.4" in line
     (short,) = checkpoint_lines([*c.checkpoints(view, every=5), replace(offered[0], step=3, global_step=93)])
-    assert "saved steps 3, 5 to 120 by 5 " in short
+    assert "saved steps 3, 5 to 120 by 5;" in short
     bare = replace(offered[0], val_score=None)
-    assert checkpoint_lines((bare,)) == ["node 2: saved step 5 (global step = step + 90)"]
+    assert checkpoint_lines((bare,)) == ["node 2: saved step 5"]
 
 
 @pytest.mark.parametrize("n_nodes", [1, 4, 12])
@@ -478,7 +488,7 @@ def test_the_list_of_checkpoints_stays_short(n_nodes: int) -> None:
     lines = checkpoint_lines([one for view in views for one in c.checkpoints(view, every=1)])
     assert len(lines) == n_nodes
     assert all(line.count(": ") <= FEW_POINTS + 2 for line in lines)
-    assert all("saved steps 1 to 120 (" in line and ", 120: 0." in line for line in lines)
+    assert all("saved steps 1 to 120;" in line and ", 120: 0." in line for line in lines)
 
 
 def test_checkpoints_stand_beside_the_best_one_with_paired_differences_and_ties() -> None:
@@ -514,7 +524,7 @@ def test_a_checkpoint_of_another_branch_has_the_configuration_that_its_changes_a
     shown = hp.normalize(shown_configuration(text, start, request))
     assert request.base(start) == best.hyperparameters
     assert hp.diff(best.hyperparameters, shown) == {}
-    assert f"- node {best.node}: saved steps 5 to 60 by 5 " in text
+    assert f"- node {best.node}: saved steps 5 to 60 by 5;" in text
 
 
 @pytest.mark.parametrize(
@@ -560,12 +570,24 @@ def test_changes_are_bounded() -> None:
     assert changes(many, many) == "nothing"
 
 
-def test_a_data_source_with_slashes_keeps_its_name() -> None:
+def test_scores_stand_by_kind_of_question_and_a_kind_with_slashes_keeps_its_name() -> None:
     request = large_requests.proposal_request()
-    named = {f"val-core/{name}/acc/mean@1": (0.25, 0.5) for name in ("openai/gsm8k", "lighteval/MATH/hard")}
-    on = replace(request.on, curves=Curves(steps=(1, 2), metrics=named))
-    text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
-    assert "openai/gsm8k: 0.250 -> 0.500" in text and "lighteval/MATH/hard: 0.250 -> 0.500" in text
+    kinds = (
+        KindScore(kind="lighteval/MATH/hard", n=40, start=None, last=0.1),
+        KindScore(kind="openai/gsm8k", n=60, start=0.25, last=0.5),
+    )
+    text = user_text(
+        "proposer", proposer_context(replace(request, on=replace(request.on, kinds=kinds)), KNOWLEDGE)
+    )
+    assert (
+        "By kind of question (items), start to last validation: lighteval/MATH/hard (40): 0.100; "
+        "openai/gsm8k (60): 0.250 -> 0.500.\n"
+    ) in text
+    many = tuple(replace(kinds[1], kind=f"kind_{i:02}", n=i + 1) for i in range(30))
+    text = user_text(
+        "proposer", proposer_context(replace(request, on=replace(request.on, kinds=many)), KNOWLEDGE)
+    )
+    assert "kind_29 (30)" in text and "and 10 more." in text and "kind_09" not in text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -609,7 +631,24 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
     assert "| CUDA out of memory" in text
     assert "actor/perf/max_memory_reserved_gb: at most" in text
     assert len(re.findall(r"^\d\. node 2\d .*failed \(oom: CUDA out of memory\)$", text, flags=re.M)) == 4
-    assert "- node 6: saved steps 5 to 120 by 5 (global step = step + 270); validation 5: 0.317, " in text
+    assert "- node 6: saved steps 5 to 120 by 5; validation 5: 0.317, " in text
+
+
+def test_an_error_call_shows_where_it_started_what_led_to_it_and_what_does_nothing_once() -> None:
+    request = large_requests.error_request()
+    (before,) = (view.resume_from for view in request.chain[-1:])
+    text = user_text("error_analyzer", error_context(request))
+    assert before is not None and f". It had started from node {before.node} step {before.step}.\n" in text
+    for name in ("critic/score/mean", "actor/kl_loss", "actor/grad_norm", "response_length/max"):
+        assert f"\n- {name}: " in text.partition("## Metrics of its steps")[2].partition("\n## ")[0]
+    (kl,) = [line for line in text.splitlines() if line.startswith("- algo_kl")]
+    assert kl.partition(": ")[0] == (
+        "- algo_kl, algo_kl_type, algo_kl_target, algo_kl_horizon, algo_kl_estimator"
+    )
+    base = replace(request.failed, resume_from=None)
+    assert "It had started from the base model." in user_text(
+        "error_analyzer", error_context(replace(request, failed=base))
+    )
 
 
 def test_an_error_call_shows_the_memory_estimate_with_what_would_help() -> None:
@@ -723,7 +762,35 @@ def test_a_phase_of_the_path_is_shown_with_reward_and_kl_beside_its_scores() -> 
         (line,) = [line for line in lines if line.startswith(f"node {view.node} (")]
         for word, name in (("reward", "critic/score/mean"), ("KL", "actor/kl_loss")):
             one = Series(name, view.curves.steps, view.curves.metrics[name])  # type: ignore[arg-type]
-            assert f"; {word} {number(one.first)} -> {number(one.last)}" in line
+            parts = [one.first, one.last]
+            if view in request.siblings:  # of 60 steps
+                parts = [fmean(one.values[a : a + 15]) for a in range(0, 60, 15)]
+            assert f"; {word} {' -> '.join(map(number, parts))}" in line
+
+
+def test_what_was_tried_below_the_shown_phase_is_seen_to_fall_and_recover() -> None:
+    request = large_requests.proposal_request()
+    shaped = [0.5] * 5 + [0.1] * 5 + [0.2] * 5 + [0.5] * 5
+    val = {5: 0.42, 10: 0.11, 15: 0.2, 20: 0.43}
+    broken = PhaseFailure(node=30, failure_class="nan", cause="loss", log_tail="", steps_done=20)
+    tried = c.node(
+        c.curves(20, reward=shaped, start=0.4, val=val), node=30, parent=6, kind="evolve",
+        resume_from=ResumeFrom(node=6, step=90), status="failed", failure=broken,
+    )  # fmt: skip
+    elsewhere = replace(tried, node=31, resume_from=ResumeFrom(node=4, step=90))
+    asked = replace(request, siblings=(tried,), tree=(tried, elsewhere))
+    lines = [line for group in tree_groups(asked) for line in group["lines"]]
+    (below,), (other,) = ([line for line in lines if line.startswith(f"node {n} ")] for n in (30, 31))
+    for line in (below, other):
+        assert "=> failed (nan) at step 21, 0.430@20" in line
+    assert "0.430@20, validation 5: 0.420, 10: 0.110, 15: 0.200, 20: 0.430; " in below
+    assert "; reward 0.5 -> 0.1 -> 0.2 -> 0.5" in below
+    assert "validation 5" not in other and "; reward 0.5 on average" not in other.replace("0.325", "")
+    text = user_text("proposer", proposer_context(asked, KNOWLEDGE))
+    assert "first to last (by quarters for phases below node 6)" in text
+    assert "by quarters" not in user_text(
+        "proposer", proposer_context(replace(asked, siblings=()), KNOWLEDGE)
+    )
 
 
 def test_a_phase_that_fell_is_shown_with_its_best_and_its_last_score() -> None:
@@ -749,19 +816,25 @@ def test_a_phase_that_fell_is_shown_with_its_best_and_its_last_score() -> None:
 @pytest.mark.parametrize(
     ("base", "best", "said"),
     [
-        (0.438, 0.299, "Nothing beats the base model (0.438) yet; the best phase is node 6 (0.299)."),
-        (0.438, 0.438, "Nothing beats the base model (0.438) yet; the best phase is node 6 (0.438)."),
-        (0.438, 0.614, "The best is node 6 with 0.614; the base model scores 0.438."),
+        (0.438, 0.299, "Nothing beats the base model, 0.438{}, yet; the best phase is node 6 (0.299)."),
+        (0.438, 0.438, "Nothing beats the base model, 0.438{}, yet; the best phase is node 6 (0.438)."),
+        (0.438, 0.614, "The best is node 6 with 0.614; the base model scores 0.438{}."),
         (None, 0.614, "The best is node 6 with 0.614."),
-        (0.438, None, "The base model scores 0.438."),
+        (0.438, None, "The base model scores 0.438{}."),
         (None, None, ""),
     ],
 )
-def test_the_best_phase_stands_beside_the_base_models_own_score(
-    base: float | None, best: float | None, said: str
+@pytest.mark.parametrize("logged", [True, False])
+def test_the_best_phase_stands_beside_the_base_models_own_greedy_and_sampled_score(
+    base: float | None, best: float | None, said: str, logged: bool
 ) -> None:
     request = large_requests.proposal_request()
-    root = replace(request.path[0], curves=replace(request.path[0].curves, start_score=base))
+    curves = replace(request.path[0].curves, start_score=base)
+    first = curves.metrics["critic/score/mean"][0]
+    said = said.format(f" (sampled at temperature 1: reward {number(first or 0)})" if logged else "")
+    if not logged:  # a search that went on after its first steps were lost
+        curves = replace(curves, steps=tuple(step + 1 for step in curves.steps))
+    root = replace(request.path[0], curves=curves)
     top = None if best is None else replace(request.on, score=best)
     asked = replace(request, path=(root, *request.path[1:]), tree=(), best=top)
     context = proposer_context(asked, KNOWLEDGE)
@@ -786,7 +859,7 @@ def test_a_diagnosis_is_shown_whole_or_cut_between_words() -> None:
 def test_the_reasons_of_changes_are_shown_whole_for_the_phase_and_its_path() -> None:
     request = large_requests.proposal_request()
     why = "the KL tripled from step 13, so smaller steps should keep the reward above 0.4 at step 20"
-    changed = (Change(key=hp.canonical("lr"), old=1e-4, new=5e-5, reason=why),)
+    changed = (Change(key=hp.canonical("lr"), old=1e-4, new=5e-5, reason=f"{why}."),)
     path = tuple(replace(view, changes=changed) for view in request.path)
     text = user_text("proposer", proposer_context(replace(request, path=path, on=path[-1]), KNOWLEDGE))
     assert f"\nReasons for its changes: lr: {why}\n" in text

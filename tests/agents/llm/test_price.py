@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmzero_ray.agents.llm.context import (
     error_context,
@@ -20,9 +22,11 @@ from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.hyperparameters import VERL_SPACE, complete
 from llmzero_ray.hyperparameters.compute import (
     GENERATION_TIME,
+    ComputeClock,
     amount,
     plus,
     step_tokens,
+    steps_that_fit,
     tokens_of,
     tokens_so_far,
 )
@@ -89,17 +93,59 @@ def test_the_limit_that_binds_first_is_named_first_and_as_such(limits: dict[str,
 
 def test_compute_is_left_as_a_share_and_in_steps_that_agree_with_it() -> None:
     budget = Budget(compute=LEFT, whole_compute=WHOLE, root_step=TokenCounts(rollout=6e4, trained=12e4))
-    line = budget_lines(budget, priced(phase(), 4e4, 8e4, node=3), 10, 1)[0]
+    view = priced(phase(), 4e4, 8e4, node=3)
+    line = budget_lines(budget, replace(view, val_tokens=0.0), 10, 1)[0]
     assert line == (
         "compute: 24% of the search's whole is left: about 60 steps of node 3's configuration (0.4% each) or "
         "about 40 steps of the root's (0.6% each), validations not counted (this limit binds first)"
     )
+    line = budget_lines(budget, replace(view, val_tokens=8e5), 10, 1, test_freq=10)[0]
+    # 3 x (10 steps and a validation of as much) for 2.4e6, and 2 x for the root's.
+    assert line == (
+        "compute: 24% of the search's whole is left: about 30 steps of node 3's configuration (0.4% each) or "
+        "about 20 steps of the root's (0.6% each), validations (4% each) counted (this limit binds first)"
+    )
+
+
+def test_a_phase_is_told_no_more_steps_than_its_validations_leave() -> None:
+    """As it came: 6.33 % were said to be 7 steps of .8 %, and a validation of 4.6 % left room for two."""
+    compute = replace(LEFT, amount=0.0633 * WHOLE)
+    view = priced(phase(), 8e4, 16e4, val_tokens=9.2e5)
+    lines = budget_lines(Budget(compute=compute, whole_compute=WHOLE), view, 10, 1, test_freq=10)
+    assert "about 2 steps of node" in lines[0]
+    text = "\n".join(lines)
+    assert "as it is 0.8% a step (2 fit), batch_size or n doubled 1.6% a step (1 fit)" in text
+    assert "; 10 steps as it is cost 12.6% with validations, each as much as 5.75 steps" in text
+    assert "does not fit any more: this may be the last one" in text
+
+
+@given(
+    every=st.sampled_from([1, 2, 3, 5, 10]),
+    length=st.integers(1, 30),
+    validation=st.one_of(st.just(0.0), st.floats(1.0, 2000.0)),
+    steps=st.floats(1.0, 40.0),
+)
+def test_as_many_steps_fit_as_the_clock_of_a_phase_trains_or_one_fewer(
+    every: int, length: int, validation: float, steps: float
+) -> None:
+    full = phase(batch=16, mini_batch=16).hyperparameters
+    row = {LENGTH: float(length), PROMPT_LENGTH: 10.0}
+    one = amount(tokens_of(full, row), COST)
+    limit = ComputeLimit(amount=steps * one, cost=COST)
+    clock, trained, following = ComputeClock(limit, full, validation_tokens=validation), 0, "go on"
+    while following != "end":
+        trained += 1
+        validated = trained % every == 0 or following == "last step"
+        found = clock.take(trained, {**row, **({VAL_TOKENS: validation} if validated else {})})
+        following = "end" if following == "last step" else found
+    fit = steps_that_fit(limit.amount, one, validation * COST.rollout, every)
+    assert fit <= trained <= max(1, fit) + 1
 
 
 @pytest.mark.parametrize("amount_left", [0.0, 3.9e4, 4.1e4, 8.1e4])
 def test_a_rest_below_two_steps_is_said_to_be_one(amount_left: float) -> None:
     budget = Budget(compute=replace(LEFT, amount=amount_left), whole_compute=WHOLE)
-    said = budget_lines(budget, priced(phase()), 10, 1)[0]
+    said = budget_lines(budget, priced(phase(), val_tokens=0.0), 10, 1)[0]
     expected = {0: "less than one step of", 1: "about 1 step of", 2: "about 2 steps of"}
     assert expected[int(amount_left // 4e4)] in said
 
@@ -132,12 +178,12 @@ def test_a_planned_step_is_priced_as_it_would_be_charged_with_each_factor_named(
         told = re.search(rf"{name} ([\d.]+)% a step \((\d+) fit\)", text)
         assert told is not None, name
         assert float(told[1]) == pytest.approx(100 * step / WHOLE, rel=0.01)
-        assert int(told[2]) == int(LEFT.amount // step)
+        assert int(told[2]) == int((LEFT.amount - 8e4 * COST.rollout) // step)
     ten = re.search(
-        r"; 10 steps as it is cost ([\d.]+)%; each validation adds [\d.]+%, as much as ([\d.]+) steps", text
+        r"; 10 steps as it is cost ([\d.]+)% with validations, each as much as ([\d.]+) steps", text
     )
     assert ten is not None
-    assert float(ten[1]) == pytest.approx(1000 * charged / WHOLE, rel=0.01)
+    assert float(ten[1]) == pytest.approx(100 * (10 * charged + 8e4 * COST.rollout) / WHOLE, rel=0.01)
     assert float(ten[2]) == pytest.approx(8e4 * COST.rollout / charged, rel=0.01)
     assert "not refused: it is cut" in text
 
@@ -154,6 +200,12 @@ def test_a_planned_step_has_its_seconds_where_hours_are_limited(limit: str) -> N
         "a step takes as it is 36 s, batch_size or n doubled 72 s, ppo_epochs 2 52 s, answers twice as long "
         f"{20 * 2 + 16 * (2 * 24.5 + 40) / (24.5 + 40):.1f} s"
     )
+    by_runs = budget_lines(Budget(runs=3), view, 10, 2)
+    assert by_runs == [
+        "training runs: 4 left with the one you plan (this limit binds first)",
+        f"{line}; 10 steps as it is take 6.0 min",
+        "no limit ends a long phase, and somebody waits for it",
+    ]
     both = budget_lines(Budget(**hours, compute=LEFT, whole_compute=WHOLE), view, 10, 2)  # type: ignore[arg-type]
     assert not any(one.startswith("a step takes") for one in both), "two prices are worse than one"
     assert sum("saved but not validated" in one for one in both) == 1
@@ -162,8 +214,33 @@ def test_a_planned_step_has_its_seconds_where_hours_are_limited(limit: str) -> N
 @pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])
 def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) -> None:
     budget = Budget(compute=replace(LEFT, amount=4e4 * steps_left), whole_compute=WHOLE)
-    text = "\n".join(budget_lines(budget, priced(phase()), 10, 1))
+    text = "\n".join(budget_lines(budget, priced(phase(), val_tokens=0.0), 10, 1))
     assert ("a phase of 10 steps as it is does not fit any more: this may be the last one" in text) == said
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"compute": LEFT, "whole_compute": WHOLE}, True),
+        ({"compute": replace(LEFT, amount=7.9e5), "whole_compute": WHOLE}, False),
+        ({"compute": replace(LEFT, amount=8.1e5), "whole_compute": WHOLE}, True),
+        ({"gpu_hours": 0.19}, False),
+        ({"gpu_hours": 0.21}, True),
+        ({"wall_clock_hours": 0.19, "n_slots": 2}, False),
+        ({"wall_clock_hours": 0.21, "n_slots": 2}, True),
+        ({"runs": 0}, False),
+        ({"runs": 1}, True),
+    ],
+)
+def test_the_share_from_which_a_proposal_goes_back_is_told_while_two_usual_phases_are_left(
+    limits: dict[str, Any], said: bool
+) -> None:
+    view = priced(phase(), val_tokens=0.0)  # 10 steps of 4e4 and 36 s
+    rest = "the remaining runs take if each is like the root" if "runs" in limits else "is left"
+    line = f"a proposal that takes more than 50% of what {rest} goes back once with its price"
+    for share, told in ((0.5, said), (None, False)):
+        text = "\n".join(budget_lines(Budget(**limits, max_share=share), view, 10, 1))
+        assert (line in text) == told
 
 
 @pytest.mark.parametrize(
@@ -253,4 +330,4 @@ def test_every_agent_is_told_the_price() -> None:
     for text in texts:
         assert "- compute: " in text
         assert "of the search's whole is left" in text
-        assert "- training runs: 27 left" in text
+        assert re.search(r"- training runs: (28 left with the one you plan|27 left after this one)", text)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from llmzero_ray.agents.llm.context import proposer_context, stable_context
 from llmzero_ray.agents.llm.prompts import Prompts
-from llmzero_ray.dynamics.stored_outcomes import with_differences
+from llmzero_ray.dynamics.stored_outcomes import with_outcomes
 from llmzero_ray.records import ItemOutcome, MetricPoint, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.storage import SearchStorage
@@ -101,7 +101,7 @@ def request_of(directory: Path, phases: Sequence[Phase]) -> ProposalRequest:
         task=c.TASK, on=views[-1], path=tuple(views), siblings=(), best=best, default=c.TINY,
         checkpoints=tuple(one for one in offered if one.val_score is not None), from_scratch=False,
     )  # fmt: skip
-    return with_differences(storage, request)
+    return with_outcomes(storage, request)
 
 
 def section(text: str, title: str) -> list[str]:
@@ -258,8 +258,12 @@ def test_every_printed_number_of_a_phase_is_the_one_that_was_recorded(
     for n_shown in (check_scores(course, on), len(found)):
         assert n_shown == n_validated if n_validated <= 12 else 10 <= n_shown <= 12
     assert all(check_gain(gain, error, on.gain(int(step))) for step, gain, error in found)
-    greedy, reward = re.findall(rf"(?:score|reward of) ({NUMBER})[;.]", sampled)
+    greedy, reward, began = re.findall(rf"(?:score|reward of|had) ({NUMBER})[;.]", sampled)
     assert same_score(greedy, on.scores[max(on.accs)]) and near(reward, means(on.series[REWARD])[1])
+    assert near(began, on.series[REWARD][0])
+    said_of_base = rf"base model(?: scores|,) ({NUMBER}) \(sampled at temperature [\d.]+: reward ({NUMBER})\)"
+    ((base, first),) = re.findall(said_of_base, text)
+    assert same_score(base, phases[0].scores[0]) and near(first, phases[0].series[REWARD][0])
 
     said = section(text, "Metrics of node 1")
     lines = [line.removeprefix("- ") for line in said if line.startswith("- ")]
