@@ -391,7 +391,7 @@ def test_a_server_that_is_down_costs_the_end_of_a_search_its_limit_at_most(
     begun = time.monotonic()
     variables = {"MLFLOW_TRACKING_URI": mlflow_address}
     assert not send(root, "file", "mlflow", variables=variables, finish_s=40)
-    assert time.monotonic() - begun < 40 + 15
+    assert time.monotonic() - begun < 40 + 60
     facts = SearchFacts(root)
     for node, run in facts.core.runs.items():  # the other tracker has every point
         name = "reference" if node == -1 else f"node-{node:04d}"
