@@ -313,7 +313,7 @@ def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make
 @pytest.mark.slow
 def test_a_runner_that_is_stopped_dead_is_noticed_too(make_search: MakeSearch) -> None:
     search = make_search(
-        {"step_s": 0.1, "slow": [0]}, budget={"runs": 2}, engine={"hang_min_s": 10.0}, phase={"n_steps": 400}
+        {"hold": [0], "hold_at": 6}, budget={"runs": 2}, engine={"hang_min_s": 10.0}, phase={"n_steps": 20}
     ).start()
     search.until_step(0, 6)
     for pid in pids_of("PhaseRunner"):
