@@ -44,9 +44,9 @@ def there() -> list[str]:
 def test_a_search_is_watched_there_and_the_next_one_begins_warm(make_search: MakeSearch) -> None:
     first, second = (
         make_search(
-            {"sink": [1], "step_s": 0.1, "slow": [1]},
+            {"sink": [1], "step_s": 0.3, "slow": [1]},
             budget={"runs": 2},
-            phase={"n_steps": 400, "max_steps": 400, "test_freq": 2},
+            phase={"n_steps": 100, "max_steps": 100, "test_freq": 2},
             stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
             final={"test": True, "default_recipe": False},
         )

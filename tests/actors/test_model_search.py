@@ -264,10 +264,11 @@ def test_a_slot_trains_while_another_one_waits_for_an_answer(
     ended: list[ev.PhaseFinished] = []
 
     def second_waits(request: Request) -> Reply:
-        """Answers once a phase after the root's has ended."""
+        """Answers once another phase has ended."""
         if request.tool == "propose_phase" and next(turns) == 2:
-            wait_until(lambda: len(phases_ended()) > 1)
-            ended.extend(phases_ended())
+            before = phases_ended()
+            wait_until(lambda: len(phases_ended()) > len(before))
+            ended.extend(phases_ended()[len(before) :])
         return sensible(request)
 
     def phases_ended() -> list[ev.PhaseFinished]:

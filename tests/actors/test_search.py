@@ -72,9 +72,9 @@ def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
     make_search: MakeSearch,
 ) -> None:
     search = make_search(
-        {"sink": [1], "step_s": 0.1, "slow": [1]},
+        {"sink": [1], "step_s": 0.3, "slow": [1]},
         budget={"runs": 2},
-        phase={"n_steps": 400, "max_steps": 400, "test_freq": 2},
+        phase={"n_steps": 100, "max_steps": 100, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
     ).start()
     core = search.wait()
@@ -130,7 +130,7 @@ def test_a_coordinator_killed_while_it_confirms_the_winner_goes_on_with_what_is_
     make_search: MakeSearch,
 ) -> None:
     final = {"test": "best", "default_recipe": False}
-    search = make_search({"evaluate_s": 0.5}, confirm={"k": 3, "n": 48}, final=final).start()
+    search = make_search({"evaluate_s": 1.0}, confirm={"k": 3, "n": 48}, final=final).start()
     wait_until(lambda: search.events(ev.FinalScored), search.log)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
     core = search.wait()
@@ -209,9 +209,9 @@ def test_an_engine_that_loses_a_process_means_the_phase_is_repeated(make_search:
 @pytest.mark.slow
 def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_search: MakeSearch) -> None:
     search = make_search(
-        {"sink": [1], "step_s": 0.2, "slow": [1]},
+        {"sink": [1], "step_s": 0.4, "slow": [1]},
         budget={"runs": 2},
-        phase={"n_steps": 2000, "max_steps": 2000, "test_freq": 2},
+        phase={"n_steps": 200, "max_steps": 200, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 12},
     ).start()
     search.until_step(1, 2)
@@ -381,11 +381,12 @@ def test_policies_that_cannot_be_scored_are_left_out_and_the_search_ends(make_se
 
 @pytest.mark.slow
 def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
-    make_search: MakeSearch,
+    make_search: MakeSearch, tmp_path: Path
 ) -> None:
-    search = make_search(
-        {"step_s": 0.05, "die": [2]}, budget={"runs": 5}, slots={"count": 2}, phase={"n_steps": 20}
-    ).start()
+    script = {"hold": [1], "hold_until": str(tmp_path / "released"), "die": [2]}
+    search = make_search(script, budget={"runs": 5}, slots={"count": 2}, phase={"n_steps": 20}).start()
+    search.until(lambda: bool(search.events(ev.RunnerLost)))
+    (tmp_path / "released").touch()
     core = search.wait()
     assert core.finished.reason == "budget"
     assert {run.slot for run in core.runs.values()} == {0, 1}
