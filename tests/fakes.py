@@ -4,7 +4,7 @@ decide.
 `engine.backend: tests.fakes:make_engine`; the script is in `engine.overrides` under `script.*`, so that it
 reaches the runner's process like any configuration:
 
-    script.step_s          seconds per step (default 0)
+    script.step_s          seconds per step (default 0); script.slow: of these nodes alone
     script.fail            nodes whose phase fails at step 5 (class engine)
     script.bug             nodes in whose phase the engine raises ValueError
     script.sink            nodes that unlearn what they were given (a hopeless phase for the stopper)
@@ -16,8 +16,8 @@ reaches the runner's process like any configuration:
     script.die_always      the same in every attempt; script.die_at: another step for both
     script.hang            nodes that report nothing after step 3 in their first attempt, and sleep for ever
     script.hold            nodes whose first attempt waits after step 3 until it is asked to stop;
-                           script.hold_at: another step; script.hold_until: or until this file exists;
-                           script.hold_attempt: another attempt
+                           script.hold_at: another step; script.hold_until: or until this file exists,
+                           with {node} in its name; script.hold_attempt: another attempt
     script.deaf            nodes that do not stop when asked
     script.lost            nodes whose first attempt raises EngineLostError
     script.cannot_start    text of an EngineError at every start
@@ -124,7 +124,8 @@ class ScriptedEngine:
                 time.sleep(3600)
             if step == int(self.script.get("hold_at", 3)) + 1:
                 self._hold(spec)
-            time.sleep(float(self.script.get("step_s", 0.0)))
+            if "slow" not in self.script or self._is(spec, "slow"):
+                time.sleep(float(self.script.get("step_s", 0.0)))
             score = learn(start, step, float(str(spec.hyperparameters[LR])))
             if self._is(spec, "sink"):
                 score = start * math.exp(-0.3 * step)
@@ -190,7 +191,7 @@ class ScriptedEngine:
         )
 
     def _hold(self, spec: PhaseSpec) -> None:
-        released = Path(str(self.script.get("hold_until", "never")))
+        released = Path(str(self.script.get("hold_until", "never")).format(node=spec.node))
         while (
             self._is(spec, "hold")
             and spec.attempt == int(self.script.get("hold_attempt", 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import ray
@@ -80,11 +81,15 @@ def test_what_the_whole_compute_buys_the_default_recipe_is_measured_afterwards(
     assert left_over(search) == []
 
 
-def test_a_coordinator_killed_in_an_extension_comes_back_to_it(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.1}, budget={"runs": 2}).start()
+def test_a_coordinator_killed_in_an_extension_comes_back_to_it(
+    make_search: MakeSearch, tmp_path: Path
+) -> None:
+    released = tmp_path / "released"
+    search = make_search({"hold": [2], "hold_until": str(released)}, budget={"runs": 2}).start()
     search.wait()
     more_runs(search, 3).until_step(2, 3)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    released.touch()
     core = search.wait()
     assert (core.finished.reason, len(core.search.nodes), core.n_extensions) == ("budget", 3, 1)
     assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
@@ -102,10 +107,15 @@ def test_settings_that_do_not_extend_a_finished_search_leave_it_as_it_was(make_s
 
 
 @pytest.mark.slow
-def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(make_search: MakeSearch) -> None:
+def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(
+    make_search: MakeSearch, tmp_path: Path
+) -> None:
     """Its hardware too."""
     search = make_search(
-        {"step_s": 0.3}, budget={"runs": 2}, slots={"count": 2}, final={"test": True, "default_recipe": True}
+        {"hold": [REFERENCE], "hold_until": str(tmp_path / "released")},
+        budget={"runs": 2},
+        slots={"count": 2},
+        final={"test": True, "default_recipe": True},
     ).start()
     search.until(lambda: bool(search.events(ev.SlotClosed)))
     core = search.core
@@ -117,6 +127,7 @@ def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(make_search
     ]
     assert group_name(search.config.name, closed, 0) not in created
     assert group_name(search.config.name, core.runs[REFERENCE].slot, 0) in created
+    (tmp_path / "released").touch()
     core = search.wait()
     assert all(job.score is not None for job in core.final.jobs.values())
     assert [event.slot for event in search.events(ev.SlotClosed)] == [closed]
@@ -124,13 +135,18 @@ def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(make_search
 
 
 @pytest.mark.slow
-def test_a_slot_that_the_root_does_not_need_is_reserved_when_it_has_ended(make_search: MakeSearch) -> None:
+def test_a_slot_that_the_root_does_not_need_is_reserved_when_it_has_ended(
+    make_search: MakeSearch, tmp_path: Path
+) -> None:
     search = make_search(
-        {"step_s": 0.3, "hold": [1]}, budget={"runs": 4}, slots={"count": 2, "reserve": "when_needed"}
+        {"hold": [0, 1], "hold_until": str(tmp_path / "released-{node}")},
+        budget={"runs": 4},
+        slots={"count": 2, "reserve": "when_needed"},
     ).start()
     search.until_step(0, 3)
     second = group_name(search.config.name, 1, 0)
     assert second not in [entry["name"] for entry in ray.util.placement_group_table().values()]
+    (tmp_path / "released-0").touch()
     search.until(lambda: any(run.slot == 1 for run in search.core.runs.values()))  # node 1 trains until then
     (needed,) = search.events(ev.SlotsNeeded)
     (ready,) = [event for event in search.events(ev.SlotReady) if event.slot == 1]

@@ -44,9 +44,9 @@ def there() -> list[str]:
 def test_a_search_is_watched_there_and_the_next_one_begins_warm(make_search: MakeSearch) -> None:
     first, second = (
         make_search(
-            {"sink": [1], "step_s": 0.3},
+            {"sink": [1], "step_s": 0.3, "slow": [1]},
             budget={"runs": 2},
-            phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
+            phase={"n_steps": 100, "max_steps": 100, "test_freq": 2},
             stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
             final={"test": True, "default_recipe": False},
         )
@@ -62,7 +62,7 @@ def test_a_search_is_watched_there_and_the_next_one_begins_warm(make_search: Mak
 
 @pytest.mark.usefixtures("held")
 def test_a_runner_with_the_phase_of_a_search_that_is_gone_is_replaced(make_search: MakeSearch) -> None:
-    first = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
+    first = make_search({"hold": [0]}, phase={"n_steps": 40}).start()
     first.until_step(0, 3)
     end_actor(coordinator_name(first.config.name))
     second = make_search(budget={"runs": 2})

@@ -18,11 +18,13 @@ from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price, cost
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator import check_decisions
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.methods.skills import Transcript
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Reply, Request
 from tests.searches import page_data
+from tests.waiting import PATIENCE_S, wait_until
 
 from .conftest import Search, left_over, pids_of
 
@@ -92,7 +94,7 @@ def server() -> Iterator[MessagesServer]:
 @pytest.fixture
 def model_search(server: MessagesServer, make_search: MakeSearch) -> MakeSearch:
     def make(script: dict[str, Any] | None = None, **blocks: Any) -> Search:
-        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": PATIENCE_S}
         blocks["agents"] = {**agents, **blocks.get("agents", {})}
         return make_search(script, **blocks)
 
@@ -122,14 +124,17 @@ def skilled(request: Request) -> Reply:
 
 @pytest.mark.slow
 def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
-    server: MessagesServer, model_search: MakeSearch
+    server: MessagesServer, model_search: MakeSearch, tmp_path: Path
 ) -> None:
     server.play(skilled)
     search = model_search(
-        {"step_s": 0.02}, search={"method": "skills"}, budget={"runs": 4, "dollars": 20.0}
+        {"hold": [2], "hold_until": str(tmp_path / "released")},
+        search={"method": "skills"},
+        budget={"runs": 4, "dollars": 20.0},
     ).start()
     search.until_step(2, 3)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    (tmp_path / "released").touch()
     core = search.wait()
     assert core.finished.reason == "budget"
     assert core.problem is None, core.problem
@@ -196,7 +201,7 @@ def test_the_model_ends_a_phase_and_fixes_a_failed_one(
 
     server.play(long_phases)
     search = model_search(
-        {"sink": [1], "fail": [2], "step_s": 1.0},
+        {"sink": [1], "fail": [2], "step_s": 1.0, "slow": [1]},
         budget={"runs": 4},
         phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4},
@@ -256,26 +261,26 @@ def test_a_slot_trains_while_another_one_waits_for_an_answer(
     server: MessagesServer, model_search: MakeSearch
 ) -> None:
     turns = itertools.count(1)
+    ended: list[ev.PhaseFinished] = []
 
-    def second_hangs(request: Request) -> Reply:
+    def second_waits(request: Request) -> Reply:
+        """Answers once another phase has ended."""
         if request.tool == "propose_phase" and next(turns) == 2:
-            return Hang()
+            before = phases_ended()
+            wait_until(lambda: len(phases_ended()) > len(before))
+            ended.extend(phases_ended()[len(before) :])
         return sensible(request)
 
-    server.play(second_hangs)
-    search = model_search(
-        {"step_s": 0.1}, budget={"runs": 4}, slots={"count": 2}, agents={"deadline_s": 15.0, "visual": False}
-    )
+    def phases_ended() -> list[ev.PhaseFinished]:
+        events = Follower.of(search.storage).events
+        return [event for event in events if isinstance(event, ev.PhaseFinished)]
+
+    server.play(second_waits)
+    search = model_search(budget={"runs": 4}, slots={"count": 2}, agents={"visual": False})
     core = search.start().wait()
     assert core.finished.reason == "budget", search.log()
-    planned = {event.node: event for event in search.events(ev.PhasePlanned)}
-    late = next(
-        node for node, event in planned.items() if event.proposal and event.proposal.agent == "expert"
-    )
-    asked_at = next(event.time for event in search.events(ev.Decided) if event.node == late)
-    ended = [event for event in search.events(ev.PhaseFinished) if asked_at < event.time < planned[late].time]
-    assert planned[late].time - asked_at > 10.0
     assert ended  # another slot's phase trained and ended meanwhile
+    assert {run.proposal.agent for run in core.runs.values() if run.proposal is not None} == {"claude"}
 
 
 @pytest.mark.slow
@@ -296,13 +301,15 @@ def test_the_cap_holds_over_all_processes_and_ends_the_search_where_that_is_want
 
 @pytest.mark.slow
 def test_a_coordinator_that_is_killed_keeps_the_books(
-    server: MessagesServer, model_search: MakeSearch
+    server: MessagesServer, model_search: MakeSearch, tmp_path: Path
 ) -> None:
     server.play(sensible)
-    search = model_search({"step_s": 0.1}, budget={"runs": 3}, phase={"n_steps": 20}).start()
+    script = {"hold": [1], "hold_until": str(tmp_path / "released")}
+    search = model_search(script, budget={"runs": 3}, phase={"n_steps": 20}).start()
     search.until_step(1, 3)
     spent = search.core.dollars
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    (tmp_path / "released").touch()
     core = search.wait()
     assert core.dollars > spent > 0
     assert core.runs[2].proposal.agent == "claude"
@@ -369,7 +376,7 @@ def test_a_call_in_which_the_stopper_dies_is_booked_at_its_worst_case(
 
     server.play(dies_once)
     search = model_search(
-        {"sink": [1], "step_s": 1.0},
+        {"sink": [1], "step_s": 1.0, "slow": [1]},
         budget={"runs": 2},
         phase={"n_steps": 10, "max_steps": 60, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4},
@@ -432,8 +439,6 @@ def test_the_journal_of_a_model_driven_search_is_read_back(
     search.start().wait()
     moved = tmp_path / "elsewhere"
     search.root.parent.rename(moved)
-    from llmzero_ray.coordinator.follow import Follower
-
     follower = Follower(SearchStorage(moved, search.config.name))
     follower.poll()
     assert follower.core.dollars == pytest.approx(

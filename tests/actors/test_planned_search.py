@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,11 @@ MakeSearch = Callable[..., Search]
 
 
 @pytest.mark.slow
-def test_a_population_killed_half_way_goes_on_and_writes_its_outcome(make_search: MakeSearch) -> None:
+def test_a_population_killed_half_way_goes_on_and_writes_its_outcome(
+    make_search: MakeSearch, tmp_path: Path
+) -> None:
     search = make_search(
-        {"step_s": 0.02},
+        {"hold": [2], "hold_until": str(tmp_path / "released")},
         budget={"runs": 5},
         search={"method": "pbt", "population": 2},
         stopper={"enabled": False},
@@ -28,6 +31,7 @@ def test_a_population_killed_half_way_goes_on_and_writes_its_outcome(make_search
     ).start()
     search.until_step(2, 3)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+    (tmp_path / "released").touch()
     core = search.wait()
     assert core.finished.reason == "budget"
     assert core.problem is None, core.problem

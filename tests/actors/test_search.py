@@ -72,9 +72,9 @@ def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
     make_search: MakeSearch,
 ) -> None:
     search = make_search(
-        {"sink": [1], "step_s": 0.1},
+        {"sink": [1], "step_s": 0.3, "slow": [1]},
         budget={"runs": 2},
-        phase={"n_steps": 20, "max_steps": 60, "test_freq": 2},
+        phase={"n_steps": 100, "max_steps": 100, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
     ).start()
     core = search.wait()
@@ -115,7 +115,7 @@ def test_a_loss_that_is_no_number_ends_the_phase_by_the_hard_rule(make_search: M
 
 
 def test_a_killed_coordinator_comes_back_and_loses_nothing(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
+    search = make_search({"step_s": 0.1, "slow": [0]}, phase={"n_steps": 40}).start()
     search.until_step(0, 5)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
     core = search.wait()
@@ -130,7 +130,7 @@ def test_a_coordinator_killed_while_it_confirms_the_winner_goes_on_with_what_is_
     make_search: MakeSearch,
 ) -> None:
     final = {"test": "best", "default_recipe": False}
-    search = make_search({"evaluate_s": 0.5}, confirm={"k": 3, "n": 48}, final=final).start()
+    search = make_search({"evaluate_s": 1.0}, confirm={"k": 3, "n": 48}, final=final).start()
     wait_until(lambda: search.events(ev.FinalScored), search.log)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
     core = search.wait()
@@ -145,11 +145,15 @@ def test_a_coordinator_killed_while_it_confirms_the_winner_goes_on_with_what_is_
 
 
 @pytest.mark.slow
-def test_a_coordinator_killed_again_and_again_still_ends_the_search(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.05}, phase={"n_steps": 20}).start()
+def test_a_coordinator_killed_again_and_again_still_ends_the_search(
+    make_search: MakeSearch, tmp_path: Path
+) -> None:
+    script = {"hold": [0, 1, 2], "hold_until": str(tmp_path / "released-{node}")}
+    search = make_search(script, phase={"n_steps": 20}).start()
     for node in range(3):
-        search.until_step(node, 2)
+        search.until_step(node, 3)
         os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
+        (tmp_path / f"released-{node}").touch()
     core = search.wait()
     assert core.finished.reason == "budget"
     assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
@@ -205,7 +209,7 @@ def test_an_engine_that_loses_a_process_means_the_phase_is_repeated(make_search:
 @pytest.mark.slow
 def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_search: MakeSearch) -> None:
     search = make_search(
-        {"sink": [1], "step_s": 0.2},
+        {"sink": [1], "step_s": 0.4, "slow": [1]},
         budget={"runs": 2},
         phase={"n_steps": 200, "max_steps": 200, "test_freq": 2},
         stopper={"interval_steps": 2, "min_steps": 12},
@@ -219,7 +223,9 @@ def test_a_killed_stopper_comes_back_and_still_stops_a_hopeless_phase(make_searc
 @pytest.mark.slow
 def test_a_phase_that_does_not_stop_is_killed_and_has_failed(make_search: MakeSearch) -> None:
     search = make_search(
-        {"deaf": [0], "nan": [0], "step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 400, "max_steps": 400}
+        {"deaf": [0], "nan": [0], "step_s": 0.1, "slow": [0]},
+        budget={"runs": 2},
+        phase={"n_steps": 4000, "max_steps": 4000},
     )
     search.config = search.config.model_copy(
         update={"engine": search.config.engine.model_copy(update={"stop_deadline_s": 1.0})}
@@ -272,14 +278,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_storage_that_fills_up_ends_the_work_with_a_message_and_the_search_goes_on_later(
     make_search: MakeSearch, small_disk: Path
 ) -> None:
+    released = small_disk.parent / "released"
     search = make_search(
-        {"step_s": 0.1}, storage=str(small_disk), budget={"runs": 2}, phase={"n_steps": 40}
+        {"hold": [0], "hold_until": str(released)},
+        storage=str(small_disk),
+        budget={"runs": 2},
+        phase={"n_steps": 40},
     ).start()
-    search.until_step(0, 5)
+    search.until_step(0, 3)
     filler = small_disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb") as file:
         for _ in range(64):
             file.write(b"x" * 2**20)
+    released.touch()
     with pytest.raises(LlmzeroError, match="the storage is full") as error:
         search.wait()
     assert error.value.exit_code == 3
@@ -336,7 +347,7 @@ def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
 @pytest.mark.slow
 def test_wall_clock_ends_the_search_at_the_next_step(make_search: MakeSearch) -> None:
     search = make_search(
-        {"step_s": 0.2}, budget={"wall_clock_hours": 10}, phase={"n_steps": 600, "max_steps": 600}
+        {"step_s": 0.2}, budget={"wall_clock_hours": 10}, phase={"n_steps": 2000, "max_steps": 2000}
     ).start()
     search.until_step(0, 3)  # slots and runners take as long as the machine needs
     request(search.root, "set", changes={"budget.wall_clock_hours": 1e-6})
@@ -370,11 +381,12 @@ def test_policies_that_cannot_be_scored_are_left_out_and_the_search_ends(make_se
 
 @pytest.mark.slow
 def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
-    make_search: MakeSearch,
+    make_search: MakeSearch, tmp_path: Path
 ) -> None:
-    search = make_search(
-        {"step_s": 0.05, "die": [2]}, budget={"runs": 5}, slots={"count": 2}, phase={"n_steps": 20}
-    ).start()
+    script = {"hold": [1], "hold_until": str(tmp_path / "released"), "die": [2]}
+    search = make_search(script, budget={"runs": 5}, slots={"count": 2}, phase={"n_steps": 20}).start()
+    search.until(lambda: bool(search.events(ev.RunnerLost)))
+    (tmp_path / "released").touch()
     core = search.wait()
     assert core.finished.reason == "budget"
     assert {run.slot for run in core.runs.values()} == {0, 1}

@@ -12,6 +12,7 @@ import pytest
 
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage.metric_files import load_points
+from tests.waiting import PATIENCE_S
 
 from .conftest import Search, left_over
 
@@ -39,7 +40,7 @@ def test_a_killed_coordinator_doubles_no_point_and_a_failing_tracker_changes_not
     make_search: MakeSearch,
 ) -> None:
     # VeRL fails to open ClearML's, whose package is not installed.
-    tracking = {"backends": ["clearml", "file"], "finish_s": 60}
+    tracking = {"backends": ["clearml", "file"], "finish_s": PATIENCE_S}
     search = make_search({"step_s": 0.1}, tracking=tracking, final={"default_recipe": True}).start()
     search.until_step(1, 5)
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)

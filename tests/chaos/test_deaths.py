@@ -70,21 +70,43 @@ class Search:
         assert broken(self.witness, n_val=N_VAL) == []
 
 
-def start(lab: Lab, name: str, tmp_path: Path, task_dir: Path, *, slots: int = 1, runs: int = 3) -> Search:
-    """A search with steps of 50 ms and without verdicts."""
-    script, storage = {"step_s": 0.05}, tmp_path / "runs"
-    config = scripted_config(name, storage, task_dir, slots=slots, runs=runs, script=script, verdicts=False)
-    return Search(lab, config)
+def start(
+    lab: Lab,
+    name: str,
+    tmp_path: Path,
+    task_dir: Path,
+    *,
+    hold: list[int],
+    hold_at: int,
+    slots: int = 1,
+    runs: int = 3,
+) -> Search:
+    """A search without verdicts, whose nodes in `hold` wait after that step until they are released."""
+    script = {"hold": hold, "hold_at": hold_at, "hold_until": str(tmp_path / "released-{node}")}
+    config = scripted_config(
+        name, tmp_path / "runs", task_dir, slots=slots, runs=runs, script=script, verdicts=False
+    )
+    patient = config.engine.model_copy(update={"hang_min_s": None})  # a phase that is held is no hang
+    return Search(lab, config.model_copy(update={"engine": patient}))
+
+
+def release(tmp_path: Path, *nodes: int) -> None:
+    """Let these nodes go on."""
+    for node in nodes:
+        (tmp_path / f"released-{node}").touch()
 
 
 def test_a_search_goes_on_when_the_command_that_started_it_is_killed(
     lab: Lab, tmp_path: Path, task_dir: Path
 ) -> None:
-    search = start(lab, "driver", tmp_path, task_dir)
+    search = start(lab, "driver", tmp_path, task_dir, hold=[0, 1], hold_at=4)
     search.until_step(0, 4)
     search.command.kill()
-    search.until_step(0, 12)
+    release(tmp_path, 0)
+    search.until_step(1, 4)
     again = search.start(search.path)
+    assert until(lambda: "following" in again.output, within_s=PATIENCE_S), again.output
+    release(tmp_path, 1)
     search.to_its_end(again)
     assert "is at work on it; following" in again.output
     events = search.witness.follower.events
@@ -95,7 +117,7 @@ def test_a_search_goes_on_when_the_command_that_started_it_is_killed(
 def test_a_search_whose_cluster_is_gone_is_resumed_on_another_one(
     lab: Lab, tmp_path: Path, task_dir: Path
 ) -> None:
-    search = start(lab, "head", tmp_path, task_dir)
+    search = start(lab, "head", tmp_path, task_dir, hold=[1], hold_at=11)
     search.until_step(1, 11)
     search.command.kill()
     lab.power_off()
@@ -110,7 +132,7 @@ def test_a_search_whose_cluster_is_gone_is_resumed_on_another_one(
 def test_a_lost_machine_takes_its_own_slot_along_and_no_other_one(
     lab: Lab, tmp_path: Path, task_dir: Path
 ) -> None:
-    search = start(lab, "machine", tmp_path, task_dir, slots=2, runs=4)
+    search = start(lab, "machine", tmp_path, task_dir, hold=[1, 2], hold_at=4, slots=2, runs=4)
     search.until_step(1, 4)
     search.until_step(2, 4)
     slots = {run.slot: run.node for run in search.witness.training()}
@@ -118,6 +140,7 @@ def test_a_lost_machine_takes_its_own_slot_along_and_no_other_one(
     lost_slot, kept_slot = sorted(slots)
     lab.kill_machine(lab.actors()[runner_name("machine", lost_slot)].machine)
     lab.add_machine()
+    release(tmp_path, 1, 2)
     search.to_its_end(search.command)
     runs = search.witness.core.runs
     assert (runs[slots[lost_slot]].attempt, runs[slots[kept_slot]].attempt) == (1, 0)
@@ -129,7 +152,7 @@ def test_a_lost_machine_takes_its_own_slot_along_and_no_other_one(
 def test_a_search_that_is_at_work_is_followed_by_a_resume_and_keeps_its_settings(
     lab: Lab, tmp_path: Path, task_dir: Path
 ) -> None:
-    search = start(lab, "twice", tmp_path, task_dir)
+    search = start(lab, "twice", tmp_path, task_dir, hold=[0], hold_at=4)
     search.until_step(0, 4)
     other = search.start("--resume", search.storage.paths.root, "--set", "budget.runs=9")
     assert until(lambda: not other.running, within_s=PATIENCE_S)
@@ -138,6 +161,8 @@ def test_a_search_that_is_at_work_is_followed_by_a_resume_and_keeps_its_settings
     assert "twice is at work with other settings" in output
     assert "budget.runs=9" in other.output and "Traceback" not in other.output
     same = search.start("--resume", search.storage.paths.root)
+    assert until(lambda: "following" in same.output, within_s=PATIENCE_S), same.output
+    release(tmp_path, 0)
     search.to_its_end(search.command)
     assert until(lambda: not same.running, within_s=PATIENCE_S)
     assert (same.process.returncode, same.output.count("is at work on it; following")) == (0, 1)

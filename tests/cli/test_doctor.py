@@ -68,7 +68,7 @@ class Doctor:
         ours = {
             "name": "doc",
             "engine": {"backend": "tests.doctor_engine:make_engine"},
-            "slots": {"count": 2, "timeout_s": 30.0},
+            "slots": {"count": 2, "timeout_s": PATIENCE_S},
         }
         content = scripted_search(self.root, self.task_dir, script, **with_blocks(ours, blocks))
         self.path.write_text(yaml.safe_dump(content))
@@ -334,7 +334,7 @@ def test_real_training_steps_on_one_slot(tmp_path: Path) -> None:
         root={"overrides": {"lr": 2e-3, "batch": 8, "n": 4, "resp": 8}},
         engine={"backend": "verl", "max_prompt_length": 32},
         eval={"max_response_length": 8},
-        slots={"count": 1, "timeout_s": 60.0},
+        slots={"count": 1, "timeout_s": PATIENCE_S},
     )
     assert code == 0, examine.rows
     assert examine.statuses()["adapter, slot 0"] == "ok"

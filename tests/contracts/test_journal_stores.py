@@ -866,14 +866,15 @@ def test_a_missing_bucket_is_said_to_be_missing(s3_endpoint: str) -> None:
 def test_denied_access_is_said_to_be_denied(s3_endpoint: str) -> None:
     import requests
 
-    requests.post(f"http://{s3_endpoint}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
+    reset = f"http://{s3_endpoint}/moto-api/reset-auth"
+    requests.post(reset, data=b"0", timeout=PATIENCE_S).raise_for_status()
     try:
         with pytest.raises(StorageError, match=r"access is denied .*AWS_ACCESS_KEY_ID") as error:
             open_store(s3_address(s3_endpoint, user="nobody:wrong@"))
         assert "\n" not in str(error.value)
         assert "wrong" not in str(error.value)
     finally:
-        requests.post(f"http://{s3_endpoint}/moto-api/reset-auth", data=b"inf", timeout=10)
+        requests.post(reset, data=b"inf", timeout=PATIENCE_S)
 
 
 def test_a_server_that_is_not_there_or_says_nothing_does_not_answer(

@@ -23,6 +23,7 @@ from llmzero_ray.engines.verl.batched_rollouts import (
     validated,
 )
 from llmzero_ray.engines.verl.seeds import derive_seed
+from tests.waiting import PATIENCE_S
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("verl")
@@ -156,7 +157,7 @@ class Parts:
     def run(self, rollouts: BatchedRollouts, batch: Any) -> dict[str, str]:
         """The status of each prompt once the batch has ended."""
         rollouts.start(rows_of(batch))
-        assert self.ended.wait(30)
+        assert self.ended.wait(PATIENCE_S)
         keys, _, tags, _ = self.puts[-1]
         return dict(zip(keys, (tag["status"] for tag in tags), strict=True))
 
@@ -292,7 +293,7 @@ def test_starting_a_batch_does_not_wait_for_its_rewards(parts: Parts) -> None:
     release = threading.Event()
 
     def slow(samples: Any, texts: Any) -> None:
-        assert release.wait(30)
+        assert release.wait(PATIENCE_S)
         parts.score(samples, texts)
 
     rollouts = parts.rollouts(score=slow)
@@ -319,7 +320,7 @@ def validation_rows(n: int) -> list[dict[str, Any]]:
 def test_a_validation_without_the_queue_asks_what_one_with_it_asks(parts: Parts) -> None:
     rollouts = parts.rollouts()
     rollouts.start(validation_rows(3))
-    assert parts.ended.wait(30)
+    assert parts.ended.wait(PATIENCE_S)
     put = len(parts.puts)
     samples = rollouts.validate(validation_rows(3))
     assert parts.requests[0] == parts.requests[1] and len(parts.puts) == put

@@ -106,7 +106,7 @@ def test_the_loss_of_one_slots_node_leaves_the_other_slot_alone(cluster: Any, tm
     nodes, hosts, runs, names = {}, {}, {}, {}
     for i, slot in enumerate(SLOTS):
         group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
-        ray.get(group.ready(), timeout=120)
+        ray.get(group.ready(), timeout=LONG_S)
         table = ray.util.placement_group_table(group)
         (nodes[slot],) = set(table["bundles_to_node_id"].values())
         root = tmp_path / slot

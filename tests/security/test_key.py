@@ -32,7 +32,7 @@ from .known_listeners import unknown_listeners
 from .processes import Seen, processes_with, tcp_listeners
 
 VARIABLES = (b"ANTHROPIC_API_KEY=", b"ANTHROPIC_API_KEY_FILE=")
-RUNNING_S = 240.0
+RUNNING_S = 900.0
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from actors import stopper
 from actors.stopper import VerdictDelivery
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.events import VerdictPosted
+from tests.waiting import PATIENCE_S
 
 
 class Coordinator:
@@ -75,7 +76,7 @@ def verdict(step: int, *, hard: bool = False) -> VerdictPosted:
 
 
 def run(scene: Any) -> None:
-    asyncio.run(asyncio.wait_for(scene, 60))
+    asyncio.run(asyncio.wait_for(scene, PATIENCE_S))
 
 
 def test_the_coordinator_is_looked_up_once(names: Names) -> None:

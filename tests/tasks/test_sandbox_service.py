@@ -13,7 +13,7 @@ import pytest
 from llmzero_ray.errors import RewardError
 from llmzero_ray.prepared.sandbox import SandboxLimits, SandboxService
 from tests.marks import needs_sandbox
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = needs_sandbox
 
@@ -46,7 +46,7 @@ def row(text: str = "x") -> dict[str, Any]:
 
 
 def pred(service: SandboxService, text: str = "x") -> str:
-    return str(service.submit(row(text)).result(60).result["pred"])
+    return str(service.submit(row(text)).result(PATIENCE_S).result["pred"])
 
 
 def test_many_threads_get_their_own_answers_from_one_process(make: Make) -> None:
@@ -61,8 +61,9 @@ def test_many_threads_get_their_own_answers_from_one_process(make: Make) -> None
 def test_a_row_that_kills_the_process_costs_itself_alone(make: Make) -> None:
     service = make()
     before, dead, after = [service.submit(row(text)) for text in ("a", "die", "b")]
-    assert dead.result(60).problem == "ended its process with exit code 3" and dead.result(60).lost
-    assert [one.result(60).result["pred"][0] for one in (before, after)] == ["a", "b"]
+    outcome = dead.result(PATIENCE_S)
+    assert outcome.problem == "ended its process with exit code 3" and outcome.lost
+    assert [one.result(PATIENCE_S).result["pred"][0] for one in (before, after)] == ["a", "b"]
 
 
 LOST_TWICE = r"2 rows before .*; the last one ended its process with exit code 3"
@@ -73,7 +74,7 @@ def test_a_reward_that_dies_again_and_again_is_given_up_until_it_is_renewed(make
     futures = [service.submit(row("die")) for _ in range(4)]
     for given_up in futures[2:]:
         with pytest.raises(RewardError, match=LOST_TWICE):
-            given_up.result(60)
+            given_up.result(PATIENCE_S)
     with pytest.raises(RewardError):
         pred(service)
     service.renew()
@@ -83,9 +84,9 @@ def test_a_reward_that_dies_again_and_again_is_given_up_until_it_is_renewed(make
 def test_the_last_loss_is_named_whenever_the_next_row_comes(make: Make) -> None:
     service = make(limits=SandboxLimits(losses=2))
     for _ in range(2):
-        assert service.submit(row("die")).result(60).lost
+        assert service.submit(row("die")).result(PATIENCE_S).lost
     with pytest.raises(RewardError, match=LOST_TWICE):
-        service.submit(row("die")).result(60)
+        service.submit(row("die")).result(PATIENCE_S)
 
 
 def test_a_reward_that_cannot_start_fails_every_call_until_it_can(make: Make, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_call_that_was_cancelled_disturbs_no_other(make: Make) -> None:
     futures = [service.submit(row(str(number))) for number in range(50)]
     for one in futures[::2]:
         one.cancel()
-    assert all(one.result(60).problem == "" for one in futures if not one.cancelled())
+    assert all(one.result(PATIENCE_S).problem == "" for one in futures if not one.cancelled())
     assert pred(service).startswith("x")
 
 

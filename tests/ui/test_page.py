@@ -50,7 +50,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
 ]
-WAIT_MS = 20_000
 GOLDEN = Path(__file__).parent / "golden"
 """Screenshots at half their size, in 64 colours."""
 FONTS = "* { font-family: recorded !important; }" + "".join(
@@ -66,7 +65,7 @@ class Tab:
 
     def __init__(self, page: Any) -> None:
         self.page, self.errors, self.requests = page, [], []
-        page.set_default_timeout(WAIT_MS)
+        page.set_default_timeout(PATIENCE_S * 1000)
         page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda one: self.requests.append(one.url))
@@ -442,7 +441,6 @@ def test_a_killed_coordinator_is_said_and_after_a_resume_the_page_goes_on(
     process = command.start()
     command.until_step(1, 3)
     storage = command.storage
-    tab.page.set_default_timeout(PATIENCE_S * 1000)
     with served(storage.paths) as address:
         tab.page.goto(address)
         tab.page.evaluate("window.mark = 1")
@@ -561,7 +559,6 @@ def test_a_search_of_300_nodes_and_500_steps_is_followed_in_bounded_memory(tab: 
         return int(devtools.send("Runtime.getHeapUsage")["usedSize"])
 
     with served(search) as address:
-        tab.page.set_default_timeout(200_000)
         tab.page.goto(address)
         assert tab.page.locator("#tree g.node").count() == len(search.core.search.nodes) + 1 > Large.N
         wait_until(lambda: tab.page.wait_for_timeout(200) or received)

@@ -35,6 +35,7 @@ from tests.agents import curves as c
 from tests.agents.llm.large_requests import error_request, proposal_request, stop_request
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, Request, Reset
 from tests.builders import make_config
+from tests.waiting import PATIENCE_S
 
 MODEL = "claude-sonnet-5-5"
 PIXEL = bytes.fromhex(
@@ -218,7 +219,7 @@ def test_an_answer_that_does_not_fit_the_form_is_asked_for_once_more_with_the_re
 def test_whatever_the_server_does_the_search_gets_the_experts_answer_in_time(
     lab: Callable[..., Lab], reply: Any, outcome: str
 ) -> None:
-    it = lab(deadline_s=1.5)
+    it = lab(deadline_s=1.5 if outcome == "deadline" else PATIENCE_S)
     it.server.play([reply])
     began = time.monotonic()
     proposal = it.agents.proposer.propose(request_with())
@@ -667,7 +668,7 @@ def test_a_record_of_an_earlier_version_is_given_again_and_written_alike(
 
 
 def test_the_journal_tells_what_every_attempt_cost_and_how_many_were_sent(lab: Callable[..., Lab]) -> None:
-    it = lab(deadline_s=20.0)
+    it = lab(deadline_s=PATIENCE_S)
     it.server.play([Reset(), Answer(input=proposal_answer(), output_tokens=700)])
     it.agents.proposer.propose(request_with())
     lost, answered = it.ledger.entries
@@ -753,7 +754,7 @@ def test_in_an_outage_the_rules_answer_or_the_search_waits_and_both_are_journall
 ) -> None:
     overloaded = Fail(status=529, retry_after="3600")
     for on_outage in ("rules", "wait"):
-        it = lab(on_outage=on_outage, deadline_s=5.0)
+        it = lab(on_outage=on_outage, deadline_s=PATIENCE_S)
         it.server.play([overloaded])
         if on_outage == "rules":
             assert it.agents.proposer.propose(request_with()).agent == "expert"

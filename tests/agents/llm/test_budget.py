@@ -289,7 +289,9 @@ def test_a_refused_attempt_hands_its_reservation_to_the_next_one() -> None:
 
 @pytest.fixture
 def client(messages_server: MessagesServer) -> Iterator[MessagesClient]:
-    settings = LlmSettings(model="claude-sonnet-4-6", base_url=messages_server.base_url, deadline_s=20.0)
+    settings = LlmSettings(
+        model="claude-sonnet-4-6", base_url=messages_server.base_url, deadline_s=PATIENCE_S
+    )
     made = MessagesClient(settings)
     yield made
     made.close()
@@ -322,8 +324,9 @@ def test_a_failed_call_is_booked_with_what_it_may_have_cost(
 ) -> None:
     messages_server.play([reply])
     ledger = BudgetLedger(PRICE, 1.0)
+    deadline_s = 3.0 if kind == "deadline" else PATIENCE_S
     client = MessagesClient(
-        LlmSettings(model="claude-sonnet-4-6", base_url=messages_server.base_url, deadline_s=3.0)
+        LlmSettings(model="claude-sonnet-4-6", base_url=messages_server.base_url, deadline_s=deadline_s)
     )
     with pytest.raises(LlmCallError) as caught:
         ask(client, ledger, a_call())

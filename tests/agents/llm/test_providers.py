@@ -27,6 +27,7 @@ from llmzero_ray.errors import ConfigError
 from tests.agents.llm.messages_server import KEY, Answer, Fail, Hang, MessagesServer, rate_limited
 from tests.agents.llm.provider_server import TOKEN, ProviderServer
 from tests.agents.llm.test_client import MODEL, a_call, png
+from tests.waiting import PATIENCE_S
 
 PROVIDERS = ("bedrock", "vertex", "foundry", "openai")
 ClientOf = Callable[..., MessagesClient]
@@ -84,7 +85,7 @@ def server_of(environment: pytest.MonkeyPatch) -> Iterator[Callable[..., Provide
 
 def client_of(server: ProviderServer, **settings: Any) -> MessagesClient:
     agents = AgentsConfig(backend="claude", provider=server.provider, base_url=server.url, model=MODEL)  # type: ignore[arg-type]
-    return MessagesClient(llm_settings(agents).model_copy(update={"deadline_s": 20.0, **settings}))
+    return MessagesClient(llm_settings(agents).model_copy(update={"deadline_s": PATIENCE_S, **settings}))
 
 
 def ask(client: MessagesClient, call: LlmCall, ledger: BudgetLedger | None = None) -> LlmResponse:

@@ -20,6 +20,7 @@ from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import MetricPoint, PhaseSpec
 from llmzero_ray.tasks.prepare import prepare
+from tests.waiting import PATIENCE_S
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -131,7 +132,7 @@ def ray_group() -> Iterator[Any]:
         log_to_driver=False,
     )
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     yield group
     ray.shutdown()
     del os.environ["ANTHROPIC_API_KEY"]

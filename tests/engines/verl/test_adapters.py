@@ -16,6 +16,7 @@ from llmzero_ray.tasks.task_yaml import parse_task_file
 from llmzero_ray.tasks.tiny_model import SHAPE, make_model, make_tokenizer, save
 from tests.engines.verl.conftest import Lab, tiny_settings
 from tests.tasks import synthetic
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -64,7 +65,7 @@ def engine(ray_group: Any, tmp_path: Path, model: Path) -> Iterator[Callable[[Pr
     from llmzero_ray.engines.verl.engine import VerlEngine
 
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     made: list[Any] = []
 
     def make(task: PreparedTask) -> Any:

@@ -13,6 +13,7 @@ from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.storage.manifests import write_manifest
 from tests.engines.verl.conftest import COLD_KEYS, Lab, tiny_settings
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -25,7 +26,7 @@ def carrying(lab: Lab, ray_group: Any, tmp_path: Path) -> Iterator[Lab]:
     from llmzero_ray.engines.verl.engine import VerlEngine
 
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     model = Path(lab.settings.model_path)
     settings = tiny_settings(lab.task, model, group, tmp_path, search="carrying", carry_optimizer=True)
     found = Lab(engine=None, settings=settings, task=lab.task, root=tmp_path)

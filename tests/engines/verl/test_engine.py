@@ -19,6 +19,7 @@ from llmzero_ray.errors import EngineError
 from llmzero_ray.records import KnownStart, MetricPoint, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.storage.manifests import write_manifest
 from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics, live_logits
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -179,7 +180,7 @@ def test_a_checkpoint_is_served_by_a_vllm_that_was_started_with_it(
         address = server.wait(900)
         for path in ("/v1/models", "/health", "/invocations"):
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(address + path, timeout=60)
+                urllib.request.urlopen(address + path, timeout=PATIENCE_S)
         answer = json.loads(post(address, "/v1/chat/completions", body))["choices"][0]["message"]["content"]
     finally:
         server.close()
@@ -416,7 +417,7 @@ def post(address: str, path: str, body: dict[str, Any]) -> bytes:
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json", "authorization": f"Bearer {SERVER_KEY}"},
     )
-    with urllib.request.urlopen(request, timeout=60) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
         content: bytes = reply.read()
     return content
 

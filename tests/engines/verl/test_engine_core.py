@@ -14,6 +14,7 @@ from llmzero_ray.engines.verl.environment import EXECUTOR
 from llmzero_ray.errors import EngineLostError
 from llmzero_ray.records import MetricPoint, PhaseFailure
 from tests.engines.verl.conftest import COLD_KEYS, Lab, processes_of
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
@@ -48,7 +49,7 @@ def test_a_killed_engine_core_loses_the_engine(own_core: Lab) -> None:
         own_core.run(own_core.spec(n_steps=200), each=kill)
     assert len(killed) == 1
     own_core.engine.close()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert not alive  # vLLM's workers neither
 
 

@@ -12,6 +12,7 @@ from llmzero_ray.engines.verl.overrides import ROLLOUT
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.records.metrics import MERGE_ROUNDING
 from tests.engines.verl.conftest import ACTOR, COLD_KEYS, Lab, tiny_settings
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -27,7 +28,7 @@ def merged(lab: Lab, ray_group: Any, tmp_path: Path, request: pytest.FixtureRequ
     from llmzero_ray.engines.verl.engine import VerlEngine
 
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}], strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     settings = tiny_settings(
         lab.task,
         Path(lab.settings.model_path),

@@ -17,6 +17,7 @@ from llmzero_ray.engines.verl.rolling_checkpoint import directory_of
 from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, below_this_process
 from tests.security.processes import bound_sockets, processes_with
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
@@ -30,7 +31,7 @@ def two_ranks(lab: Lab) -> Iterator[Lab]:
 
     lab.engine.close()
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}] * 2, strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     settings = dataclasses.replace(
         lab.settings,
         search="ranks",

@@ -14,6 +14,7 @@ from llmzero_ray.engines.verl.config_check import MAX_ROLLOUT_KL
 from llmzero_ray.engines.verl.overrides import ACTOR, ROLLOUT
 from llmzero_ray.records import PhaseResult, PhaseSpec
 from tests.engines.verl.conftest import COLD_KEYS, Lab
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
@@ -41,7 +42,7 @@ def slot(lab: Lab) -> Iterator[Lab]:
 
     lab.engine.close()
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}] * 2, strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=60)
+    ray.get(group.ready(), timeout=PATIENCE_S)
     settings = dataclasses.replace(
         lab.settings,
         search="bf16",
