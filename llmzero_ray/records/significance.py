@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import NormalDist, fmean
+from statistics import fmean
 
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.records.metrics import Score, standard_error
@@ -21,8 +21,6 @@ NOISE = 2.0
 """Standard errors below which a difference is called noise."""
 CONFIDENCE = 0.95
 """Confidence level of every interval."""
-_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-"""Half width of a normal interval, in standard errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,11 @@ class Difference:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the gain: Student's t for pairs of items, otherwise normal."""
-        half = (_t_quantile(self.n - 1) if self.paired else _Z) * self.standard_error
+        from scipy import stats
+
+        z = stats.t.ppf if self.paired else stats.norm.ppf
+        arguments = (self.n - 1,) if self.paired else ()
+        half = float(z((1 + CONFIDENCE) / 2, *arguments)) * self.standard_error
         return self.gain - half, self.gain + half
 
     @property
@@ -66,10 +68,12 @@ class Difference:
         """
         if self.only_new is None or self.only_old is None:
             return None
-        from scipy.special import bdtr
+        n = self.only_new + self.only_old
+        if n == 0:
+            return 1.0
+        from scipy import stats
 
-        fewer, n = min(self.only_new, self.only_old), self.only_new + self.only_old
-        return min(1.0, 2 * float(bdtr(fewer, n, 0.5)))
+        return float(stats.binomtest(self.only_new, n).pvalue)
 
 
 @lru_cache(maxsize=4096)  # a page that follows a search asks again and again
@@ -80,17 +84,14 @@ def score_interval(score: Score) -> tuple[float, float] | None:
     """
     if score.standard_error is None or score.n is None:
         return None
-    mean, n = score.mean, score.n
-    n_right = round(mean * n)
-    if math.isclose(n_right / n, mean, abs_tol=1e-9) and 0 <= n_right <= n:
-        share = n_right / n
-        scale, middle = 2 * (n + _Z**2), 2 * n_right + _Z**2
-        half = _Z * math.sqrt(4 * n_right * (1 - share) + _Z**2)
-        low = 0.0 if n_right == 0 else (middle - half) / scale
-        high = 1.0 if n_right == n else (middle + half) / scale
-        return low, high
-    half = _Z * score.standard_error
-    return max(0.0, mean - half), min(1.0, mean + half)
+    from scipy import stats
+
+    n_right = round(score.mean * score.n)
+    if math.isclose(n_right / score.n, score.mean, abs_tol=1e-9) and 0 <= n_right <= score.n:
+        found = stats.binomtest(n_right, score.n).proportion_ci(CONFIDENCE, method="wilson")
+        return float(found.low), float(found.high)
+    half = float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * score.standard_error
+    return max(0.0, score.mean - half), min(1.0, score.mean + half)
 
 
 def independent(new: Score, old: Score) -> Difference | None:
@@ -117,14 +118,6 @@ def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference
         only_new=sum(a > b for a, b in pairs) if right_or_wrong else None,
         only_old=sum(a < b for a, b in pairs) if right_or_wrong else None,
     )
-
-
-def _t_quantile(freedom: int) -> float:
-    """Half width of an interval by Student's t, in standard errors."""
-    # scipy.stats has it too, and its import takes every command and the end of every search half a second.
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 def _by_index(items: Sequence[ItemOutcome]) -> list[ItemOutcome]:

@@ -338,9 +338,9 @@ def test_a_search_runs_under_a_running_event_loop_and_is_found_again(
 
 @pytest.mark.slow
 def test_a_search_is_paused_and_goes_on_from_python(make_search: Callable[..., HeadSearch]) -> None:
-    search = make_search({"hold": [0]}, budget={"runs": 2})
+    search = make_search({"step_s": 0.2}, budget={"runs": 2})
     running = llmzero_ray.run(search.config)
-    search.until_step(0, 3)
+    search.until_step(0, 2)
     assert running.status().training == (0,)
     with pytest.raises(TimeoutError, match="still at work"):
         running.wait(timeout_s=0)
@@ -397,8 +397,8 @@ def test_the_stop_rule_of_the_page_ends_a_phase_beside_a_rule_that_raises(
     data = scripted_search(
         tmp_path,
         task_dir,
-        {"sink": [0], "step_s": 0.5, "slow": [0]},
-        phase={"n_steps": 200, "max_steps": 200, "test_freq": 1},
+        {"sink": [0], "step_s": 0.5},
+        phase={"n_steps": 30, "test_freq": 1},
         stopper={"rules": ["broken", "patience"]},
         **QUICK,
     )

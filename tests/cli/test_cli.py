@@ -47,7 +47,7 @@ class Command:
         content = scripted_search(
             self.tmp_path,
             task_dir,
-            {"hold_until": str(self.released), **(script or {})},
+            {"step_s": 0.1, "hold_until": str(self.released), **(script or {})},
             phase={"n_steps": 20, "max_steps": 20},
             **{"final": {"default_recipe": False}, **blocks},
         )

@@ -145,7 +145,7 @@ def test_a_hint_for_a_paused_search_is_taken_when_it_goes_on(finished_root: Sear
 
 @pytest.mark.slow
 def test_stop_now_does_not_wait_for_the_next_step_and_charges_no_failure(make_search: MakeSearch) -> None:
-    search = make_search({"hang": [0]}, phase={"n_steps": 40}).start()
+    search = make_search({"step_s": 1.0, "hang": [0]}, phase={"n_steps": 40}).start()
     search.until_step(0, 3)
     core = end(search)
     outcome = core.runs[0].outcome
@@ -296,7 +296,7 @@ def test_a_search_goes_on_with_other_limits_and_says_which_keys_are_fixed(
 @pytest.mark.slow
 def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make_search: MakeSearch) -> None:
     search = make_search(
-        {"hang": [0]},
+        {"step_s": 0.05, "hang": [0]},
         budget={"runs": 2},
         engine={"hang_min_s": 10.0},
         checkpoints={"rolling_freq": 2},
