@@ -55,8 +55,8 @@ def find(search: str, storage: str) -> SearchStorage:
         config = load_config(path)
         return SearchStorage(config.storage, config.name)
     below = Path(storage).absolute() / search
-    # A name has no slash: with one it is a path, also of a directory that is not there yet. A folder of another
-    # kind hides no search of its name.
+    # A name has no slash: with one it is a path, also of a directory that is not there yet. A folder of
+    # another kind hides no search of its name.
     if is_search(path) or (not is_search(below) and (path.is_dir() or len(path.parts) > 1)):
         return SearchStorage.at(path)
     return SearchStorage.at(below)

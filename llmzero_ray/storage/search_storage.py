@@ -100,6 +100,11 @@ class SearchPaths:
         return self.root / "report.md"
 
     @property
+    def page(self) -> Path:
+        """The report as one file for a browser."""
+        return self.root / "report.html"
+
+    @property
     def logs(self) -> Path:
         """Logs that belong to no node: engines and actors."""
         return self.root / "logs"
