@@ -324,6 +324,7 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
         (ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0), "budget reached: wall_clock 2.00 of 2"),
         (ev.UserStop(reason="enough"), "stopped by a person: enough"),
         (ev.SearchPaused(reason="Ctrl-C"), "paused: Ctrl-C"),
+        (ev.SearchPaused(reason=""), "paused"),
         (ev.SearchAborted(reason="disk full", exit_code=3), "aborted: disk full"),
         (ev.FinalFailed(what="base", reason="no"), "test: base model not measured: no"),
         (ev.OutcomeWritten(problem=""), None),
