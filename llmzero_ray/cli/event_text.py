@@ -255,7 +255,7 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
         f"{len(e.items)} adapter(s) thinned out: all took {size(e.used_bytes)} (limit {size(e.limit_bytes)})"
     ),
     ev.CheckpointCorrupt: _describe_corrupt,
-    ev.SearchPaused: lambda _, e: f"paused: {e.reason}",
+    ev.SearchPaused: lambda _, e: f"paused: {e.reason}" if e.reason else "paused",
     ev.SearchAborted: lambda _, e: f"aborted: {e.reason}",
     ev.FinalScored: _describe_scored,
     ev.FinalFailed: _describe_unscored,

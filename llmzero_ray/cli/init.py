@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -96,8 +97,9 @@ def init(
         if reason is not None:
             say(f"not trainable yet: {reason}")
     say("look at task.dir and model.path in it, then run:")
-    for command in ("doctor", "search"):
-        say(f"  llmzero {command} {path}")
+    first = re.findall(r"^# +llmzero (prepare \S+)", text, flags=re.MULTILINE)
+    for command in (*first, f"doctor {path}", f"search {path}"):
+        say(f"  llmzero {command}")
     return 0
 
 

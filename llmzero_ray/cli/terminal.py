@@ -49,7 +49,8 @@ def _result(follower: Follower, console: Console) -> int:
         return 0 if core.finished.best is not None else 1
     raise_if_broken(follower)
     assert core.interrupted is not None
-    print_line(console, f"paused ({core.interrupted[0]}); the same command continues it")
+    why = f" ({core.interrupted[0]})" if core.interrupted[0] else ""
+    print_line(console, f"paused{why}; the same command continues it")
     return INTERRUPTED
 
 

@@ -162,7 +162,7 @@ def outcome_lines(follower: Follower) -> list[str]:
         lines.append(f"the outcome could not be written in full: {core.problem}")
     lines += [
         f"{path.name + ':':<15} {path}"
-        for path in (paths.strategy, paths.best, paths.report)
+        for path in (paths.strategy, paths.best, paths.report, paths.page)
         if path.exists()
     ]
     return lines

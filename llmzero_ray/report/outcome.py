@@ -52,15 +52,16 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     paths = facts.paths
     adapter = _best_adapter(facts)
     files = _write_strategy(facts, adapter)
-    page = paths.report.with_suffix(".html")
     problems = [text for text in (adapter.problem, adapter.checksums and missing()) if text]
     try:
         content = extension("llmzero_ray.pages", "report")(facts)
     except Exception as error:  # noqa: BLE001 - what the search found is written without its page
-        problems.append(f"{page.name}: not written ({one_line(f'{type(error).__name__}: {error}', 200)})")
+        problems.append(
+            f"{paths.page.name}: not written ({one_line(f'{type(error).__name__}: {error}', 200)})"
+        )
     else:
-        replace_file(page, content)
-        files.append(page)
+        replace_file(paths.page, content)
+        files.append(paths.page)
     replace_file(paths.report, report_text(facts, problems, has_adapter=bool(adapter.checksums)))
     files.append(paths.report)
     return Outcome(

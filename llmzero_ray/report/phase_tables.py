@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -164,7 +165,9 @@ def losses(facts: SearchFacts) -> Iterator[str]:
 def _whole_sentences(reason: str) -> str:
     """A reason on one line, without a last sentence that was cut off in the middle and without Ray's list of
     what may have killed a worker."""
-    text = collapse_whitespace(reason).partition(" There are some potential root causes")[0]
+    text = re.split(
+        r" There are some potential root causes| Some common causes", collapse_whitespace(reason)
+    )[0]
     whole = (
         text if len(text) < _CUT or text.endswith(" ...") else text[: text.rfind(". ") + 1] or f"{text} ..."
     )

@@ -200,9 +200,27 @@ def reference_in_words(
     )
 
 
+def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
+    """Why there is no test score. Empty where there is one, or where what prevented it is told."""
+    core = facts.core
+    if any(policy.test or policy.problem for policy in known):
+        return ""
+    if core.end_reason is None:
+        return "The test split is sealed until the search has ended."
+    if not facts.config.final.test:
+        return "The test split was not scored (`final.test` is false)."
+    if core.end_reason == "user":
+        return "The test split was not scored, as a person ended the search."
+    if core.stage == "measuring":
+        return "The test split has not been scored yet."
+    return "The test split was not scored, as the search was stopped while it measured."
+
+
 def missing_reference(facts: SearchFacts) -> str:
-    """How to add the missing comparison to an ended search. Empty if it has one."""
+    """How to add the missing comparison to an ended search. Empty if it has one, or will have one."""
     known = facts.core.end_reason is not None and facts.path
+    if known and facts.core.stage != "measuring" and facts.config.final.default_recipe:
+        return "The default recipe has no score, so nothing says what the search added."
     if not known or facts.config.final.default_recipe:
         return ""
     return (

@@ -15,7 +15,7 @@ _MOST = 20
 
 def is_search(root: Path) -> bool:
     """Whether a directory is that of a search, or of one whose start was interrupted."""
-    return any((root / file).is_file() for file in ("search.yaml", "starting"))
+    return SearchStorage.at(root).is_search()
 
 
 def searches_in(storage: Path) -> list[Path]:
@@ -55,7 +55,8 @@ def find(search: str, storage: str) -> SearchStorage:
         config = load_config(path)
         return SearchStorage(config.storage, config.name)
     below = Path(storage).absolute() / search
-    # A name has no slash: with one it is a path, also of a directory that is not there yet.
-    if path.is_dir() or (len(path.parts) > 1 and not below.is_dir()):
+    # A name has no slash: with one it is a path, also of a directory that is not there yet. A folder of
+    # another kind hides no search of its name.
+    if is_search(path) or (not is_search(below) and (path.is_dir() or len(path.parts) > 1)):
         return SearchStorage.at(path)
     return SearchStorage.at(below)

@@ -44,6 +44,10 @@ from llmzero_ray.utils.text import size
 
 _LOG_TAIL = 4000
 """Bytes of a log's end that a failure contains."""
+_BEGUN = frozenset({"journal", "lock", "heartbeat"})
+"""Files of a search that has begun."""
+_BEFORE = frozenset({"starting", "logs", "requests", "doctor.json", "start_checks.jsonl", ".write_test"})
+"""Files that a start may leave behind before the search begins."""
 MIN_FREE_BYTES = 50 * 2**20
 """Less than this free at the start of a search is refused: a few phases of metrics and adapters would not
 fit."""
@@ -94,6 +98,11 @@ class SearchPaths:
     def report(self) -> Path:
         """The report."""
         return self.root / "report.md"
+
+    @property
+    def page(self) -> Path:
+        """The report as one file for a browser."""
+        return self.root / "report.html"
 
     @property
     def logs(self) -> Path:
@@ -171,6 +180,16 @@ class SearchStorage:
 
     # --- the start of a search ------------------------------------------------------------------------------
 
+    def is_search(self) -> bool:
+        """Whether the directory is that of a search, or of one whose start was interrupted. A folder of other
+        files beside a search.yaml is none."""
+        root = self.paths.root
+        if not self.paths.config.is_file():
+            return (root / "starting").is_file()
+        if any((root / name).exists() for name in _BEGUN):
+            return True
+        return {entry.name for entry in root.iterdir()} <= {*_BEFORE, "search.yaml"}
+
     def check(self) -> None:
         """Create the directory and check that it can be used.
 
@@ -183,18 +202,7 @@ class SearchStorage:
             present = {entry.name for entry in root.iterdir()}
         except OSError as error:
             raise storage_error(root, error) from error
-        if present and not present & {
-            "search.yaml",
-            "journal",
-            ".write_test",
-            "lock",
-            "logs",
-            "requests",
-            "heartbeat",
-            "starting",
-            "doctor.json",
-            self.paths.start_checks.name,
-        }:
+        if present and not present & {*_BEGUN, *_BEFORE, "search.yaml"}:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(
                 f"{root}: holds something that is no search ({held}). Choose another `name` or `storage`."

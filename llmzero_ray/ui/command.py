@@ -66,7 +66,7 @@ def ui(
     if child_of:  # of `search --ui`, whose search may not have begun
         die_with_parent(child_of, signal.SIGTERM)
     path = Path(place).absolute()
-    root, only = (path.parent, path.name) if child_of else _shown(place, storage)
+    root, only = (path.parent, path.name) if child_of else place_of(place, storage)
     listening = _listen(host, port)
     at = listening.getsockname()[1]
     with contextlib.closing(listening), _token(token_file) as (token, kept):
@@ -85,17 +85,17 @@ def ui(
     return 0
 
 
-def _shown(place: str, storage: str) -> tuple[Path, str | None]:
+def place_of(place: str, storage: str) -> tuple[Path, str | None]:
     """(storage, name of the only search in it to show).
 
     Raises:
         ConfigError: there is neither a search nor a storage of that name, or it is empty.
     """
     path = Path(place).absolute()
-    if (path.is_dir() and not is_search(path)) or place == "runs":
-        if not searches_in(path):
-            raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
+    if not is_search(path) and searches_in(path):
         return path, None
+    if place == "runs":
+        raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
     found = find(place, storage)
     Follower.of(SearchStorage.at(found.paths.root), started=False)
     return found.paths.root.parent, found.paths.root.name

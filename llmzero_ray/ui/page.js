@@ -373,10 +373,13 @@ function multiples() {
 function slots() {
   const rows = [...new Set(D.slots.map(stay => stay.slot))].sort((a, b) => a - b);
   if (!rows.length) return null;
-  const end = Math.max(...D.slots.map(stay => stay.end)), all = end - D.begun || 1, known = byNode(), w = 1200, left = 60, row = 34;
+  const known = byNode(), last = Object.fromEntries(D.slots.map(stay => [stay.slot, stay])), now = ["searching", "measuring"].includes(D.stage) && D.live ? D.live.now : 0;
+  const runs = stay => stay === last[stay.slot] && (known[stay.node] ?? D.reference)?.status === "running"; // its end is that of the newest event
+  const stays = D.slots.map(stay => runs(stay) ? { ...stay, end: Math.max(stay.end, now) } : stay);
+  const end = Math.max(...stays.map(stay => stay.end)), all = end - D.begun || 1, w = 1200, left = 60, row = 34;
   const svg = s("svg", { class: "fluid", viewBox: `0 0 ${w} ${rows.length * row + 24}`, role: "img", "aria-label": "What each slot did over time" });
   const px = at => left + (at - D.begun) / all * (w - left - 10);
-  for (const stay of D.slots) {
+  for (const stay of stays) {
     const node = known[stay.node], y = rows.indexOf(stay.slot) * row, width = Math.max(2, px(stay.end) - px(stay.begin) - 1), name = node ? stay.node : "default";
     svg.append(s("g", { "data-node": node ? stay.node : null, class: node ? "node" : null },
       s("rect", { x: px(stay.begin), y, width, height: 24, rx: 4, fill: stay.lost ? "none" : node ? colour(node.score) : "var(--soft)", stroke: stay.lost ? "var(--bad)" : "var(--line)", "stroke-dasharray": stay.lost ? "4 3" : null }),
@@ -519,7 +522,7 @@ function draw() {
   part("phases", [D.strategy, D.strategy.map(phase => known[phase.node].changes)], phases);
   part("multiples", [shown, S.node], multiples);
   part("compare", [D.tables.scores, D.tables.differences, D.how_sure], compare);
-  part("slots", [D.slots, shown], slots);
+  part("slots", [D.slots, shown, D.live?.now], slots);
   part("csv", D.name, () => [button("CSV", csv), button("view.json", () => save(`${D.name}.view.json`, JSON.stringify(D)))]);
   part("nodes", [shown, S.node, S.sort], nodes);
   part("more", [D.feed.length, D.tables, D.losses, D.config], more);

@@ -83,6 +83,7 @@ class Live:
 def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
     """The page's data of a search that has started; JSON values only."""
     known, compared = policies(facts), comparisons(facts)
+    sure = summary.how_sure(facts, known, compared)
     stays = stays_of(facts.events)
     account = costs(facts)
     calls = [event for event in facts.events if isinstance(event, ev.AgentCalled)]
@@ -114,7 +115,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "stage": facts.core.stage if live is None else live.status.stage,
         "sentence": _state_sentence(facts),
         "verdict": summary.result_lines(facts, known, compared),
-        "how_sure": summary.how_sure(facts, known, compared),
+        "how_sure": [line for line in (summary.unscored(facts, known), *sure) if line],
         "policies": [_policy(policy) for policy in known],
         "budgets": budgets,
         "left_s": None if live is None else _time_left(facts, now),

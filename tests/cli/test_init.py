@@ -54,6 +54,15 @@ def init(*words: str) -> None:
     assert main(["init", *words]) == 0
 
 
+def test_the_commands_to_run_next_begin_with_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for preset, first in (("one_gpu", "prepare gsm_symbolic"), ("4b", "doctor 4b.yaml")):
+        assert main(["init", "--model", preset, "--out", f"{preset}.yaml"]) == 0
+        assert f"then run:\n  llmzero {first}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("given", "name"), [("4b", "qwen3_4b"), ("one_gpu", "one_gpu"), ("0.6B", "qwen3_0.6b")]
 )

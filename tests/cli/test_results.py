@@ -132,9 +132,13 @@ def test_rm_never_deletes_a_search_at_work_nor_a_folder_that_is_no_search(
     finally:
         lock.release()
     assert (copy / "journal").is_dir()
-    (tmp_path / "thesis").mkdir()
-    assert "there is no search here" in refused(capsys, "rm", tmp_path / "thesis", "--yes")
-    assert (tmp_path / "thesis").is_dir()
+    thesis = tmp_path / "thesis"
+    for name in ("chapter.tex", "search.yaml"):
+        thesis.mkdir(exist_ok=True)
+        assert "there is no search here" in refused(capsys, "rm", thesis, "--yes")
+        (thesis / name).write_text("name: thesis\n")
+    assert "there is no search here" in refused(capsys, "rm", thesis, "--yes")
+    assert (thesis / "chapter.tex").is_file()
 
 
 def test_the_log_of_a_damaged_search_is_printed(

@@ -29,6 +29,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = (place / "search.yaml").read_text()
     (place / "search.json").write_text(json.dumps(yaml.safe_load(text)))
     (place / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    project = place / "demo"  # of the same name as a search
+    project.mkdir()
+    for name in ("search.yaml", "thesis.tex"):
+        (project / name).write_text(text)
     (place / "task.toml").write_text('name = "mine"\n')
     return place
 

@@ -265,6 +265,7 @@ def test_the_outcome_names_the_strategy_the_test_scores_and_the_files(storage: S
     search.post(ev.FinalFailed(what="reference", reason="lost twice"), ev.OutcomeWritten(problem="no plots"))
     follower = written(storage, search)
     storage.paths.report.write_text("")
+    storage.paths.page.write_text("")
     text = "\n".join(outcome_lines(follower))
     assert "search demo has ended (budget) after 4 runs" in text
     assert "best: node 1, validation 0.6000; strategy: node 1 to global step 20" in text
@@ -272,6 +273,7 @@ def test_the_outcome_names_the_strategy_the_test_scores_and_the_files(storage: S
     assert "test  default recipe  not measured: lost twice" in text
     assert "could not be written in full: no plots" in text
     assert f"report.md:      {storage.paths.report}" in text
+    assert f"report.html:    {storage.paths.root}/report.html" in text
     assert "strategy.yaml" not in text
 
 
@@ -322,6 +324,7 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
         (ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0), "budget reached: wall_clock 2.00 of 2"),
         (ev.UserStop(reason="enough"), "stopped by a person: enough"),
         (ev.SearchPaused(reason="Ctrl-C"), "paused: Ctrl-C"),
+        (ev.SearchPaused(reason=""), "paused"),
         (ev.SearchAborted(reason="disk full", exit_code=3), "aborted: disk full"),
         (ev.FinalFailed(what="base", reason="no"), "test: base model not measured: no"),
         (ev.OutcomeWritten(problem=""), None),

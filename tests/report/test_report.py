@@ -241,8 +241,17 @@ def test_a_search_ended_by_a_person_says_so(tmp_path: Path) -> None:
 
 
 def test_a_search_whose_final_measurements_still_run_says_so(tmp_path: Path) -> None:
-    report = report_of(scripted(tmp_path, runs=2).ready().play(phases=2))
+    search = scripted(tmp_path, runs=2).ready().play(phases=2)
+    report = report_of(search)
     assert "(2 of at most 2 runs). Its final measurements are not complete yet." in report
+    assert "The test split has not been scored yet." in report
+    search.post(ev.UserStop(reason="enough"))
+    missing = [
+        "The test split was not scored, as the search was stopped while it measured.",
+        "The default recipe has no score, so nothing says what the search added.",
+    ]
+    assert [line in report_of(search) for line in missing] == [True, True]
+    assert set(missing) <= set(data_of(search)["how_sure"])
 
 
 def test_a_default_recipe_that_failed_is_named_among_the_failures(tmp_path: Path) -> None:
@@ -505,9 +514,15 @@ def test_a_score_in_doubt_is_named_at_the_result_in_the_terminal_and_where_a_nod
     assert node_view(search.core, 1, lambda _: Curves()).doubts == (doubt,)
 
 
-def test_a_lost_runner_is_told_in_whole_sentences_and_apart_from_failures(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "guesses",
+    ["There are some potential root causes. (1) killed due to h", "Some common causes include: (1) killed"],
+)
+def test_a_lost_runner_is_told_in_whole_sentences_and_apart_from_failures(
+    tmp_path: Path, guesses: str
+) -> None:
     search = scripted(tmp_path).ready().play(phases=1)
-    ray = "The actor died unexpectedly. There are some potential root causes. (1) killed due to h"
+    ray = f"The actor died unexpectedly. {guesses}"
     cut = f"{'The process ended. ' * 15}It was kil".ljust(300, "l")
     for reason in (ray, cut):
         search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason=reason, salvaged=None))

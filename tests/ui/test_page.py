@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -323,9 +324,13 @@ def test_a_new_node_appears_without_a_reload_and_nothing_loses_focus(
             "0",
         ]
         command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
+        search.now = time.time()
         search.start(command)
         search.write_points(command.spec, Phase(val={0: 70}, metrics=METRICS), until=6)
         tab.page.locator('#tree g.node[data-node="2"] >> text=6/').wait_for(state="attached")
+        tab.page.locator('#slots g[data-node="2"] title', has_text=re.compile(r", [1-9]")).wait_for(
+            state="attached"
+        )
         assert tab.errors == []
         tab.page.goto("about:blank")
 

@@ -12,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from llmzero_ray.cli.main import main
+from llmzero_ray.ui.command import place_of
 from tests.report.builder import SearchBuilder
 from tests.ui.conftest import HOSTILE, TOKEN, client
 
@@ -180,8 +181,18 @@ def test_a_port_in_use_is_one_sentence(search: SearchBuilder, capsys: pytest.Cap
 
 
 def test_a_storage_without_searches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds no search" in said(capsys, str(tmp_path))
+    assert "there is no search here" in said(capsys, str(tmp_path))
     assert "there is no search here" in said(capsys, str(tmp_path / "nowhere"))
+
+
+def test_the_page_of_a_point_is_that_of_the_only_search(
+    search: SearchBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Path(search.root).parent
+    monkeypatch.chdir(storage.parent)
+    assert place_of(".", storage.name) == place_of(search.config.name, storage.name)
+    assert place_of(".", storage.name) == (storage, search.config.name)
+    assert place_of(storage.name, "runs") == (storage, None)
 
 
 def test_an_address_that_others_reach_needs_a_token_file_of_mode_0600(
