@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from types import SimpleNamespace
@@ -26,6 +27,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import llmzero_ray.engines.verl.cpu_platform  # noqa: F401  before VeRL's engine asks for the device
 from llmzero_ray.engines.verl.shared_prompts import share_prompts
 from llmzero_ray.prepared import load_task
+
+os.environ["VERL_PLATFORM"] = "cpu"
 
 
 def main() -> None:

@@ -45,8 +45,11 @@ def budget_lines(
     found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
-        with_it, after = f"{budget.runs + 1} left with the one you plan", f"{budget.runs} left after this one"
-        left = with_it if plans else after
+        with_it, without = (
+            f"{budget.runs + 1} left with the one you plan",
+            f"{budget.runs} left after this one",
+        )
+        left = with_it if plans else without
         found.append((budget.runs + 1.0, "training runs", left))
     found += _dollars(budget)
     if not found:

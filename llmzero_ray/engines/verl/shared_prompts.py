@@ -148,8 +148,10 @@ class Packed:
         if window is not None and max(self.lengths[0]) > window:
             return False
 
+        width = 6 * int(config.hidden_size)
+
         def cost(rows: list[int]) -> int:
-            return len(rows) * max(rows) * (6 * config.hidden_size + max(rows))
+            return len(rows) * max(rows) * (width + max(rows))
 
         sequences, packed = self.lengths
         return cost(packed) < cost(sequences)
