@@ -48,7 +48,7 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 	$(BIN)/python -m llmzero_ray.cli model smollm2 --out $@
 
 data/smollm2: | $(INSTALLED)
-	$(BIN)/python -m jobs.prepare jobs/examples/smollm2/task.yaml
+	$(BIN)/python -m jobs.prepare smollm2
 
 # Two processes at a time, because one that starts Ray leaves half of two cores idle. Each ends with a
 # closing line; that of the tests on Ray comes last.

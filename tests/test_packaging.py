@@ -121,7 +121,7 @@ def unmet(requirement: Requirement) -> bool:
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_every_text_and_nothing_else(wheel: Path) -> None:
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    kinds = (".py", ".sh", ".yaml", ".md", ".j2", ".json", ".gz", ".typed", ".js", ".css")
+    kinds = (".py", ".sh", ".yaml", ".md", ".j2", ".json", ".gz", ".typed", ".js", ".css", ".csv")
     mounts = {"llmzero_ray": "llmzero_ray", "actors": "llmzero_ray/actors", "prompts": "llmzero_ray/prompts"}
     mounts["jobs/configs"] = "llmzero_ray/configs"
     expected = {

@@ -83,7 +83,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "jobs/configs/compare": compared,
     "jobs/configs/tasks": load_task_file,
     "jobs/configs/warm_start": load_sft,
-    "jobs/examples/smollm2": load_task_file,
     "llmzero_ray/config/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
     "llmzero_ray/config/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
     "llmzero_ray/config/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),
@@ -109,6 +108,12 @@ def test_a_shipped_task_is_found_by_its_name_and_the_presets_for_one_gpu_train_o
         config = load_config(name)
         assert config.task.dir == str(Path.cwd() / task.dir)
         assert hub_model(str(config.model.path))[0] is not None
+
+
+def test_the_files_of_every_shipped_task_lie_beside_it() -> None:
+    tasks = [load_task_file(str(presets.path_of(name))) for name in presets.task_names()]
+    files = [file for task in tasks for file in task.files or ()]
+    assert [Path(file).is_file() for file in files] == [True]
 
 
 def test_the_papers_setting_tells_agents_what_the_paper_does_and_no_conclusions() -> None:
