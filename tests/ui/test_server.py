@@ -186,10 +186,11 @@ def test_a_storage_without_searches_is_refused(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_page_of_a_point_is_that_of_the_only_search(
-    search: SearchBuilder, monkeypatch: pytest.MonkeyPatch
+    search: SearchBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = Path(search.root).parent
-    monkeypatch.chdir(storage.parent)
+    storage = tmp_path / "storage"  # alone in its folder: a folder of searches is a storage itself
+    storage.symlink_to(Path(search.root).parent)
+    monkeypatch.chdir(tmp_path)
     assert place_of(".", storage.name) == place_of(search.config.name, storage.name)
     assert place_of(".", storage.name) == (storage, search.config.name)
     assert place_of(storage.name, "runs") == (storage, None)
