@@ -227,7 +227,7 @@ _LENGTH = {"n_steps": 10, "total_epochs": 1, "arithmetic": ""}
 
 def _proposal(request: Request) -> dict[str, Any]:
     offered = request.text.partition("## Checkpoints offered")[2].partition("##")[0]
-    nodes = re.findall(r"^- node (\d+): saved steps? ([\d, toby]+) \(", offered, re.MULTILINE)
+    nodes = re.findall(r"^- node (\d+): saved steps? ([\d, toby]+)", offered, re.MULTILINE)
     start = None
     if nodes:
         last = nodes[-1][1].rpartition(", ")[2].partition(" by ")[0].rpartition(" to ")[2]

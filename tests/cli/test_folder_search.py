@@ -83,7 +83,8 @@ def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_netwo
     ]  # fmt: skip
     calls = [event for event in first.events if isinstance(event, ev.AgentCalled)]
     asked = [call.agent for call in calls]
-    assert asked[:3] == ["task_descriptor", "reward_writer", "tool_selector"] and "proposer" in asked[3:]
+    asked = [agent for agent in asked if agent != "early_stopper"]
+    assert asked == ["task_descriptor", "reward_writer", "tool_selector", "proposer"]
     assert first.core.dollars == pytest.approx(sum(call.dollars for call in calls))
     proposals = [
         request for request in messages_server.messages if request.body["tools"][0]["name"] == "propose_phase"
@@ -104,7 +105,9 @@ def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_netwo
     again = Follower.of(SearchStorage(tmp_path / "runs", "again"))
     assert len(messages_server.requests) == n_requests
     assert again.core.dollars == 0
-    assert [call.agent for call in again.events if isinstance(call, ev.AgentCalled)] == asked
+    repeated = [call.agent for call in again.events if isinstance(call, ev.AgentCalled)]
+    # The stopper is asked while a phase trains, so as often as the machine lets it.
+    assert [agent for agent in repeated if agent != "early_stopper"] == asked
     for node, phase in first.core.runs.items():
         assert again.core.runs[node].spec is not None and phase.spec is not None
         assert again.core.runs[node].spec.hyperparameters == phase.spec.hyperparameters

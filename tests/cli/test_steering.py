@@ -313,7 +313,10 @@ def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make
 @pytest.mark.slow
 def test_a_runner_that_is_stopped_dead_is_noticed_too(make_search: MakeSearch) -> None:
     search = make_search(
-        {"hold": [0], "hold_at": 6}, budget={"runs": 2}, engine={"hang_min_s": 10.0}, phase={"n_steps": 20}
+        {"step_s": 0.1},
+        budget={"runs": 2},
+        engine={"hang_min_s": 10.0},
+        phase={"n_steps": 150, "max_steps": 150},
     ).start()
     search.until_step(0, 6)
     for pid in pids_of("PhaseRunner"):
