@@ -49,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         },
         "gallery/register_alpha.html": _page_of_archive(SUITE / "search_of_a_model.tar.xz"),
         "gallery/smollm2.html": _page_of_archive(SUITE / "search_of_smollm2.tar.xz"),
+        "gallery/smollm2_claude.html": _page_of_archive(SUITE / "search_of_smollm2_claude.tar.xz"),
         "llms.txt": "\n".join(_listed(config.nav or [], config.site_name)) + "\n",
     }
     for name, text in pages.items():
