@@ -213,7 +213,7 @@ def test_the_site_builds_strictly_and_has_every_field_command_and_public_name(tm
         assert f'id="{name}"' in pages["api"]
     assert "Sockets" in pages["security"]
     shown = set(re.findall(r'"(gallery/\w+\.html)"', pages["gallery"]))
-    assert len(shown) == 5
+    assert len(shown) == 6
     for name in shown:
         assert "<title>" in (tmp_path / "site" / name).read_text()
     for name, page in pages.items():  # nothing comes from another server
