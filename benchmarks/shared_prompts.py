@@ -24,11 +24,8 @@ from peft import LoraConfig, get_peft_model
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import llmzero_ray.engines.verl.cpu_platform  # noqa: F401  before VeRL's engine asks for the device
 from llmzero_ray.engines.verl.shared_prompts import share_prompts
 from llmzero_ray.prepared import load_task
-
-os.environ["VERL_PLATFORM"] = "cpu"
 
 
 def main() -> None:
@@ -42,6 +39,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    os.environ["VERL_PLATFORM"] = "cpu"
+    import llmzero_ray.engines.verl.cpu_platform  # noqa: F401  before VeRL's engine asks for the device
+
     torch.manual_seed(1)
     dtype = getattr(torch, options.dtype)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)

@@ -15,17 +15,17 @@ from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_co
 from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
 from llmzero_ray.utils.text import short_duration
 
-_Limit = tuple[str, float, TokenCost]
+_Limit = tuple[str | None, float, TokenCost]
 """(name, what is left, what a token takes of it)."""
-_RUNS = "compute of the remaining runs"
-"""Name of the limit where neither compute nor hours are limited."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePrice:
     """What a phase takes of the limit that it uses up most."""
 
-    limit: str
+    limit: str | None
+    """None where neither compute nor hours are limited: the measure is then the compute of the remaining
+    runs, each as the root was planned."""
     share: float
     """Share of what is left; above 1 the phase does not fit."""
     usual_share: float
@@ -37,9 +37,8 @@ class PhasePrice:
 def phase_price(
     state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters
 ) -> PhasePrice | None:
-    """Price of a planned phase. `before` is the configuration that its changes apply to. Where neither
-    compute nor hours are limited, the limit is the compute of the remaining runs, each as the root was
-    planned. None if no phase has been counted yet."""
+    """Price of a planned phase. `before` is the configuration that its changes apply to. None if no
+    phase has been counted yet."""
     for like in _similar(state, run, spec):
         planned = _tokens(state, like, spec.hyperparameters, spec.n_steps)
         usual = _tokens(state, like, before, state.config.phase.n_steps)
@@ -68,11 +67,11 @@ def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperpa
     usual = state.config.phase.n_steps
     takes = f"the {spec.n_steps} steps of this phase would take"
     like = f"with answers as long as node {price.like}'s"
-    if price.limit == _RUNS:
+    if price.limit is None:
+        times = ", ".join(filter(None, (_duration(state, run, spec), like)))
         what = (
-            f"{takes} {price.share / price.usual_share:.3g} times as long as {usual} steps of the "
-            f"configuration that the changes apply to ({_duration(state, run, spec)}), {like}. No limit of "
-            "this search would end it earlier"
+            f"{takes} {price.share / price.usual_share:.3g} times the compute of {usual} steps of the "
+            f"configuration that the changes apply to ({times}). No limit of this search would end it earlier"
         )
     else:
         what = (
@@ -89,12 +88,10 @@ def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperpa
 def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
     """`about 1.2 h, 23% of the GPU time that is left`: the price of a phase, as far as it is known."""
     price = phase_price(state, run, spec, before)
-    share = (
-        ""
-        if price is None or price.limit == _RUNS
-        else f"{price.share:.0%} of the {price.limit} that is left"
-    )
-    return ", ".join(filter(None, (_duration(state, run, spec), share)))
+    parts = [_duration(state, run, spec)]
+    if price is not None and price.limit is not None:
+        parts.append(f"{price.share:.0%} of the {price.limit} that is left")
+    return ", ".join(filter(None, parts))
 
 
 def _duration(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
@@ -143,7 +140,7 @@ def _by_runs(state: SearchState) -> list[_Limit]:
     cost, root = token_cost(state.config), state.runs[0]
     n_runs = 1 + max(0, state.config.budget.runs - len(state.search.nodes))
     tokens = _tokens(state, root, state.planner.root, state.config.phase.n_steps)
-    return [] if tokens is None else [(_RUNS, n_runs * amount(tokens, cost), cost)]
+    return [] if tokens is None else [(None, n_runs * amount(tokens, cost), cost)]
 
 
 def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:

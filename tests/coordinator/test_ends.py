@@ -236,24 +236,24 @@ def test_no_other_proposal_goes_back_for_its_price(proposal: Proposal, agents: d
     assert search.core.runs[1].spec is not None
 
 
+@pytest.mark.parametrize("cost", [TokenCost(rollout=1, trained=1), None], ids=["timed", "not timed"])
 @pytest.mark.parametrize(("n", "goes_back"), [(8, False), (4 * 64, True)])
-def test_where_runs_alone_are_limited_a_phase_like_many_goes_back_once(n: int, goes_back: bool) -> None:
+def test_where_runs_alone_are_limited_a_phase_like_many_goes_back_once(
+    n: int, goes_back: bool, cost: TokenCost | None
+) -> None:
     search = Driver(make_config(budget={"runs": 5}))
     search.ready()
     search.start(0)
-    counted = dataclasses.replace(
-        make_result(0), tokens=TokenCounts(rollout=600.0, trained=600.0), cost=TokenCost(rollout=1, trained=1)
-    )
+    counted = dataclasses.replace(make_result(0), tokens=TokenCounts(rollout=600.0, trained=600.0), cost=cost)
     search.post(ev.PhaseFinished(node=0, phase_attempt=0, result=counted))
     proposal = by_model(n_steps=20, lr=5e-4, n=n)  # twice the group, or 64 times it, of four usual phases
     search.propose(1, proposal)
     assert (search.core.runs[1].spec is None) == goes_back
     if goes_back:
         told = str(search.core.runs[1].rejected)
-        assert (
-            "the 20 steps of this phase would take 64 times as long as 20 steps of the configuration" in told
-        )
-        assert "(about 21.3 h)" in told and "No limit of this search would end it" in told
+        assert "20 steps of this phase would take 64 times the compute of 20 steps of the config" in told
+        assert f"({'' if cost is None else 'about 21.3 h, '}with answers as long as node 0's)" in told
+        assert "No limit of this search would end it" in told
         search.propose(1, proposal, tries=1)
     spec = search.core.runs[1].spec
     assert spec is not None and spec.n_steps == 20

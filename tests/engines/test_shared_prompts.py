@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ pytest.importorskip("verl")
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead  # noqa: E402
 from verl.workers.utils.padding import no_padding_2_padding  # noqa: E402
 
+from benchmarks.shared_prompts import engine_of  # noqa: E402
 from llmzero_ray.engines.verl.shared_prompts import share_prompts  # noqa: E402
 from llmzero_ray.tasks import tiny_model  # noqa: E402
 
@@ -52,13 +51,6 @@ def module() -> Any:
     torch.manual_seed(1)
     model = tiny_model.make_model(tiny_model.make_tokenizer(), seed=1)
     return get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
-
-
-def engine_of(module: Any) -> Any:
-    engine = object.__new__(FSDPEngineWithLMHead)
-    engine.module, engine.use_remove_padding, engine.pad_to_length = module, False, False
-    engine.engine_config = SimpleNamespace(entropy_checkpointing=False)
-    return engine
 
 
 def passed(engine: Any, batch: Any) -> tuple[torch.Size, list[Any]]:

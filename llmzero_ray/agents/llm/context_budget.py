@@ -45,12 +45,9 @@ def budget_lines(
     found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
-        with_it, without = (
-            f"{budget.runs + 1} left with the one you plan",
-            f"{budget.runs} left after this one",
-        )
-        left = with_it if plans else without
-        found.append((budget.runs + 1.0, "training runs", left))
+        n = budget.runs
+        left = f"{n + 1} left with the one you plan" if plans else f"{n} left after this one"
+        found.append((n + 1.0, "training runs", left))
     found += _dollars(budget)
     if not found:
         return []
@@ -203,10 +200,10 @@ def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bo
     """Seconds of a planned step, unless it is `priced` in compute, as price.py counts them: by the measured
     seconds for each token. And what ends a phase that takes too long."""
     limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
-    ends = "when hours run out, phases end at their next step, saved but not validated"
-    if not limited:
-        ends = "no limit ends a long phase, and somebody waits for it"
-    found = [] if priced and not limited else [ends]
+    if limited:
+        found = ["when hours run out, phases end at their next step, saved but not validated"]
+    else:
+        found = [] if priced else ["no limit ends a long phase, and somebody waits for it"]
     full, step = shown.hyperparameters, _step(shown)
     cost = None if step is None else seconds_per_token(full, shown.curves, step)
     if priced or cost is None or step is None:
@@ -214,9 +211,8 @@ def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bo
     planned = _planned_steps(full, step_lengths(full, step))
     times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
     if not limited:
-        times += (
-            f"; {phase_steps} steps as it is take {short_duration(phase_steps * amount(planned[0][1], cost))}"
-        )
+        usual = phase_steps * amount(planned[0][1], cost)
+        times += f"; {phase_steps} steps as it is take {short_duration(usual)}"
     return [f"a step takes {times}", *found]
 
 

@@ -78,7 +78,7 @@ def share_prompts(engine: Any, at_least: int = LARGE_VOCABULARY) -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     """A micro batch with one row for each of its prompts."""
 
@@ -91,8 +91,8 @@ class Packed:
     logit_of: torch.Tensor
     """Index among the row's logits for each token of a sequence from its prompt's last on. Shape (sequences,
     longest answer + 1)."""
-    lengths: tuple[list[int], list[int]]
-    """Lengths of the sequences, and of the packed rows."""
+    longest: int
+    """Number of tokens of the longest sequence."""
 
     @classmethod
     def of(cls, batch: Any) -> Packed | None:
@@ -109,7 +109,7 @@ class Packed:
         widths = [sum(n_answers[place] for place in places) for places in groups.values()]
         n_rows, width = len(groups), longest + max(widths)
         ids = torch.zeros(n_rows, width, dtype=torch.long)
-        places_of = torch.zeros(n_rows, width, dtype=torch.long)
+        position_ids = torch.zeros(n_rows, width, dtype=torch.long)
         part = torch.full((n_rows, width), -1)  # 0 is the prompt, then the answers
         row_of = torch.zeros(len(sequences), dtype=torch.long)
         logit_of = torch.zeros(len(sequences), max(n_answers) + 1, dtype=torch.long)
@@ -117,13 +117,13 @@ class Packed:
         for row, (prompt, places) in enumerate(groups.items()):
             start = longest - len(prompt)
             ids[row, start:longest] = torch.tensor(prompt)
-            places_of[row, start:longest] = each[places[0]][: len(prompt)]
+            position_ids[row, start:longest] = each[places[0]][: len(prompt)]
             part[row, start:longest] = 0
             start = longest
             for number, place in enumerate(places, 1):
                 end = start + n_answers[place]
                 ids[row, start:end] = sequences[place][len(prompt) :]
-                places_of[row, start:end] = each[place][len(prompt) :]
+                position_ids[row, start:end] = each[place][len(prompt) :]
                 part[row, start:end] = number
                 row_of[place] = row
                 logit_of[place, 1 : n_answers[place] + 1] = torch.arange(start, end) - (longest - 1)
@@ -135,26 +135,24 @@ class Packed:
         inputs = {
             "input_ids": ids,
             "attention_mask": sees[:, None],
-            "position_ids": places_of,
+            "position_ids": position_ids,
             "logits_to_keep": width - longest + 1,
         }
-        lengths = [len(row) for row in sequences], [width] * n_rows
-        return cls(inputs, first, row_of, logit_of, lengths)
+        return cls(
+            inputs=inputs, first=first, row_of=row_of, logit_of=logit_of, longest=max(map(len, sequences))
+        )
 
     def pays(self, config: Any) -> bool:
         """Whether the packed rows cost less than the padded sequences. A packed row attends over all answers
         of its prompt, masked, which is dear where answers are long."""
         window = getattr(config, "sliding_window", None)
-        if window is not None and max(self.lengths[0]) > window:
+        if window is not None and self.longest > window:
             return False
 
-        width = 6 * int(config.hidden_size)
+        def cost(n_rows: int, width: int) -> int:  # of linear layers, and of attention
+            return n_rows * width * (6 * int(config.hidden_size) + width)
 
-        def cost(rows: list[int]) -> int:
-            return len(rows) * max(rows) * (width + max(rows))
-
-        sequences, packed = self.lengths
-        return cost(packed) < cost(sequences)
+        return cost(*self.inputs["input_ids"].shape) < cost(len(self.first), self.longest)
 
 
 def _takes_masks(module: Any, at_least: int) -> bool:

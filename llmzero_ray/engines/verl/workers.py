@@ -63,7 +63,8 @@ class PhaseWorker(ActorRolloutRefWorker):
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
         engine = self.actor.engine
         engine.get_per_tensor_param = partial(self._weights_for_server, engine.get_per_tensor_param)
-        share_prompts(engine)
+        if get_device_name() == "cpu":
+            share_prompts(engine)
 
     def _weights_for_server(
         self, read: Any, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: Any
