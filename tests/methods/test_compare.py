@@ -100,12 +100,11 @@ def test_unequal_budgets_are_refused(tmp_path: Path, setting: dict[str, Any], me
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tasks": [{"name": "toy"}]}, r"toy has no measured headroom"),
         ({"seeds": [1, 1]}, r"seeds: 1 stands there twice"),
         ({"methods": [{"name": "pbt"}, {"name": "pbt"}]}, r"methods: pbt stands there twice"),
     ],
 )
-def test_a_task_without_measured_room_and_names_given_twice_are_refused(
+def test_seeds_and_names_given_twice_are_refused(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -120,7 +120,6 @@ def _tasks(
         means = [sum(own[task.name]) / len(plan.seeds) for own in scores.values()]
         cells, pilot = " | ".join(f"{mean:.4f}" for mean in means), pilots[task.name]
         budget = f"{pilot.compute:.4g} {pilot.unit}, {pilot.steps} steps of the default"
-        text.append(
-            f"| {task.name} | {task.headroom or 0.0:+.3f} | {bases[task.name]:.4f} | {cells} | {budget} |"
-        )
+        headroom = "not measured" if task.headroom is None else f"{task.headroom:+.3f}"
+        text.append(f"| {task.name} | {headroom} | {bases[task.name]:.4f} | {cells} | {budget} |")
     return text

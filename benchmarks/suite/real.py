@@ -1,0 +1,258 @@
+"""Second tier of the suite: a pretrained model on short questions.
+
+    python -m benchmarks.suite.real MODEL                          # base accuracy of each kind of question
+    python -m benchmarks.suite.real MODEL --plan real --seeds 201 > compare.yaml
+    python -m jobs.compare compare.yaml                            # continues after an interruption
+
+MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy
+answers and of answers at temperature 1, both of at most 16 tokens, and one greedy answer. Nothing is trained. The second
+one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints the plan of a
+comparison from the recipe smollm2_cpu. Two static recipes that a user would try first stand beside the searches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmzero_ray.config import presets
+from llmzero_ray.config.yaml_text import read_yaml, to_yaml
+from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.report.formatting import table
+from llmzero_ray.tasks.from_config import prepare_task_file
+
+N_ITEMS, N_TOKENS = 64, 16
+WORDS = [
+    "cat",
+    "dog",
+    "sun",
+    "tree",
+    "house",
+    "river",
+    "stone",
+    "apple",
+    "green",
+    "light",
+    "music",
+    "bread",
+    "cloud",
+    "plant",
+    "chair",
+    "horse",
+]
+SIZES = {"n_train": 900, "n_val": 128, "n_test": 256, "n_confirm": 0}
+"""Items of each split of a pair."""
+PAIRS = {"larger": "larger of two", "middle": "middle of three", "sums_99": "sums, two digits"}
+"""Pairs of the second tier: name -> kind of question. Chosen by base accuracy alone, between .05 and .6."""
+SEEDS = (201,)
+"""Seeds of the table of the second tier."""
+METHODS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "cool": {"temperature": 0.6},
+    "cool_fast": {"temperature": 0.6, "lr": 2.0e-4},
+    "expert": {"search.method": "llmzero"},
+    "claude": {
+        "search.method": "llmzero",
+        "agents.backend": "claude",
+        "agents.model": "claude-sonnet-5-5",
+        "agents.price": [3.0, 15.0, 3.75, 0.3],
+    },
+}
+"""Methods: the recipe, two static ones (their changes of it), the search with rules and with a language model."""
+RECIPE, N_RUNS = "smollm2_cpu", 4
+"""The default recipe, and how many of its runs of ten steps give the compute of every method."""
+Item = tuple[str, object]
+Kind = Callable[[random.Random], Item]
+NUMBER, WORD = "Reply with the number only.", "Reply with the word only."
+
+
+def _sums(low: int, high: int, operators: str) -> Kind:
+    def make(draw: random.Random) -> Item:
+        a, b, operator = draw.randint(low, high), draw.randint(low, high), draw.choice(operators)
+        a, b = (max(a, b), min(a, b)) if operator == "-" else (a, b)
+        return f"What is {a} {operator} {b}? {NUMBER}", {"+": a + b, "-": a - b, "*": a * b}[operator]
+
+    return make
+
+
+def _larger(draw: random.Random) -> Item:
+    a, b = draw.sample(range(10, 999), 2)
+    return f"Which number is larger, {a} or {b}? {NUMBER}", max(a, b)
+
+
+def _smallest(draw: random.Random) -> Item:
+    some = draw.sample(range(10, 99), 3)
+    return f"Which of the numbers {', '.join(map(str, some))} is the smallest? {NUMBER}", min(some)
+
+
+def _middle(draw: random.Random) -> Item:
+    some = draw.sample(range(10, 99), 3)
+    asked = f"Sort the numbers {some[0]}, {some[1]} and {some[2]}. Which one is in the middle?"
+    return f"{asked} {NUMBER}", sorted(some)[1]
+
+
+def _next(draw: random.Random) -> Item:
+    a, step = draw.randint(2, 60), draw.choice([1, 2, 3, 5])
+    shown = ", ".join(str(a + i * step) for i in range(4))
+    return f"Which number comes next: {shown}? {NUMBER}", a + 4 * step
+
+
+def _letter(draw: random.Random) -> Item:
+    word = draw.choice(WORDS)
+    letter = draw.choice(word)
+    return f"How many times does the letter {letter} occur in {word}? {NUMBER}", word.count(letter)
+
+
+def _length(draw: random.Random) -> Item:
+    word = draw.choice(WORDS)
+    return f"How many letters does the word {word} have? {NUMBER}", len(word)
+
+
+def _binary(draw: random.Random) -> Item:
+    number = draw.randint(2, 15)
+    return f"Write the number {number} in binary. Reply with the digits only.", f"{number:b}"
+
+
+def _backwards(draw: random.Random) -> Item:
+    word = draw.choice(WORDS)
+    return f"Spell {word} backwards. {WORD}", word[::-1]
+
+
+def _alphabet(draw: random.Random) -> Item:
+    some = draw.sample(WORDS, 3)
+    return f"Which word comes first in the alphabet: {some[0]}, {some[1]} or {some[2]}? {WORD}", min(some)
+
+
+KINDS: dict[str, Kind] = {
+    "sums, one digit": _sums(1, 9, "+"),
+    "sums and differences to 20": _sums(1, 20, "+-"),
+    "sums, two digits": _sums(10, 99, "+"),
+    "products, one digit": _sums(2, 9, "*"),
+    "larger of two": _larger,
+    "smallest of three": _smallest,
+    "middle of three": _middle,
+    "next number": _next,
+    "occurrences of a letter": _letter,
+    "letters of a word": _length,
+    "binary": _binary,
+    "backwards": _backwards,
+    "first in the alphabet": _alphabet,
+}
+
+
+def main() -> None:
+    """Measure and print, or write a plan."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path, help="model directory")
+    parser.add_argument("--plan", metavar="NAME", help="write the plan of a comparison of that name")
+    parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=list(PAIRS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--data", type=Path, default=Path("data/suite"))
+    given = parser.parse_args()
+    if given.plan is None:
+        print(base_accuracy(given.model))
+        return
+    try:
+        directories = {pair: make(pair, given.data.absolute()) for pair in given.pairs}
+    except LlmzeroError as error:
+        sys.exit(f"real: {error}")
+    base = given.data.absolute() / f"{given.plan}.base.yaml"
+    base.write_text(to_yaml(recipe(given.model.absolute())), encoding="utf-8")
+    plan = comparison(given.plan, directories, given.methods, given.seeds)
+    sys.stdout.write(to_yaml({**plan, "base": str(base)}))
+
+
+def make(pair: str, data: Path) -> Path:
+    """Directory of a pair's task, made from a CSV file of its questions if it is not there."""
+    folder = data / f"real_{pair}"
+    folder.mkdir(parents=True, exist_ok=True)
+    draw, found = random.Random(pair), dict[str, object]()
+    while len(found) < sum(SIZES.values()):
+        question, truth = KINDS[PAIRS[pair]](draw)
+        found[question] = truth
+    with (folder / "questions.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("question", "answer"), *found.items()])
+    task = {
+        "name": pair,
+        "dir": str(folder / "task"),
+        "files": "questions.csv",
+        "prompt": "{question}",
+        "answer": "answer",
+        "reward": "math",
+        "licence": "made up",
+        **SIZES,
+    }
+    (folder / "task.yaml").write_text(to_yaml(task), encoding="utf-8")
+    prepare_task_file(folder / "task.yaml", {})
+    return folder / "task"
+
+
+def recipe(model: Path) -> dict[str, Any]:
+    """The default recipe with the compute of a search."""
+    found = read_yaml(presets.path_of(RECIPE))
+    found["model"]["path"] = str(model)
+    found["budget"] = {"runs": N_RUNS}
+    return found
+
+
+def comparison(
+    name: str, directories: Mapping[str, Path], methods: Sequence[str], seeds: Sequence[int]
+) -> dict[str, Any]:
+    """The plan without its base."""
+    return {
+        "name": name,
+        "tasks": [{"name": pair, "set": {"task.dir": str(path)}} for pair, path in directories.items()],
+        "methods": [{"name": method, "set": settings(method)} for method in methods],
+        "seeds": list(seeds),
+        "max_hours": 48.0,
+    }
+
+
+def settings(method: str) -> dict[str, Any]:
+    """Dotted keys of a method's search.yaml. A static recipe is a schedule of one phase."""
+    given = METHODS[method]
+    if not given or "search.method" in given:
+        return given
+    steps = N_RUNS * 10
+    return {
+        "search.method": "schedule",
+        "search.schedule": {"source": method, "phases": [{"steps": steps, "changes": given}]},
+    }
+
+
+def base_accuracy(directory: Path) -> str:
+    """Table of the base model's accuracy on each kind of question."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from llmzero_ray.tasks.greedy_accuracy import generate
+    from llmzero_ray.tasks.rewards import exact_match, math_answer
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
+    tokenizer, rows = AutoTokenizer.from_pretrained(directory), []
+    for name, kind in KINDS.items():
+        draw = random.Random(name)
+        items = [kind(draw) for _ in range(N_ITEMS)]
+        score = exact_match.compute_score if kind in (_backwards, _alphabet) else math_answer.compute_score
+        shares, first = [], ""
+        for sampling in ({"do_sample": False}, {"do_sample": True, "temperature": 1.0, "top_k": 0}):
+            answers = generate(model, tokenizer, [prompt for prompt, _ in items], N_TOKENS, **sampling)
+            right = [
+                score("", answer, str(truth))["score"]
+                for answer, (_, truth) in zip(answers, items, strict=True)
+            ]
+            shares.append(f"{sum(right) / N_ITEMS:.3f}")
+            first = first or answers[0]
+        rows.append((name, *shares, first.replace("\n", " ")))
+    return table(("question", "greedy", "sampled", "an answer"), rows, right=range(1, 3))
+
+
+if __name__ == "__main__":
+    main()
