@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from llmzero_ray.agents.llm.recorded import recorded_calls
 from llmzero_ray.cli import options
 from llmzero_ray.cli.grammar import ONLY
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
@@ -25,7 +26,9 @@ from llmzero_ray.records import Hyperparameters
 from llmzero_ray.report import write_outcome
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.tables import change_rows, node_row
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find
+from llmzero_ray.utils.text import clean
 
 _NONE = "–"
 
@@ -38,10 +41,16 @@ def show(
     node: options.Node,
     *,
     as_json: options.AsJson = False,
+    request: Annotated[
+        bool, typer.Option("--request", help="print what the language model that planned it was asked")
+    ] = False,
     storage: options.Storage = "runs",
 ) -> int:
     """Show one node: where it starts, what it changes and why, how it went."""
     place, number = options.find_node(search, node, storage)
+    if request:
+        print_lines(TerminalConsole(), _request_texts(place, number))
+        return 0
     console, found = TerminalConsole(), node_facts(SearchFacts(place), number)
     if as_json:
         print_line(console, json.dumps(found, indent=2))
@@ -76,6 +85,19 @@ def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
         "start_from": None if taken is None else dataclasses.asdict(taken),
         "validations": [{"global_step": run.base_step + step, "score": score} for step, score in scores],
     }
+
+
+def _request_texts(place: SearchStorage, node: int) -> list[str]:
+    """System text, user texts and refusals of the last call that planned a node."""
+    calls = recorded_calls(place.paths.agents(node)).values()
+    planned = [call for call in calls if call["agent"] != "early_stopper"]
+    if not planned:
+        raise ConfigError(
+            f"node {node} has no recorded request: no language model planned it, or its record in "
+            f"{place.paths.agents(node)} is gone."
+        )
+    refusals = [turn["reason"] for turn in planned[-1].get("refused", ())]
+    return [clean(text) for text in (*planned[-1]["system"], *planned[-1]["user"], *refusals)]
 
 
 def _run(facts: SearchFacts, node: int) -> PhaseRun:

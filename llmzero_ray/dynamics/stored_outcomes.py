@@ -9,32 +9,40 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from llmzero_ray.records import ItemOutcome
-from llmzero_ray.records.agents import Answer, KindScore, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.records import Answer, ItemOutcome
+from llmzero_ray.records.agents import KindScore, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.metric_files import load_items, parquet_rows
+from llmzero_ray.storage.metric_files import load_items, load_sampled, parquet_rows
 
 logger = logging.getLogger(__name__)
 
 
 def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tuple[Answer, ...]:
-    """Answers of a node's last validation, each to another prompt, read from disk. Empty if outcomes, texts
-    or rows are missing. `val_file` is the parquet file of the validation rows."""
-    try:
-        items = load_items(storage, node)
-        chosen = choose(items[max(items)]) if items and max(items) > 0 else ()
-        if not chosen or val_file is None:
-            return ()
-        rows = parquet_rows(Path(val_file), ("prompt", "reward_model"))
-        return tuple(_answer(item, rows[item.index]) for item in chosen)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        logger.warning("node=%d its answers cannot be shown: %s", node, error)
+    """Answers of a node's last validation, each to another prompt, and some that its training sampled, read
+    from disk. Without those whose outcomes, texts or rows are missing. `val_file` is the parquet file of the
+    validation rows."""
+    found: list[Answer] = []
+    for read in (partial(_validated, storage, node, val_file), partial(load_sampled, storage, node)):
+        try:
+            found += read()
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("node=%d some of its answers cannot be shown: %s", node, error)
+    return tuple(found)
+
+
+def _validated(storage: SearchStorage, node: int, val_file: str | None) -> tuple[Answer, ...]:
+    items = load_items(storage, node)
+    chosen = choose(items[max(items)]) if items and max(items) > 0 else ()
+    if not chosen or val_file is None:
         return ()
+    rows = parquet_rows(Path(val_file), ("prompt", "reward_model"))
+    return tuple(_answer(item, rows[item.index]) for item in chosen)
 
 
 def kind_scores(storage: SearchStorage, node: int, val_file: str | None) -> tuple[KindScore, ...]:
@@ -58,6 +66,14 @@ def kind_scores(storage: SearchStorage, node: int, val_file: str | None) -> tupl
     return tuple(found) if 1 < len(found) < len(last) else ()
 
 
+def wrong_answers(storage: SearchStorage, node: int) -> tuple[int, int] | None:
+    """Wrong answers of a node's last validation, and how many of them were cut off. None if it is not
+    stored which were."""
+    items = load_items(storage, node, responses=False)
+    wrong = [item.cut for item in items[max(items)] if item.acc < 0.5] if items and max(items) > 0 else []
+    return None if not wrong or None in wrong else (len(wrong), sum(map(bool, wrong)))
+
+
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
     """A right, two wrong and a cut-off answer, as far as they exist, or two of a kind if there is no other.
     One answer of a kind has the median length and two have the terciles, because extremes are not typical."""
@@ -78,17 +94,22 @@ def _typical(items: Iterable[ItemOutcome], most: int = 1) -> tuple[ItemOutcome, 
 
 
 def _answer(item: ItemOutcome, row: Mapping[str, Any]) -> Answer:
-    judged = row.get("reward_model")
-    expected = judged.get("ground_truth") if isinstance(judged, Mapping) else None
     return Answer(
         prompt=_text(row["prompt"]),
         response=item.response,
         score=item.score,
         acc=item.acc,
         pred=item.pred,
-        expected=expected if isinstance(expected, str) else None,
+        expected=expected_of(row),
         cut=bool(item.cut),
     )
+
+
+def expected_of(row: Mapping[str, Any]) -> str | None:
+    """Right answer that a row of a data set gives, or None if it is no text."""
+    judged = row.get("reward_model")
+    expected = judged.get("ground_truth") if isinstance(judged, Mapping) else None
+    return expected if isinstance(expected, str) else None
 
 
 def _text(prompt: Any) -> str:
@@ -101,11 +122,12 @@ def _text(prompt: Any) -> str:
 def with_outcomes(
     storage: SearchStorage, request: ProposalRequest, val_file: str | None = None
 ) -> ProposalRequest:
-    """The request with what stored outcomes tell: scores by kind of question (`kind_scores`), and each
-    checkpoint's paired difference to the best-scored one (the latest in a tie). Checkpoints without stored
-    outcomes stay as they are."""
-    kinds = kind_scores(storage, request.on.node, val_file)
-    request = dataclasses.replace(request, on=dataclasses.replace(request.on, kinds=kinds))
+    """The request with what stored outcomes tell: wrong and cut-off answers, scores by kind of question
+    (`kind_scores`), and each checkpoint's paired difference to the best-scored one (the latest in a tie).
+    Checkpoints without stored outcomes stay as they are."""
+    node = request.on.node
+    kinds, wrong = kind_scores(storage, node, val_file), wrong_answers(storage, node)
+    request = dataclasses.replace(request, on=dataclasses.replace(request.on, kinds=kinds, wrong=wrong))
     scored = [one for one in request.checkpoints if one.val_score is not None]
     if len(scored) < 2:
         return request

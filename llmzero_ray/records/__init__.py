@@ -1,6 +1,7 @@
 """Values that the parts of a search exchange, the events and commands that hold them, and metrics."""
 
 from llmzero_ray.records.values import (
+    Answer,
     Change,
     Checkpoint,
     ComputeLimit,
@@ -34,6 +35,7 @@ from llmzero_ray.records.values import (
 )
 
 __all__ = [
+    "Answer",
     "Change",
     "Checkpoint",
     "ComputeLimit",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from llmzero_ray.records import (
+    Answer,
     Change,
     Checkpoint,
     ComputeLimit,
@@ -26,23 +27,6 @@ from llmzero_ray.records import (
 )
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.records.significance import Difference
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A validation item with a phase's answer. All texts are untrusted: they come from a data set or a
-    model."""
-
-    prompt: str
-    response: str
-    score: float
-    acc: float
-    pred: str | None = None
-    """Answer that the reward extracted from the response, or None if the reward does not report it."""
-    expected: str | None = None
-    """Answer that the row gives as the right one, or None if it is no text."""
-    cut: bool = False
-    """Whether the response ended at the cap of validation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +71,11 @@ class NodeView:
     gpu_hours: float | None = None
     """GPU hours of the phase, or None if it has not ended."""
     answers: tuple[Answer, ...] = ()
-    """A few answers of its last validation: right, wrong and cut-off ones."""
+    """A few answers of its last validation, then a few that its training sampled: right, wrong and cut-off
+    ones."""
+    wrong: tuple[int, int] | None = None
+    """(wrong answers of its last validation, how many of them are cut off at the cap). None if that was not
+    stored."""
     kinds: tuple[KindScore, ...] = ()
     """Scores by kind of question, by name. Empty if there is one kind, or outcomes were not stored."""
     parent: int | None = None

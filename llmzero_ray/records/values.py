@@ -164,6 +164,24 @@ class ItemOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A prompt with a phase's answer. All texts are untrusted: they come from a data set or a model."""
+
+    prompt: str
+    response: str
+    score: float
+    acc: float
+    pred: str | None = None
+    """Answer that the reward extracted from the response, or None if the reward does not report it."""
+    expected: str | None = None
+    """Answer that the row gives as the right one, or None if it is no text."""
+    cut: bool = False
+    """Whether the response ended at the cap, of validation or of training."""
+    step: int | None = None
+    """Training step that sampled it, or None for a greedy answer to a validation item."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricPoint:
     """What one training step (or the validation at step 0) reported, under VeRL's names."""
 
@@ -179,6 +197,8 @@ class MetricPoint:
     score."""
     items: tuple[ItemOutcome, ...] = ()
     """Per-item validation outcomes; stripped once they are on disk."""
+    sampled: tuple[Answer, ...] = ()
+    """A few answers that this step trained on, when it validated; stripped once they are on disk."""
     taken_from: ResumeFrom | None = None
     """For step 0: where its validation was measured, if it was taken over from there. None if measured
     here."""

@@ -4,6 +4,7 @@
     nodes/0003/parts/000.items.jsonl   up after lost hardware; one validated item a line
     nodes/0003/metrics.parquet         the same once the phase has ended, all attempts that count
     nodes/0003/val_items.parquet
+    nodes/0003/sampled.json            a few answers that training sampled in the last validated step
 
 A line is on the disk before it is published. A later attempt replaces an earlier one from its first step on.
 """
@@ -22,6 +23,7 @@ from typing import IO, Any, TypeVar
 
 from llmzero_ray.hyperparameters.compute import measured_cost, plus, tokens_of
 from llmzero_ray.records import (
+    Answer,
     Checkpoint,
     ItemOutcome,
     MetricPoint,
@@ -50,7 +52,7 @@ class MetricWriter:
     """
 
     def __init__(self, storage: SearchStorage, node: int, attempt: int) -> None:
-        self._directory = storage.paths.parts(node)
+        self._directory, self._sampled = storage.paths.parts(node), _sampled(storage, node)
         self._attempt = attempt
         self._synced = 0.0
         try:
@@ -69,7 +71,7 @@ class MetricWriter:
         self._items.close()
 
     def write(self, point: MetricPoint) -> MetricPoint:
-        """Write the point to the disk and return it without its items.
+        """Write the point to the disk and return it without its items and sampled answers.
 
         Raises:
             StorageError: the disk is full or gone.
@@ -88,9 +90,11 @@ class MetricWriter:
                 json.dumps({**body, "val_score": point.val_score, "metrics": dict(point.metrics)}) + "\n"
             )
             self._keep(with_items=bool(point.items))
+            if point.sampled:
+                replace_file(self._sampled, json.dumps([vars(answer) for answer in point.sampled]))
         except OSError as error:
             raise storage_error(self._directory, error) from error
-        return MetricPoint(**{**vars(point), "items": ()})
+        return MetricPoint(**{**vars(point), "items": (), "sampled": ()})
 
     def _keep(self, *, with_items: bool) -> None:
         """Out of this process at once. Safe from a power cut too at validations and after slow steps, whose
@@ -130,13 +134,20 @@ def load_items(
 ) -> dict[int, tuple[ItemOutcome, ...]]:
     """Step -> per-item outcomes of each validation of a node; without `responses` their texts are empty, and
     are not read from a compacted file."""
-    names = ("index", "data_source", "score", "acc", *(("response", "pred", "cut") if responses else ()))
+    names = ("index", "data_source", "score", "acc", "cut", *(("response", "pred") if responses else ()))
     rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:
         fields = {key: row[key] for key in names if key in row}  # older versions kept fewer
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
+
+
+def load_sampled(storage: SearchStorage, node: int) -> tuple[Answer, ...]:
+    """Answers that a node's training sampled in its last validated step. Empty if none are stored."""
+    file = _sampled(storage, node)
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else ()
+    return tuple(Answer(**row) for row in rows)
 
 
 def stored_items(storage: SearchStorage, at: ResumeFrom) -> tuple[ItemOutcome, ...]:
@@ -261,6 +272,10 @@ def _part(directory: Path, attempt: int) -> Path:
 
 def _items_part(directory: Path, attempt: int) -> Path:
     return directory / f"{attempt:03d}.items.jsonl"
+
+
+def _sampled(storage: SearchStorage, node: int) -> Path:
+    return storage.paths.node(node) / "sampled.json"
 
 
 def _attempts(directory: Path) -> list[int]:

@@ -3,7 +3,7 @@
     <storage>/<name>/
         search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
         initialization/ · task/ (of a search that began with a folder)
-        nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, log.txt, agents/}
+        nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, sampled.json, log.txt, agents/}
         checkpoints/0003/step_000120/ (PEFT adapter; of a repeat after lost hardware step_000120.001/)
 
 `SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved

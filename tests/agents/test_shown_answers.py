@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.dynamics.stored_outcomes import choose, kind_scores, load_answers
+from llmzero_ray.dynamics.stored_outcomes import choose, kind_scores, load_answers, wrong_answers
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
-from llmzero_ray.records import ItemOutcome, MetricPoint
+from llmzero_ray.records import Answer, ItemOutcome, MetricPoint
 from llmzero_ray.records.agents import KindScore
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, compact, write_parquet
@@ -19,6 +19,10 @@ def item(index: int, acc: float, *, cut: bool | None = False, text: str = "the a
     return ItemOutcome(
         index=index, data_source="toy", score=acc, acc=acc, response=text, pred=text[-1:], cut=cut
     )
+
+
+def sampled(step: int) -> Answer:
+    return Answer(prompt="What is 2 + 2?", response="it is é", score=0.0, acc=0.0, expected="4", step=step)
 
 
 def kinds(items: list[ItemOutcome]) -> list[tuple[bool, bool]]:
@@ -61,8 +65,9 @@ def stored(tmp_path: Path) -> tuple[SearchStorage, str]:
                 metrics={},
                 val_score=0.5,
                 items=items,
+                sampled=(sampled(step),) if step else (),
             )
-            writer.write(point)
+            assert writer.write(point).sampled == ()
     rows = [
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"What is {i}?"}]
         for i in range(8)
@@ -79,7 +84,8 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
     storage, rows = stored
     if compacted:
         compact(storage, 3, 0)
-    found = load_answers(storage, 3, rows)
+    *found, last = load_answers(storage, 3, rows)
+    assert last == sampled(10), "of the last validated step, as it was written"
     assert found
     for one in found:
         number = one.response.removeprefix("10: ")
@@ -91,10 +97,32 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
 def test_missing_rows_or_outcomes_give_no_answers_and_no_error(stored: tuple[SearchStorage, str]) -> None:
     storage, rows = stored
     assert load_answers(storage, 4, rows) == ()
-    assert load_answers(storage, 3, None) == ()
-    assert load_answers(storage, 3, rows + ".gone") == ()
+    for lost in (None, rows + ".gone"):
+        assert load_answers(storage, 3, lost) == (sampled(10),)
+    file = storage.paths.node(3) / "sampled.json"
+    for damaged in ("[{", '[{"prompt": "alone"}]', "3"):
+        file.write_text(damaged)
+        assert [one.step for one in load_answers(storage, 3, rows)] == [None] * 2
+    file.unlink()  # of a search before they were kept
+    assert [one.step for one in load_answers(storage, 3, rows)] == [None] * 2
     Path(rows).write_bytes(b"no parquet")
     assert load_answers(storage, 3, rows) == ()
+
+
+@pytest.mark.parametrize("cut", [False, None])
+def test_wrong_answers_are_counted_with_those_cut_off(tmp_path: Path, cut: bool | None) -> None:
+    storage = SearchStorage(str(tmp_path), "demo")
+    items = (item(0, 1.0, cut=True), item(1, 0.0, cut=True), item(2, 0.0, cut=cut), item(3, 0.0, cut=True))
+    with MetricWriter(storage, 3, 0) as writer:
+        for step in (0, 5):
+            point = MetricPoint(
+                node=3, attempt=0, step=step, global_step=step, wall_s=0.0, metrics={}, items=items
+            )
+            writer.write(point)
+    assert wrong_answers(storage, 3) == (None if cut is None else (3, 2))
+    compact(storage, 3, 0)
+    assert wrong_answers(storage, 3) == (None if cut is None else (3, 2))
+    assert wrong_answers(storage, 4) is None
 
 
 @pytest.mark.parametrize("sources", [("chem", "bio"), ("toy", "toy")])

@@ -50,6 +50,21 @@ def test_a_search_that_cannot_be_read_does_not_hide_the_others(
     assert rows[1]["best"] == 2
 
 
+def test_show_prints_what_the_model_that_planned_a_node_was_asked(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished.root, tmp_path / "demo", ignore=shutil.ignore_patterns("checkpoints", "plots"))
+    storage = SearchStorage.at(tmp_path / "demo")
+    assert "node 2 has no recorded request" in refused(capsys, "show", tmp_path / "demo", "2", "--request")
+    call = {"agent": "proposer", "system": ["# Role"], "user": ["# The phase below [node 0]\n\x1b[2Jend"]}
+    storage.write_call(2, "proposer-0.0", call, None)
+    refusal = {"refused": [{"answer": [{"type": "text", "text": "no"}], "reason": "Too dear."}]}
+    storage.write_call(2, "proposer-1.0", {**call, **refusal}, None)
+    storage.write_call(2, "zz-early_stopper", {**call, "agent": "early_stopper", "user": ["stop?"]}, None)
+    asked = printed(capsys, "show", tmp_path / "demo", "2", "--request")
+    assert asked.splitlines() == ["# Role", "# The phase below [node 0]", "end", "Too dear."]
+
+
 def test_list_of_nothing_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "list", "--storage", tmp_path) == f"no search in {tmp_path}\n"
     assert "no such directory" in refused(capsys, "list", "--storage", tmp_path / "nothing")

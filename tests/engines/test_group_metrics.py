@@ -1,10 +1,13 @@
-"""What the groups of a training step teach: how many are mixed, and what the best of each scores."""
+"""What is read of a training step's answers: what its groups teach, and a few of them as texts."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from tensordict import NonTensorStack, TensorDict
 
-from llmzero_ray.engines.verl.verl_hooks import group_metrics
+from llmzero_ray.engines.verl.verl_hooks import group_metrics, places_to_show, sampled_answers
+from llmzero_ray.records import Answer
 
 
 def test_a_group_is_mixed_if_its_answers_score_differently_and_counts_with_its_best() -> None:
@@ -23,3 +26,40 @@ def test_groups_that_all_score_the_same_teach_nothing() -> None:
     for score in (0.0, 1.0):
         found = group_metrics(keys, [score] * 4)
         assert found == {"critic/score/mixed_groups": 0.0, "critic/score/best@n": score}
+
+
+@pytest.mark.parametrize(
+    ("scores", "cut", "places"),
+    [
+        # The middle one of four right answers, of three wrong ones and of two that were cut off.
+        ([1, 0, 1, 0, 0, 1, 0, 1, 0], [0, 1, 0, 0, 0, 1, 0, 0, 1], [5, 4, 8]),
+        ([0.2, 0.9, 0.1, 0.5], [0, 0, 0, 0], [1, 2]),
+        ([0, 0, 0], [0, 0, 0], [1]),
+        ([1, 1], [1, 1], [1]),
+    ],
+)
+def test_a_right_a_wrong_and_a_cut_off_answer_are_shown(
+    scores: list[float], cut: list[bool], places: list[int]
+) -> None:
+    assert places_to_show(scores, cut) == places
+
+
+def test_a_sampled_answer_has_its_texts_and_what_the_reward_told() -> None:
+    class Tokenizer:
+        def batch_decode(self, rows: list[torch.Tensor], *, skip_special_tokens: bool) -> list[str]:
+            assert skip_special_tokens
+            return [" ".join(map(str, row.tolist())) for row in rows]
+
+    told = {"reward_extra_info": {"acc": 1.0, "pred": "x" * 999}}
+    rows = [
+        {"prompts": [1, 2], "responses": [3], "extra_fields": told, "reward_model": {"ground_truth": "7"}},
+        {"prompts": [4], "responses": [5, 6], "extra_fields": {}, "reward_model": {"ground_truth": 7}},
+    ]
+    ids = {name: torch.nested.as_nested_tensor([torch.tensor(row[name]) for row in rows], layout=torch.jagged)
+           for name in ("prompts", "responses")}  # fmt: skip
+    others = {name: NonTensorStack(*(row[name] for row in rows)) for name in ("extra_fields", "reward_model")}
+    columns = TensorDict({**ids, **others}, batch_size=2)
+    assert sampled_answers(columns, [(0.9, False), (0.0, True)], Tokenizer(), 12) == (
+        Answer(prompt="1 2", response="3", score=0.9, acc=1.0, pred="x" * 200, expected="7", step=12),
+        Answer(prompt="4", response="5 6", score=0.0, acc=0.0, cut=True, step=12),
+    )

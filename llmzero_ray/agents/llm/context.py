@@ -74,8 +74,9 @@ SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
 """Maximum characters of each text from when the shown phase, and earlier ones, were proposed."""
 HINTS_ROOM = 4000
 """Maximum characters of all hints together."""
-MOST_ANSWERS, ANSWER_ROOM = 4, 400
-"""Maximum answers that are shown, and maximum characters of each prompt and each answer."""
+MOST_ANSWERS, ANSWER_ROOM = 4, 200
+"""Maximum greedy and maximum sampled answers that are shown, and maximum characters of each prompt and each
+answer."""
 REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
 DESCRIPTION_ROOM = 1200
@@ -97,6 +98,7 @@ STATES: Mapping[str, str] = {
 _ALL_STATES: tuple[str, ...] = get_args(DiagnosisState)
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _TIME_AND_MEMORY = (STEP_TIME, MEMORY_RESERVED)
+_KNOWN_BY_NAME = (*_TIME_AND_MEMORY, REWARDS[1])
 _UNCHANGEABLE = ("duration", "fixed")
 
 
@@ -127,7 +129,7 @@ def stable_context(
     if agent == "early_stopper":
         notes = [note for note in notes if note.name in (told or _STOPPER_NOTES)]
     if agent == "proposer":  # their names say enough, and most requests are without them
-        notes = [note for note in notes if note.name not in _TIME_AND_MEMORY or note.name in told]
+        notes = [note for note in notes if note.name not in _KNOWN_BY_NAME or note.name in told]
     return {
         "task": {
             "name": safe_name(task.name),
@@ -256,6 +258,7 @@ def proposer_context(
         "validation": nodes.validation(on, n_val),
         "paired": gain_course(on.curves),
         "sampled": nodes.sampled_gap(on),
+        "wrong": list(on.wrong or ()),
         "kinds": _kinds(on),
         "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
         "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
@@ -291,13 +294,17 @@ def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
 
 
 def answer_lines(on: NodeView) -> list[Context]:
-    """Shown answers of the phase: `title` in our words, `text` as quoted data."""
-    return [{"title": _answer_title(one), "text": _answer_text(one)} for one in on.answers[:MOST_ANSWERS]]
+    """Shown answers of the phase, greedy ones first: `title` in our words, `text` as quoted data."""
+    greedy = [one for one in on.answers if one.step is None]
+    sampled = [one for one in on.answers if one.step is not None]
+    shown = (*greedy[:MOST_ANSWERS], *sampled[:MOST_ANSWERS])
+    return [{"title": _answer_title(one), "text": _answer_text(one)} for one in shown]
 
 
 def _answer_title(one: Answer) -> str:
+    how = "" if one.step is None else f"sampled in step {one.step}, "
     kind = "right" if one.acc >= 0.5 else "wrong"
-    return f"{kind}, score {number(one.score)}{', cut off at the cap' if one.cut else ''}"
+    return f"{how}{kind}, score {number(one.score)}{', cut off at the cap' if one.cut else ''}"
 
 
 def _answer_text(one: Answer) -> str:

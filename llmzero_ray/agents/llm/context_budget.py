@@ -23,7 +23,7 @@ from llmzero_ray.hyperparameters.compute import (
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
-from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, series
+from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, TESTING_TIME, VAL_TOKENS, series
 from llmzero_ray.utils.text import number, number_ranges, short_duration
 
 
@@ -41,7 +41,10 @@ def budget_lines(
     also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, which
     proposal goes back, and which of the `others` use the same budget. `test_freq` is the number of steps
     between two validations of a phase; its last step is validated too."""
-    priced = [*_compute(budget, shown, phase_steps, test_freq), *_hours(budget, shown, phase_steps, n_gpus)]
+    priced = [
+        *_compute(budget, shown, phase_steps, test_freq),
+        *_hours(budget, shown, phase_steps, n_gpus, test_freq),
+    ]
     found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
@@ -56,8 +59,8 @@ def budget_lines(
     if not plans:
         return lines
     costs = _step_costs(budget, shown, phase_steps, test_freq)
-    times = _step_times(budget, shown, phase_steps, priced=bool(costs))
-    lines += costs + times + _returned(budget, priced)
+    times = _step_times(budget, shown, phase_steps, test_freq, priced=bool(costs))
+    lines += costs + times + _returned(budget, shown, phase_steps, priced)
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
@@ -112,9 +115,11 @@ def _compute(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int |
     return [(limit.amount / usual, "compute", f"{text}: {' or '.join(steps)}, validations {each}counted")]
 
 
-def _hours(budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int) -> list[_Limit]:
-    times = series(shown.curves, STEP_TIME).values
-    seconds = median(times) if times else math.nan
+def _hours(
+    budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int, test_freq: int | None
+) -> list[_Limit]:
+    seconds, validation = _median(shown, STEP_TIME), _median(shown, TESTING_TIME)
+    usual = phase_steps * seconds + _n_validations(phase_steps, test_freq) * validation
     found = []
     for name, hours, whole, gpus, slots in (
         ("GPU hours", budget.gpu_hours, budget.whole_gpu_hours, n_gpus, 1),
@@ -124,11 +129,13 @@ def _hours(budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int) -> li
             continue
         text, phases = f"{number(max(0.0, hours))} left", math.inf
         text += f" ({number(100 * max(0.0, hours) / whole)}% of the search's whole)" if whole else ""
-        if math.isfinite(seconds) and seconds > 0:
-            steps = hours * 3600 / seconds / max(1, gpus)
+        if seconds > 0:
+            left = hours * 3600 / max(1, gpus)
             at = f" on {n_gpus} GPUs" if n_gpus > 1 else ""
-            text += f": {_steps(steps)} like node {shown.node}'s ({number(seconds)} s{at} each)"
-            phases = slots * steps / phase_steps
+            steps = _steps(steps_that_fit(left, seconds, validation, test_freq))
+            counted = f", validations of {number(validation)} s counted" if validation else ""
+            text += f": {steps} like node {shown.node}'s ({number(seconds)} s{at} each{counted})"
+            phases = slots * left / usual
         found.append((phases, name, text))
     return found
 
@@ -142,19 +149,22 @@ def _dollars(budget: Budget) -> list[_Limit]:
     return [(left / each if each and budget.dollars_end_it else math.inf, "dollars for agent calls", text)]
 
 
-def _returned(budget: Budget, limits: Iterable[_Limit]) -> list[str]:
-    """Share of what is left from which a proposal goes back (`price.too_much`). Empty where a phase of the
-    usual length takes more than that."""
+def _returned(budget: Budget, shown: NodeView, phase_steps: int, limits: Iterable[_Limit]) -> list[str]:
+    """Share of what is left from which a proposal goes back (`price.too_much`), and the steps that this is.
+    Empty where a phase of the usual length takes more than that."""
     most, slots = budget.max_share, budget.n_slots
     phases = [n / (slots if name == _WALL_CLOCK else 1) for n, name, _ in limits]
-    share = "{:.0%} of what is left"
+    share, like = "what is left", f"node {shown.node}"
     if not phases and budget.runs is not None:
-        phases, share = [budget.runs + 1], "{:.0%} of what the remaining runs take if each is like the root"
+        phases, like = [budget.runs + 1], "the root"
+        share = "what the remaining runs take if each is like the root"
     if most is None or not phases or min(phases) * most < 1:
         return []
+    n_steps = min(phases) * most * phase_steps
+    steps = f" ({_steps(n_steps)} like {like}'s)" if math.isfinite(n_steps) else ""
     return [
-        f"a proposal that takes more than {share.format(most)} goes back once with its price; handed in "
-        "again, it is accepted"
+        f"a proposal that takes more than {most:.0%} of {share}{steps} goes back once with its price; handed "
+        "in again, it is accepted"
     ]
 
 
@@ -196,7 +206,9 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     ]
 
 
-def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bool) -> list[str]:
+def _step_times(
+    budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None, *, priced: bool
+) -> list[str]:
     """Seconds of a planned step, unless it is `priced` in compute, as price.py counts them: by the measured
     seconds for each token. And what ends a phase that takes too long."""
     limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
@@ -211,8 +223,10 @@ def _step_times(budget: Budget, shown: NodeView, phase_steps: int, *, priced: bo
     planned = _planned_steps(full, step_lengths(full, step))
     times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
     if not limited:
-        usual = phase_steps * amount(planned[0][1], cost)
-        times += f"; {phase_steps} steps as it is take {short_duration(usual)}"
+        validations = _n_validations(phase_steps, test_freq) * _median(shown, TESTING_TIME)
+        usual = phase_steps * amount(planned[0][1], cost) + validations
+        beside = " with validations" if validations else ""
+        times += f"; {phase_steps} steps as it is take {short_duration(usual)}{beside}"
     return [f"a step takes {times}", *found]
 
 
@@ -237,7 +251,17 @@ def _fit(budget: Budget, shown: NodeView, step: float, test_freq: int | None) ->
 
 def _phase(shown: NodeView, cost: TokenCost, step: float, n_steps: int, test_freq: int | None) -> float:
     """Compute of a phase of steps of that cost, with its validations."""
-    return n_steps * step + math.ceil(n_steps / (test_freq or n_steps)) * _validation(shown, cost)
+    return n_steps * step + _n_validations(n_steps, test_freq) * _validation(shown, cost)
+
+
+def _n_validations(n_steps: int, test_freq: int | None) -> int:
+    return math.ceil(n_steps / (test_freq or n_steps))
+
+
+def _median(shown: NodeView, metric: str) -> float:
+    """Median of a metric over the phase, or 0 if it was not logged."""
+    values = series(shown.curves, metric).values
+    return median(values) if values else 0.0
 
 
 def _count(value: object) -> int:

@@ -241,7 +241,6 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
         "its score is in doubt" if view.doubts else "",
         phase_cost(request.budget, view),
     ]
-    ending += [] if view.predicted is None else [f"expected {score(view.predicted)}"]
     return f"{head} => {'; '.join(part for part in ending if part)}"
 
 

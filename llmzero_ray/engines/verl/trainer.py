@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,19 +47,22 @@ from llmzero_ray.engines.verl.rollout_server import RecordingReplica, launch_ser
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.engines.verl.verl_hooks import (
+    SAMPLED_FIELDS,
     CallbackLogger,
     NumberedRows,
     ReservedBundles,
     group_metrics,
     mean_accuracy,
     outcomes_of,
+    places_to_show,
+    sampled_answers,
     scalars,
     tell_of_answers,
     with_wrong,
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
 from llmzero_ray.hyperparameters.compute import ComputeClock
-from llmzero_ray.records import Checkpoint, ItemOutcome, MetricPoint
+from llmzero_ray.records import Answer, Checkpoint, ItemOutcome, MetricPoint
 from llmzero_ray.records.metrics import MERGE_ROUNDING, VAL_TOKENS
 from llmzero_ray.utils.failpoints import reach
 
@@ -103,6 +106,7 @@ class PhaseTrainer(DeterministicTrainer):
         self._base_of_servers: list[LogProbs | None] = []
         """Log-probabilities of servers with merged weights, before they had an adapter in them."""
         self._items: tuple[ItemOutcome, ...] = ()
+        self._sampled: tuple[Answer, ...] = ()
         self._responses: list[str] = []
         self._eval_max_tokens = settings.eval_max_response_length
         super().__init__(config)
@@ -186,7 +190,7 @@ class PhaseTrainer(DeterministicTrainer):
             EffectiveConfigError: the values in effect differ from `phase.spec`.
         """
         spec = phase.spec
-        self.phase, self.config = phase, config
+        self.phase, self.config, self._sampled = phase, config, ()
         if "weights" not in phase.skip:
             self.checkpoint_manager.sleep_replicas()  # what is exchanged may need the GPUs' memory
         self._use_config(config, phase.skip)
@@ -373,12 +377,28 @@ class PhaseTrainer(DeterministicTrainer):
         self._enter("update")
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        answers = [
-            key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)
-        ]
-        found = tq.kv_batch_get(keys=answers, partition_id=batch.partition_id, select_fields=["rm_scores"])
-        metrics.update(group_metrics(answers, found["rm_scores"].sum(dim=1).tolist()))
+        tags = zip(batch.keys, batch.tags, strict=True)
+        answers = {key: tag for key, tag in tags if not tag.get("is_padding", False)}
+        rewards = self._columns_of(batch, answers, "rm_scores")["rm_scores"]
+        scores = rewards.sum(dim=1).tolist()
+        metrics.update(group_metrics(list(answers), scores))
+        try:
+            self._sampled = self._some_of(batch, answers, scores)
+        except Exception:
+            logger.exception("step %d: its sampled answers cannot be shown", self.global_steps)
         return super()._compute_advantage(batch, metrics)
+
+    def _some_of(self, batch: Any, answers: Mapping[str, Any], scores: Sequence[float]) -> tuple[Answer, ...]:
+        """A few answers of a step, with their texts."""
+        cap = int(self.config.data.max_response_length)
+        cut = [tag["response_len"] >= cap for tag in answers.values()]
+        keys, places = list(answers), places_to_show(scores, cut)
+        columns = self._columns_of(batch, [keys[i] for i in places], *SAMPLED_FIELDS)
+        judged = [(scores[i], cut[i]) for i in places]
+        return sampled_answers(columns, judged, self.tokenizer, self.global_steps)
+
+    def _columns_of(self, batch: Any, keys: Iterable[str], *names: str) -> Any:
+        return tq.kv_batch_get(keys=list(keys), partition_id=batch.partition_id, select_fields=list(names))
 
     @property
     def _is_first_step(self) -> bool:
@@ -528,6 +548,7 @@ class PhaseTrainer(DeterministicTrainer):
             metrics=metrics,
             val_score=mean_accuracy(self._items) if self._items else None,
             items=self._items,
+            sampled=self._sampled if self._items else (),
         )
         self._items = ()
         phase.progress.saw(point)

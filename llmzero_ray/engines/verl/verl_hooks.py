@@ -9,9 +9,10 @@ from typing import Any
 from torch.utils.data import Dataset
 from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 
-from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
+from llmzero_ray.dynamics.stored_outcomes import expected_of
+from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, rows_of
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.records import ItemOutcome
+from llmzero_ray.records import Answer, ItemOutcome
 from llmzero_ray.records.metrics import BEST_OF_N, MIXED_GROUPS
 
 
@@ -87,6 +88,8 @@ class CallbackLogger:
         """No-op: nothing is held open."""
 
 
+SAMPLED_FIELDS = ("prompts", "responses", "extra_fields", "reward_model")
+"""VeRL's columns of an answer that is shown."""
 MOST_PRED = 200
 """Maximum stored characters of the answer that a reward extracted."""
 
@@ -141,6 +144,46 @@ def group_metrics(keys: Sequence[str], scores: Sequence[float]) -> dict[str, flo
     best = [max(group) for group in groups.values()]
     mixed = [min(group) < max(group) for group in groups.values()]
     return {MIXED_GROUPS: sum(mixed) / len(groups), BEST_OF_N: sum(best) / len(groups)}
+
+
+def places_to_show(scores: Sequence[float], cut: Sequence[bool]) -> list[int]:
+    """Places of an answer with the best score, of one with the worst, and of a cut-off one, as far as they
+    differ. Of equal ones it is the middle one, since a batch may be in the order of length."""
+    best, worst = max(scores), min(scores)
+    kinds: list[list[int]] = [[], [], []]
+    for place, score in enumerate(scores):
+        kinds[0 if score == best > worst else 2 if cut[place] else 1].append(place)
+    found = []
+    for kind in filter(None, kinds):
+        least = min(scores[place] for place in kind)
+        alike = [place for place in kind if scores[place] == least]
+        found.append(alike[len(alike) // 2])
+    return found
+
+
+def sampled_answers(
+    columns: Any, judged: Sequence[tuple[float, bool]], tokenizer: Any, step: int
+) -> tuple[Answer, ...]:
+    """Answers of a training step, with their texts, from VeRL's columns SAMPLED_FIELDS. `judged` has the
+    score of each, and whether it ended at the cap."""
+    found = []
+    for row, (score, cut) in zip(rows_of(columns), judged, strict=True):
+        ids = [row["prompts"], row["responses"]]
+        prompt, response = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        info = (row.get("extra_fields") or {}).get("reward_extra_info") or {}
+        pred = info.get("pred")
+        answer = Answer(
+            prompt=prompt,
+            response=response,
+            score=score,
+            acc=float(info.get("acc", score)),
+            pred=None if pred is None else str(pred)[:MOST_PRED],
+            expected=expected_of(row),
+            cut=cut,
+            step=step,
+        )
+        found.append(answer)
+    return tuple(found)
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, float]:

@@ -37,7 +37,6 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.records import from_json, register_record, to_json
 from llmzero_ray.records.agents import (
     AgentName,
-    Answer,
     Budget,
     EarlierVerdict,
     ErrorRequest,
@@ -64,7 +63,7 @@ _DIGITS = 4
 Request: TypeAlias = ProposalRequest | ErrorRequest | StopRequest
 
 for _record in (
-    Answer, Budget, Curves, Difference, EarlierVerdict, ErrorRequest, KindScore, MemoryView, NodeView,
+    Budget, Curves, Difference, EarlierVerdict, ErrorRequest, KindScore, MemoryView, NodeView,
     OfferedCheckpoint, ProposalRequest, Standing, StopRequest, TaskView,
 ):  # fmt: skip
     register_record(_record)

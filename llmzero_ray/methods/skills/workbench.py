@@ -78,7 +78,8 @@ class Workbench:
         if task.description:
             lines.append(quote(task.description, label="description"))
         if isinstance(self.request, ProposalRequest) and self.request.on.answers:
-            lines.append(f"Answers of node {self.request.on.node} in its last validation:")
+            shown = f"Answers of node {self.request.on.node}"
+            lines.append(f"{shown}, greedy in its last validation or sampled in training:")
             for one in answer_lines(self.request.on):
                 lines += [f"{one['title']}:", one["text"]]
         return "\n".join(lines)

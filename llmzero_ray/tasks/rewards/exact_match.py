@@ -1,8 +1,8 @@
-"""Reward 1 when the answer is the expected text, else 0.
+"""Reward 1 when the answer (the last `\\boxed{}`, else the last `<answer>`, else the whole response after its
+thoughts) is the expected text, else 0.
 
-The answer is what stands in the last `\\boxed{}`, else in the last `<answer>`, else the whole response after
-its thoughts. The ground truth is the text, or `{"target": [...]}` in JSON for several wordings. Runs of white
-space count as one space. Options: `ignore_case` (default false); `short_answer` (default false) to compare as
+The ground truth is the text, or `{"target": [...]}` in JSON for several wordings. Runs of white space count
+as one space. Options: `ignore_case` (default false); `short_answer` (default false) to compare as
 PaperSearchQA does, without case, punctuation and articles; `format_bonus` (default 0).
 """
 

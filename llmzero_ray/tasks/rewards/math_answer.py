@@ -1,10 +1,10 @@
-"""Reward 1 when the answer is the same mathematical object as the expected one, else 0.
+"""Reward 1 when the answer (the last `\\boxed{}`, else the last `<answer>`, else what math-verify finds in
+the last 300 characters) is the same mathematical object as the expected one, else 0.
 
 math-verify decides, in a child process with a limit on its time (math_client.py): an answer such as a
-tower of powers would keep it busy for ever. The answer is what stands in the last `\\boxed{}`, else in the
-last `<answer>`, else what math-verify finds in the end of the response. Arithmetic that equals the expected
-number is no answer: it may be the question. math_server.py says what is. The ground truth is LaTeX or plain
-notation, or `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
+tower of powers would keep it busy for ever. Arithmetic that equals the expected number is no answer: it may
+be the question. math_server.py says what is. The ground truth is LaTeX or plain notation, or
+`{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
 Source: the package math-verify (Kydlíček, Hugging Face).
 """
 

@@ -1,4 +1,5 @@
-"""Reward of a multiple-choice question: 1 for the letter of the gold option, else 0.
+"""Reward of a multiple-choice question: 1 for the letter of the gold option (in the last `\\boxed{}`, else in
+the last `<answer>`, else after the last "answer is"), else 0.
 
 The ground truth is the letter. Options: `letters`, the capital letters on offer (default ABCD), and
 `format_bonus` (default 0), the score of a wrong letter.

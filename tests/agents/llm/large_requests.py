@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.knowledge import expected_metrics
-from llmzero_ray.records import Diagnosis, PhaseFailure, ResumeFrom
-from llmzero_ray.records.agents import Answer, ErrorRequest, KindScore, NodeView, ProposalRequest, StopRequest
+from llmzero_ray.records import Answer, Diagnosis, PhaseFailure, ResumeFrom
+from llmzero_ray.records.agents import ErrorRequest, KindScore, NodeView, ProposalRequest, StopRequest
 from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
@@ -16,6 +16,13 @@ CHARS_PER_TOKEN = 3.6
 PICTURE_TOKENS = 1300
 """Of the largest picture: tests/agents/llm/test_figures.py."""
 FAMILIES = ("chem_edit", "chem_reaction", "chem_understanding")
+
+ANSWERS = (
+    Answer(prompt="Which product? " * 90, response="By the rule, B. " * 90, score=1, acc=1, pred="B"),
+    Answer(prompt="Which product? " * 90, response="By the rule, C. " * 90, score=0, acc=0, pred="C"),
+    Answer(prompt="Which? " * 90, response="We see that " * 90, score=0, acc=0, pred="", cut=True),
+)
+"""A long right, wrong and cut-off answer."""
 
 
 def tokens(text: str) -> float:
@@ -81,11 +88,8 @@ def proposal_request() -> ProposalRequest:
         status="early_stopped",
         stop_reason="verdict: cannot reach 0.47 any more " * 4,
         kinds=tuple(KindScore(kind=kind, n=200, start=0.3, last=0.419) for kind in FAMILIES),
-        answers=(
-            Answer(prompt="Which product? " * 90, response="By the rule, B. " * 90, score=1, acc=1, pred="B"),
-            Answer(prompt="Which product? " * 90, response="By the rule, C. " * 90, score=0, acc=0, pred="C"),
-            Answer(prompt="Which? " * 90, response="We see that " * 90, score=0, acc=0, pred="", cut=True),
-        ),
+        answers=(*ANSWERS, *(replace(one, step=120) for one in ANSWERS)),
+        wrong=(272, 31),
     )
     siblings = tuple(
         c.node(

@@ -34,7 +34,15 @@ from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import ComputeLimit, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView, ProposalRequest
-from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, VAL_TOKENS, Curves, series
+from llmzero_ray.records.metrics import (
+    LENGTH,
+    PROMPT_LENGTH,
+    STEP_TIME,
+    TESTING_TIME,
+    VAL_TOKENS,
+    Curves,
+    series,
+)
 from tests.agents import curves as c
 from tests.agents.llm import large_requests
 
@@ -211,6 +219,20 @@ def test_a_planned_step_has_its_seconds_where_hours_are_limited(limit: str) -> N
     assert sum("saved but not validated" in one for one in both) == 1
 
 
+def test_hours_count_validations() -> None:
+    view = phase(ppo_epochs=1)
+    tested = {TESTING_TIME: (*(None,) * 9, 90.0)}
+    view = replace(view, curves=replace(view.curves, metrics={**view.curves.metrics, **tested}))
+    lines = budget_lines(Budget(wall_clock_hours=0.5), view, 10, 1, test_freq=5)
+    # 1,800 s: six times five steps of 36 s with a validation are 1,620 s; two more steps and one are 162 s.
+    assert lines[0] == (
+        "hours of wall clock: 0.5 left: about 32 steps like node 0's (36 s each, validations of 90 s "
+        "counted) (this limit binds first)"
+    )
+    by_runs = "\n".join(budget_lines(Budget(runs=3), view, 10, 1, test_freq=5))
+    assert "; 10 steps as it is take 9.0 min with validations" in by_runs
+
+
 @pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])
 def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) -> None:
     budget = Budget(compute=replace(LEFT, amount=4e4 * steps_left), whole_compute=WHOLE)
@@ -236,8 +258,12 @@ def test_the_share_from_which_a_proposal_goes_back_is_told_while_two_usual_phase
     limits: dict[str, Any], said: bool
 ) -> None:
     view = priced(phase(), val_tokens=0.0)  # 10 steps of 4e4 and 36 s
-    rest = "the remaining runs take if each is like the root" if "runs" in limits else "is left"
-    line = f"a proposal that takes more than 50% of what {rest} goes back once with its price"
+    rest, steps, like = "is left", 10, "node 0"
+    if "runs" in limits:
+        rest, like = "the remaining runs take if each is like the root", "the root"
+    elif limits.get("compute") is LEFT:
+        steps = 30
+    line = f"more than 50% of what {rest} (about {steps} steps like {like}'s) goes back once with its price"
     for share, told in ((0.5, said), (None, False)):
         text = "\n".join(budget_lines(Budget(**limits, max_share=share), view, 10, 1))
         assert (line in text) == told

@@ -70,6 +70,9 @@ def test_validations_carry_one_outcome_per_row_and_step_zero_is_no_score(lab: La
         assert [i.index for i in point.items] == list(range(64))
         assert point.val_score == pytest.approx(sum(i.acc for i in point.items) / 64)
         assert {i.data_source for i in point.items} == {"echo"}
+        for answer in point.sampled:
+            assert answer.step == point.step and answer.prompt and answer.expected
+    assert [bool(p.sampled) for p in points] == [p in validated[1:] for p in points]
     assert outcome.start_score == points[0].val_score
     assert outcome.best_step in (2, 4) and outcome.best_score == max(p.val_score for p in validated[1:])
 
