@@ -25,9 +25,8 @@ from llmzero_ray.prepared.chem_subtasks import (
 )
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.rewards.chemcot import agents_of
-from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
-from llmzero_ray.tasks.rewards.molecules import read_molecule
+from llmzero_ray.tasks.rewards.molecules import group_named, read_molecule
 from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
 from llmzero_ray.utils.text import json_or_none
 
