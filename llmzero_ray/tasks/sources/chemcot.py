@@ -27,7 +27,7 @@ from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.rewards.chemcot import agents_of
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
 from llmzero_ray.tasks.rewards.molecules import group_named, read_molecule
-from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, empty, text_of
 from llmzero_ray.utils.text import json_or_none
 
 _INPUT = re.compile(r"(?:Input|Source) Molecule:\s*([^\s,]+)")
@@ -73,7 +73,7 @@ class ChemCoT(DatasetAdapter):
         """Question in the wording of its data set."""
         query, meta = text_of(record, "query"), _object(record.get("meta"))
         if not query:
-            return Rejection(reason="empty question", detail="query is empty; fill it or remove the row")
+            return empty("query", "empty question")
         subtask = _subtask(record, meta, file)
         if subtask is None:
             return Rejection(
