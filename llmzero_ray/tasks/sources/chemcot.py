@@ -101,7 +101,7 @@ class ChemCoT(DatasetAdapter):
             ground_truth=json.dumps(truth, ensure_ascii=False),
             label="" if subtask.rule in _WITHOUT_GOLD else truth["gt"],
             stable_id=row_id,
-            group=truth["src"] or _reaction(meta),
+            group=truth["src"] or as_text(meta.get("rxn_smiles")) or as_text(meta.get("reactants")),
             extra={"subtask": subtask.name, "category": subtask.category, "row_id": row_id},
         )
 
@@ -173,10 +173,6 @@ def _source(query: str, meta: Mapping[str, Any]) -> str:
 
 def _group(meta: Mapping[str, Any], key: str) -> str:
     return as_text(meta.get(key)).rstrip(".")
-
-
-def _reaction(meta: Mapping[str, Any]) -> str:
-    return as_text(meta.get("rxn_smiles")) or as_text(meta.get("reactants"))
 
 
 def _problem(truth: Mapping[str, str], subtask: Subtask) -> Rejection | None:
