@@ -52,18 +52,12 @@ class ControlRequests:
         self._use_settings, self._fixed_capacity = use_settings, fixed_capacity
         self._threads = Threads("requests")
 
-    async def take(self) -> None:
-        """Process every pending request while the search runs."""
-        await self._take(check_capacity=self._fixed_capacity)
-
-    async def take_at_start(self) -> None:
-        """Process pending requests before hardware is reserved, which checks the capacity itself."""
-        await self._take(check_capacity=False)
-
-    async def _take(self, *, check_capacity: bool) -> None:
+    async def take(self, *, at_start: bool = False) -> None:
+        """Process every pending request. At the start the capacity is left to the reservation of hardware,
+        which follows."""
         for request in await self._threads.run(waiting_requests, self._root):
             event = event_of(self._core, request)
-            if isinstance(event, ev.SettingsChanged) and check_capacity:
+            if isinstance(event, ev.SettingsChanged) and self._fixed_capacity and not at_start:
                 event = await self._within_capacity(event)
             if isinstance(event, ev.RequestRefused):
                 logger.warning("request %s (%s) is refused: %s", request.id, request.kind, event.message)

@@ -177,7 +177,7 @@ class SearchCoordinator:
         self._budget = await self._restored_budget(loop)
         use_settings = functools.partial(self._use_settings, core)
         requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)
-        await requests.take_at_start()  # settings of the command
+        await requests.take(at_start=True)  # settings of the command
         if core.finished is not None:
             return await self._end(at_once=True)  # the settings do not extend it
         await use_settings()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.utils.api_key import without_secrets
 
-_SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.reserved", "--format=csv,noheader,nounits")
 _SMI_S = 20.0
 
 
@@ -30,16 +30,24 @@ def is_for_gpus(config: SearchConfig) -> bool:
     return resolve_platform(config.engine.platform) == "gpu"
 
 
+def driver_report(*fields: str) -> list[list[str]]:
+    """These fields of `nvidia-smi --query-gpu`, a row for each GPU of this machine.
+
+    Raises:
+        OSError: there is no driver.
+        subprocess.SubprocessError: it does not answer.
+    """
+    command = ("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
+    env = without_secrets(os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_S, check=True, env=env)
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
 def card_gib() -> float | None:
     """Memory of this machine's smallest GPU that processes can use, GiB; None if the driver does not
     report it."""
-    from llmzero_ray.utils.api_key import without_secrets
-
     try:
-        env = without_secrets(os.environ)
-        done = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True, env=env)
-        listing = done.stdout
-        rows = [[float(part) for part in line.split(",")] for line in listing.splitlines() if line.strip()]
-        return min((total - reserved) / 1024 for total, reserved in rows)
+        rows = driver_report("memory.total", "memory.reserved")
+        return min((float(total) - float(reserved)) / 1024 for total, reserved in rows)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None

@@ -192,12 +192,7 @@ class PlannedSearch(ABC):
         Raises:
             SearchError: there is none.
         """
-        try:
-            return self._nodes[node_id]
-        except KeyError:
-            raise SearchError(
-                f"node {node_id!r} is unknown; the search has {len(self._nodes)} nodes."
-            ) from None
+        return lineage.node_of(self._nodes, node_id)
 
     # --- ask ------------------------------------------------------------------------------------------------
 

@@ -31,12 +31,10 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
     """
     if target.exists():
         return check_split(target, CONFIRM).n_rows
-    directory = Path(task.directory)
-    manifest = read_manifest(directory)
+    directory, manifest = Path(task.directory), check_spare_rows(task)
     part = target.parent / f".confirm-{uuid.uuid4().hex[:8]}"
     try:
         part.mkdir(parents=True)
-        check_spare_rows(task)
         if manifest.splits.confirm is not None:
             named = directory / manifest.splits.confirm.file
             check_unchanged(named, CONFIRM, manifest.splits.confirm)
@@ -55,8 +53,8 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
     return facts[CONFIRM].n_rows
 
 
-def check_spare_rows(task: PreparedTask) -> None:
-    """Check that the winners of a search on this task can be confirmed.
+def check_spare_rows(task: PreparedTask) -> Manifest:
+    """The manifest of a task, after a check that the winners of a search on it can be confirmed.
 
     Raises:
         TaskError: it has no spare rows; the message says why and what to do.
@@ -64,7 +62,7 @@ def check_spare_rows(task: PreparedTask) -> None:
     manifest = read_manifest(Path(task.directory))
     spec = manifest.recipe
     if manifest.splits.confirm is not None:
-        return
+        return manifest
     if manifest.family is None or spec is None:
         raise TaskError(
             f"confirm.k: the task in {task.directory} has no spare rows: its three splits hold all that is "
@@ -79,6 +77,7 @@ def check_spare_rows(task: PreparedTask) -> None:
             f"{family.name}, this is version {family.version}: its rows cannot be told apart from fresh "
             "ones. Make the task again, or set confirm.k=0."
         )
+    return manifest
 
 
 def _generate(manifest: Manifest, n: int, directory: Path) -> None:

@@ -208,18 +208,14 @@ def check_between(facts: Mapping[str, SplitFacts]) -> None:
         TaskError: which splits, how many prompts, one example.
     """
     for first, second in combinations(facts, 2):
-        _check_no_shared_prompt(facts, first, second)
-
-
-def _check_no_shared_prompt(facts: Mapping[str, SplitFacts], first: str, second: str) -> None:
-    one, other = facts[first].prompts, facts[second].prompts
-    shared = one.keys() & other.keys()
-    if shared:
-        row, twin = min((one[digest], other[digest]) for digest in shared)
-        raise TaskError(
-            f"{len(shared)} prompts stand both in {first} and in {second}, e.g. row {row} of {first} is row "
-            f"{twin} of {second}; scores would not be held-out: remove them from one of the two"
-        )
+        one, other = facts[first].prompts, facts[second].prompts
+        shared = one.keys() & other.keys()
+        if shared:
+            row, twin = min((one[digest], other[digest]) for digest in shared)
+            raise TaskError(
+                f"{len(shared)} prompts stand both in {first} and in {second}, e.g. row {row} of {first} is "
+                f"row {twin} of {second}; scores would not be held-out: remove them from one of the two"
+            )
 
 
 def _read(path: Path, split: str) -> Any:

@@ -487,7 +487,7 @@ class FinalScored(Event):
     """Node whose adapter it is (`REFERENCE` for the default recipe); None for the base model."""
     step: int | None
     macro: float | None = None
-    """Mean over the parts of one of the paper's tasks (tasks/aggregate.py); None for other tasks."""
+    """Mean over the parts of one of the paper's tasks (prepared/aggregate.py); None for other tasks."""
     macro_error: float | None = None
     """Its standard error; None too where a part has a single item."""
 

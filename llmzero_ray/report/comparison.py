@@ -214,15 +214,11 @@ def _policy(
         compute=compute,
         validation=validation,
         validation_items=validation_items if validation is not None else (),
-        test=None if scored is None else _as_score(scored),
+        test=None if job is None else job.measured,
         test_items=facts.test_items(what) if scored else (),
         macro=None if scored is None else _macro(scored),
         problem=(job.problem or "") if job else "",
     )
-
-
-def _as_score(scored: FinalScored) -> Score:
-    return Score(mean=scored.mean, standard_error=scored.standard_error, n=scored.n)
 
 
 def _macro(scored: FinalScored) -> Score | None:

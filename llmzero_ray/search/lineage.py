@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from llmzero_ray.errors import SearchError
 from llmzero_ray.search.base import Cut
 
 
@@ -22,6 +23,17 @@ class Resumed(Protocol):
 
 
 N = TypeVar("N", bound=Resumed)
+
+
+def node_of(nodes: Mapping[int, N], node_id: int) -> N:
+    """The node of that id.
+
+    Raises:
+        SearchError: there is none.
+    """
+    if node_id not in nodes:
+        raise SearchError(f"node {node_id!r} is unknown; the search has {len(nodes)} nodes.")
+    return nodes[node_id]
 
 
 def resume_chain(nodes: Mapping[int, N], node: N) -> tuple[int, ...]:

@@ -88,12 +88,7 @@ class TreeSearch:
         Raises:
             SearchError: there is none.
         """
-        try:
-            return self._tree.nodes[node_id]
-        except KeyError:
-            raise SearchError(
-                f"node {node_id!r} is unknown; the search has {len(self._tree.nodes)} nodes."
-            ) from None
+        return lineage.node_of(self._tree.nodes, node_id)
 
     # --- ask ------------------------------------------------------------------------------------------------
 

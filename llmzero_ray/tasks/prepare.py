@@ -142,7 +142,9 @@ def write_task(directory: Path, spec: FamilySpec, progress: Progress) -> None:
         reward=RewardEntry(module=REWARD_MODULE, gold_response=GOLD_RESPONSE),
         max_prompt_tokens=made.max_prompt_tokens if made else None,
         max_answer_tokens=made.max_answer_tokens if made else None,
-        model=_model_entry(made) if made else None,
+        model=ModelEntry(path=_MODEL, params=made.params, greedy_val_accuracy=made.greedy_accuracy)
+        if made
+        else None,
         licence=spec.family.licence,
         majority_baseline=majority_share(splits.problems["test"]),
         recipe=flat,
@@ -171,10 +173,6 @@ def _make_model(directory: Path, spec: FamilySpec, splits: Splits, progress: Pro
         prompts=tuple(problem.prompt for split in SPLITS for problem in splits.problems[split]),
     )
     return make_model_in_process(request, on_step)
-
-
-def _model_entry(made: MadeModel) -> ModelEntry:
-    return ModelEntry(path=_MODEL, params=made.params, greedy_val_accuracy=made.greedy_accuracy)
 
 
 def _versions() -> dict[str, str]:

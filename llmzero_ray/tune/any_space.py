@@ -45,8 +45,7 @@ class AnySpaceProposer:
         if request.on.status == "failed" and not request.from_scratch:
             return self._repaired(request)
         known = list(known_nodes(request).values())
-        chosen = None if request.from_scratch else best_checkpoint(request.checkpoints)
-        start = None if chosen is None else ResumeFrom(node=chosen.node, step=chosen.step)
+        start = None if request.from_scratch else best_start(request.checkpoints)
         base = request.base(start)
         if request.from_scratch and request.best is not None and request.best.hyperparameters:
             base = request.best.hyperparameters
@@ -250,9 +249,10 @@ def _drawn(row: Parameter, rng: random.Random) -> HyperparameterValue:
     return int(value) if row.kind == "int" else value
 
 
-def best_checkpoint(offered: Sequence[OfferedCheckpoint]) -> OfferedCheckpoint | None:
-    """Checkpoint with the highest score, otherwise the last one without a score. None if there is none."""
+def best_start(offered: Sequence[OfferedCheckpoint]) -> ResumeFrom | None:
+    """The checkpoint with the highest score, otherwise the last one; None if none is offered."""
+    if not offered:
+        return None
     scored = [one for one in offered if one.val_score is not None]
-    if scored:
-        return max(scored, key=lambda one: (one.val_score or 0.0, one.global_step))
-    return offered[-1] if offered else None
+    best = max(scored, key=lambda one: (one.val_score or 0.0, one.global_step), default=offered[-1])
+    return ResumeFrom(node=best.node, step=best.step)

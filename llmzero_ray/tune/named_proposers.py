@@ -11,9 +11,9 @@ from llmzero_ray.agents.expert.proposer import proposal_base
 from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
-from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
+from llmzero_ray.records import Change, Diagnosis, Proposal
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
-from llmzero_ray.tune.any_space import AnySpaceProposer, RandomProposer, best_checkpoint
+from llmzero_ray.tune.any_space import AnySpaceProposer, RandomProposer, best_start
 from llmzero_ray.tune.language_model import LanguageModelProposer
 
 NAMES = ("local", "random", "expert", "claude")
@@ -73,8 +73,7 @@ class RandomMoves:
         if request.on.status == "failed" and not request.from_scratch:
             return self._repairs.propose(request)
         rng = random.Random(f"{self._seed}:{request.node}:{request.tries}")
-        chosen = None if request.from_scratch else best_checkpoint(request.checkpoints)
-        start = None if chosen is None else ResumeFrom(node=chosen.node, step=chosen.step)
+        start = None if request.from_scratch else best_start(request.checkpoints)
         base = request.base(start)
         values = perturbed(proposal_base(request, base, 1), rng)
         return Proposal(

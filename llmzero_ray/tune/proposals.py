@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from llmzero_ray.errors import HyperparameterError, ProposalError
-from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
+from llmzero_ray.records import Change, Diagnosis, Event, Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
-from llmzero_ray.tune.any_space import best_checkpoint
+from llmzero_ray.tune.any_space import best_start
 from llmzero_ray.tune.state import NO_LIMIT, TuneSearch
 
 Answer = Proposal | Mapping[str, Any]
@@ -115,8 +115,7 @@ def _proposal(request: ProposalRequest, answer: object) -> Proposal:
     if request.on.status == "failed" and not request.from_scratch:
         start = request.on.resume_from
     else:
-        chosen = best_checkpoint(request.checkpoints)
-        start = None if chosen is None else ResumeFrom(node=chosen.node, step=chosen.step)
+        start = best_start(request.checkpoints)
     return Proposal(
         diagnosis=Diagnosis(state="unknown", summary=""),
         changes=tuple(Change(key=str(key), old=None, new=new, reason="") for key, new in answer.items()),

@@ -34,7 +34,9 @@ class TreeSearcher(Searcher):
     def __init__(self, search: TuneSearch, proposals: AsyncProposals) -> None:
         # Without a metric: Tune would demand it in every result, and not every step validates.
         super().__init__()
-        self._search, self._proposals = search, proposals
+        self.search = search
+        """The search that both halves share."""
+        self._proposals = proposals
         self._limit: int | None = None
         self.live: dict[str, Any] = {}
         """Trials that train a node or wait to train it."""
@@ -80,17 +82,17 @@ class TreeSearcher(Searcher):
         self.check()
         self._release_lost()
         self._proposals.collect()
-        if self._search.waiting is None:
-            self._search.offer_slots(self._limit)
+        if self.search.waiting is None:
+            self.search.offer_slots(self._limit)
             self._proposals.collect()
-            if not self._search.trains:
+            if not self.search.trains:
                 self._proposals.wait(_IDLE_WAIT_S)
                 self._proposals.collect()
-        ready = self._search.waiting
+        ready = self.search.waiting
         if ready is None:
-            return Searcher.FINISHED if self._search.core.stage == "finished" else None
-        self._search.assign(ready.node, trial_id)
-        configuration = self._search.trials.trial_config(ready.configuration or {})
+            return Searcher.FINISHED if self.search.core.stage == "finished" else None
+        self.search.assign(ready.node, trial_id)
+        configuration = self.search.trials.trial_config(ready.configuration or {})
         return {**configuration, CONFIG_KEY: str(ready.start)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -100,29 +102,24 @@ class TreeSearcher(Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Finish the node of a trial."""
-        node = self._search.node_of(trial_id)
-        if node is not None and self._search.phases[node].run.active:
+        node = self.search.node_of(trial_id)
+        if node is not None and self.search.phases[node].run.active:
             failed = self._errors.pop(trial_id, "the trial failed") if error else None
-            self._search.end(node, failed)
+            self.search.end(node, failed)
 
     def save(self, checkpoint_path: str) -> None:
         """Write the search next to Tune's state, or only its name if it has a journal."""
-        search = self._search
+        search = self.search
         state = (search.config.name, None if search.has_journal else search.results())
         Path(checkpoint_path).write_bytes(pickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
         """Restore the search in place, so that the scheduler sees it too."""
         name, results = pickle.loads(Path(checkpoint_path).read_bytes())
-        if name == self._search.config.name and results is not None:
-            self._search.restore(results)
+        if name == self.search.config.name and results is not None:
+            self.search.restore(results)
 
     # --- for the scheduler ----------------------------------------------------------------------------------
-
-    @property
-    def search(self) -> TuneSearch:
-        """The search that both halves share."""
-        return self._search
 
     def check_metric(self, metric: str | None, mode: str | None) -> None:
         """Reject another metric or mode than the search has.
@@ -130,7 +127,7 @@ class TreeSearcher(Searcher):
         Raises:
             ConfigError: they differ.
         """
-        search = self._search
+        search = self.search
         if metric not in (None, search.metric) or mode not in (None, search.mode):
             raise ConfigError(
                 f"TuneConfig has metric={metric!r}, mode={mode!r}; tree_search has metric={search.metric!r}, "
@@ -147,8 +144,8 @@ class TreeSearcher(Searcher):
         Raises:
             ConfigError: no metric, or no checkpoints.
         """
-        if self._search.fatal is not None:
-            raise self._search.fatal
+        if self.search.fatal is not None:
+            raise self.search.fatal
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -156,10 +153,10 @@ class TreeSearcher(Searcher):
         """Give another trial to a node whose trial never began. With reuse_actors Ray ends a trial if its
         actor could not be reset, and informs neither the searcher nor the scheduler."""
         for trial_id, trial in list(self.live.items()):
-            node = self._search.node_of(trial_id)
-            if node is not None and trial.status == Trial.ERROR and self._search.phases[node].run.active:
+            node = self.search.node_of(trial_id)
+            if node is not None and trial.status == Trial.ERROR and self.search.phases[node].run.active:
                 del self.live[trial_id]
-                self._search.begin_again(node)
+                self.search.begin_again(node)
                 log.warning(
                     "trial %s of node %d did not begin: its reused actor could not be reset; another trial "
                     "trains the node. Either reset_config did not return True, or a training function took "

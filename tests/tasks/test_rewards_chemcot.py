@@ -11,8 +11,8 @@ import pytest
 from llmzero_ray.prepared.chem_subtasks import ORACLES, SUBTASKS, missing_requirements, subtask_named
 from llmzero_ray.tasks.rewards import molecules
 from llmzero_ray.tasks.rewards.chemcot import compute_score
-from llmzero_ray.tasks.rewards.functional_groups import SMARTS, group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field
+from llmzero_ray.tasks.rewards.molecules import SMARTS, group_named
 
 
 def truth(subtask: str, gt: str = "", **others: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray.tasks.rewards import mcq, ssmr, wildsci
-from llmzero_ray.tasks.rewards.choice_letter import bare_letter, chosen_letter
 from llmzero_ray.tasks.rewards.extraction import last_boxed, last_tagged, visible
+from llmzero_ray.tasks.rewards.mcq import bare_letter, chosen_letter
 
 
 @pytest.mark.parametrize(

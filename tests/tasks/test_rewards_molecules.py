@@ -10,7 +10,7 @@ import pytest
 from llmzero_ray.prepared.chem_subtasks import ORACLES, missing_requirements
 from llmzero_ray.tasks.rewards import molecules
 from llmzero_ray.tasks.rewards.chemcot import MIN_SIMILARITY, compute_score
-from llmzero_ray.tasks.rewards.functional_groups import SMARTS
+from llmzero_ray.tasks.rewards.molecules import SMARTS
 
 pytest.importorskip("rdkit")
 

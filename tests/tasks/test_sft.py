@@ -345,7 +345,7 @@ def test_workers_are_counted_by_machine() -> None:
 
 
 def test_a_cluster_that_is_too_small_is_not_one_that_is_busy() -> None:
-    two = config(workers=2)
-    small = asked_and_there(two, [{"CPU": 1.0}], 5)
+    two = config(workers=2, start_timeout_s=5)
+    small = asked_and_there(two, [{"CPU": 1.0}])
     assert "2 worker(s) with 1 CPU each, which is more than there is. Machines: 1 CPU, 0 GPU" in small
-    assert "not free together within 5 s" in asked_and_there(two, [{"CPU": 2.0}], 5)
+    assert "not free together within 5 s" in asked_and_there(two, [{"CPU": 2.0}])

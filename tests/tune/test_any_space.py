@@ -10,7 +10,7 @@ from llmzero_ray.hyperparameters import Parameter, Space
 from llmzero_ray.records import PhaseFailure, Proposal, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.records.metrics import Curves
-from llmzero_ray.tune.any_space import AnySpaceProposer, best_checkpoint
+from llmzero_ray.tune.any_space import AnySpaceProposer, best_start
 
 SPACE = Space(
     trainer="toy",
@@ -69,7 +69,7 @@ def configuration(proposal: Proposal, base: Any = ROOT) -> dict[str, Any]:
     return SPACE.complete(base, {change.key: change.new for change in proposal.changes})
 
 
-def test_it_starts_from_the_best_checkpoint_and_every_proposal_is_valid_and_new() -> None:
+def test_it_starts_from_the_best_start_and_every_proposal_is_valid_and_new() -> None:
     known: list[NodeView] = []
     for node in range(1, 40):
         proposal = AnySpaceProposer(SPACE).propose(request(*known, node=node))
@@ -130,4 +130,4 @@ def test_a_second_repair_of_a_failed_root_is_not_the_first_one_again() -> None:
 
 def test_without_scores_the_last_checkpoint_is_taken() -> None:
     offered = [OfferedCheckpoint(node=0, step=s, global_step=s, val_score=None) for s in (1, 2)]
-    assert best_checkpoint(offered) == offered[1] and best_checkpoint([]) is None
+    assert best_start(offered) == ResumeFrom(node=0, step=2) and best_start([]) is None

@@ -67,7 +67,7 @@ class Context:
     @property
     def model_path(self) -> str | None:
         """Directory of the base model."""
-        return files.model_path(self.config, self.task)
+        return Estimate(self.config, self.task).model_path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ def model_directory(config: SearchConfig, task: PreparedTask | None) -> CheckFin
     Raises:
         TaskError: it is not a model that VeRL and vLLM can load.
     """
-    path = model_path(config, task)
+    path = Estimate(config, task).model_path
     if path is None:
         found = "model.path is null and the task brings no model"
         todo = "set model.path to a model's directory"
@@ -96,11 +96,6 @@ def model_files(path: str, nodes: Sequence[Node]) -> CheckFinding:
     """Check that every machine has the same files with the same sizes."""
     todo = "copy the model to every machine under that path, or to a directory that all of them mount"
     return same_files(todo, _digests([path], nodes))
-
-
-def model_path(config: SearchConfig, task: PreparedTask | None) -> str | None:
-    """Directory of the base model: the configured one, otherwise the task's own."""
-    return config.model.path or (task.model_path if task is not None else None)
 
 
 def _digests(paths: Sequence[str], nodes: Sequence[Node]) -> dict[str, dict[str, str | None] | NoResult]:

@@ -18,12 +18,11 @@ from typing import Any
 
 from llmzero_ray.engines.verl.internals import card_problem
 from llmzero_ray.errors import EngineError
+from llmzero_ray.estimate.card import driver_report
 from llmzero_ray.utils.api_key import without_secrets
 
 PROBE_S = 240.0
 """Timeout in seconds for the imports, a context on each GPU and NCCL's first collective."""
-_SMI = ("nvidia-smi", "--query-gpu=driver_version,memory.total,memory.used", "--format=csv,noheader,nounits")
-_SMI_S = 20.0
 _SIZE = 256
 
 
@@ -52,11 +51,8 @@ def probe_gpus(n_gpus: int, device: str = "cuda", flash_attention: bool = True) 
 
 def _driver() -> tuple[str | None, list[float]]:
     try:
-        env = without_secrets(os.environ)
-        done = subprocess.run(_SMI, capture_output=True, text=True, timeout=_SMI_S, check=True, env=env)
-        listing = done.stdout
-        rows = [line.split(",") for line in listing.splitlines() if line.strip()]
-        return rows[0][0].strip(), [float(row[2]) for row in rows]
+        rows = driver_report("driver_version", "memory.used")
+        return rows[0][0], [float(used) for _, used in rows]
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None, []
 

@@ -42,8 +42,8 @@ def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> Che
         todo = "install the same versions everywhere, in the same image or from the same lock file"
         return CheckFinding("FAIL", first_few(problems), todo)
     (first, *_) = answers.values()
-    versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
-    return CheckFinding("ok", f"{_all(answers)}: {versions}")
+    listed = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
+    return CheckFinding("ok", f"{_all(answers)}: {listed}")
 
 
 def free_space(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
@@ -57,11 +57,11 @@ def free_space(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> C
             free, total = answer["free space"].get(path, (None, 0))
             if free is None:
                 continue
-            versions = f"{label}: {free / GIB:.1f} of {total / GIB:.1f} GiB free in {path}"
+            left = f"{label}: {free / GIB:.1f} of {total / GIB:.1f} GiB free in {path}"
             if free < fail and (path == "/tmp" or label in with_gpus):
-                full.append(versions)
+                full.append(left)
             elif free < warn:
-                short.append(versions)
+                short.append(left)
     status: Status = "FAIL" if full else "warn" if short else "ok"
     found = first_few([*full, *short])
     if not found:

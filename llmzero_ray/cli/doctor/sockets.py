@@ -15,8 +15,9 @@ def listeners(*, private_head: bool, n_machines: int, has_token: bool) -> list[R
     """
     ray_is_closed = private_head or has_token
     at = "loopback" if private_head else "every address"
+    asked = "Ray's token" if has_token else "no authentication"
     rows = [
-        _row("Ray", f"{at}: gRPC of GCS, raylet and workers, HTTP of agents", _asked(has_token))
+        _row("Ray", f"{at}: gRPC of GCS, raylet and workers, HTTP of agents", asked)
         if ray_is_closed
         else _row("Ray", f"{at}: gRPC of GCS, raylet and workers", "anybody may run code", _TOKEN, bad=True),
         _row("Ray's metrics", at, "no authentication", "" if private_head else _CLOSED),
@@ -35,10 +36,6 @@ def listeners(*, private_head: bool, n_machines: int, has_token: bool) -> list[R
     where = "loopback" if private_head else "the node's address, HTTP without encryption"
     rows.append(_row("llmzero serve", where, "a key made for each start"))
     return rows
-
-
-def _asked(has_token: bool) -> str:
-    return "Ray's token" if has_token else "no authentication"
 
 
 def _row(who: str, where: str, authentication: str, todo: str = "", *, bad: bool = False) -> Row:

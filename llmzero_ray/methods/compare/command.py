@@ -151,9 +151,10 @@ class _Comparison:
             pilots = self._pilots(wanted)
             self._check_forecast(pilots)
             by_task = sorted(runs, key=lambda run: [task.name for task in self._plan.tasks].index(run.task))
-            times = times_of(self._plan)
+            times, by_compute = times_of(self._plan), self._plan.budget == "compute"
             budgeted = {
-                run: self._budgeted(runs[run], pilots[run.task], times[run.method]) for run in by_task
+                run: with_budget(runs[run], pilots[run.task], by_compute=by_compute, times=times[run.method])
+                for run in by_task
             }
             self._run(budgeted, lanes_env)
         return self._found(runs), pilots
@@ -161,9 +162,6 @@ class _Comparison:
     def _run(self, runs: Mapping[ComparedRun, SearchConfig], lanes: Sequence[Mapping[str, str]]) -> None:
         left = {run: config for run, config in runs.items() if run not in self._outcomes}
         run_all(left, self._directory, lanes=lanes, ended=self._ended_now)
-
-    def _budgeted(self, config: SearchConfig, pilot: Pilot, times: int) -> SearchConfig:
-        return with_budget(config, pilot, by_compute=self._plan.budget == "compute", times=times)
 
     def _found(self, runs: Mapping[ComparedRun, SearchConfig]) -> dict[ComparedRun, RunOutcome]:
         return {run: self._outcomes[run] for run in runs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from llmzero_ray.hyperparameters.compute import amount
 from llmzero_ray.methods.compare.pilot import Pilot
 from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan, times_of
 from llmzero_ray.methods.compare.results import NEEDS_A_MODEL, RunOutcome
@@ -89,7 +90,10 @@ def _line(
     n = len(own)
     interval = "one seed" if line.interval is None else f"{line.interval[0]:.4f} to {line.interval[1]:.4f}"
     error = "" if line.difference_error is None else f" ± {line.difference_error:.4f}"
-    share = sum(_amount(one, pilots[run.task]) / pilots[run.task].compute for run, one in own.items()) / n
+    share = (
+        sum(amount(one.tokens, pilots[run.task].cost) / pilots[run.task].compute for run, one in own.items())
+        / n
+    )
     name = line.method if times == 1 else f"{line.method}, at {times} times the budget"
     return (
         f"| {name} | {line.mean:.4f} | {interval} | {f'{line.rank:.2f}' if times == 1 else '–'} "
@@ -100,10 +104,6 @@ def _line(
         f"| {sum(one.tokens.rollout + one.tokens.trained for one in own.values()) / n:.3g} "
         f"| {sum(one.hours for one in own.values()) / n:.3f} |"
     )
-
-
-def _amount(one: RunOutcome, pilot: Pilot) -> float:
-    return one.tokens.rollout * pilot.cost.rollout + one.tokens.trained * pilot.cost.trained
 
 
 def _tasks(

@@ -186,10 +186,18 @@ def moves(facts: SearchFacts) -> list[tuple[str, list[int]]]:
     next."""
     found: dict[str, list[int]] = {}
     for phase in facts.path[1:]:
-        for changed in facts.changes(phase.run):
-            if isinstance(changed.old, int | float) and isinstance(changed.new, int | float):
-                found.setdefault(changed.key, []).append(1 if changed.new > changed.old else -1)
+        for key, direction in _moved(facts, phase.run):
+            found.setdefault(key, []).append(direction)
     return list(found.items())
+
+
+def _moved(facts: SearchFacts, run: PhaseRun) -> list[tuple[str, int]]:
+    """Hyper-parameter that is a number -> the direction in which a run moved it: 1 up, -1 down."""
+    return [
+        (changed.key, 1 if changed.new > changed.old else -1)
+        for changed in facts.changes(run)
+        if isinstance(changed.old, int | float) and isinstance(changed.new, int | float)
+    ]
 
 
 def _reversals(searches: Sequence[SearchFacts]) -> str:
@@ -233,24 +241,17 @@ def _groups(named: Mapping[str, SearchFacts]) -> str:
     rows = []
     for name, facts in named.items():
         for phase in facts.path[1:]:
+            moved = _moved(facts, phase.run)
             words = [
-                _word(_signs(phase.run, facts, group))
+                _word({group[key] * direction for key, direction in moved if key in group})
                 for group in (dict.fromkeys(CAPACITY, 1), REGULARIZATION)
             ]
             rows.append((name, str(phase.number), *words))
     return fmt.table(("search", "phase", "capacity", "regularization"), rows) if rows else ""
 
 
-def _signs(run: PhaseRun, facts: SearchFacts, group: Mapping[str, int]) -> set[int]:
-    """The directions, in the sense of the group, in which a run moved its hyper-parameters."""
-    return {
-        group[changed.key] * (1 if float(str(changed.new)) > float(str(changed.old)) else -1)
-        for changed in facts.changes(run)
-        if changed.key in group and all(isinstance(v, int | float) for v in (changed.old, changed.new))
-    }
-
-
 def _word(signs: set[int]) -> str:
+    """The directions, in the sense of a group, in which a run moved its hyper-parameters."""
     return "unchanged" if not signs else "both ways" if len(signs) > 1 else "more" if 1 in signs else "less"
 
 

@@ -78,7 +78,8 @@ def prompt_eval(
     def show(result: CaseResult) -> None:
         results.append(result)
         failed = [check for check, passed in result.checks.items() if not passed]
-        print_line(console, f"{result.case.agent} {result.case.name}: {result.said}{_list(failed)}")
+        fails = f" [fails: {', '.join(failed)}]" if failed else ""
+        print_line(console, f"{result.case.agent} {result.case.name}: {result.said}{fails}")
 
     problem = ""
     try:
@@ -113,10 +114,6 @@ def _chosen(found: Sequence[RecordedRequest], agent: str | None, limit: int | No
     if not chosen:
         raise ConfigError("--limit leaves no request; give at least 1")
     return chosen
-
-
-def _list(failed: Sequence[str]) -> str:
-    return f" [fails: {', '.join(failed)}]" if failed else ""
 
 
 def _print_tables(console: Console, results: Sequence[CaseResult]) -> float:

@@ -157,19 +157,12 @@ class Workbench:
         """
         assert isinstance(self.request, ProposalRequest)
         verdicts = tuple(f"{one.name}: {one.verdict}. {one.reason}" for one in wanted.verdicts)
-        bounds = ProposalBounds(
-            task=self.task,
-            base=self._base,
-            checkpoints=self.request.checkpoints,
-            n_gpus=self._n_gpus,
-            space=self._space,
-        )
         found = parse_proposal(
             Diagnosis(state=wanted.state, summary=wanted.summary, evidence=verdicts),
             wanted.changes,
             wanted.checkpoint,
             LengthSchema.model_construct(n_steps=wanted.n_steps, total_epochs=None, arithmetic=""),
-            bounds,
+            self._bounds(),
             AUTHOR,
         )
         full = self._checked(found.changes, found.resume_from, found.n_steps)
@@ -225,6 +218,16 @@ class Workbench:
 
     # --- parts ----------------------------------------------------------------------------------------------
 
+    def _bounds(self) -> ProposalBounds:
+        assert isinstance(self.request, ProposalRequest)
+        return ProposalBounds(
+            task=self.task,
+            base=self._base,
+            checkpoints=self.request.checkpoints,
+            n_gpus=self._n_gpus,
+            space=self._space,
+        )
+
     def _base(self, resume: ResumeFrom | None) -> Hyperparameters:
         """Configuration at a start: of the resumed run, or the default recipe."""
         assert isinstance(self.request, ProposalRequest)
@@ -249,10 +252,7 @@ class Workbench:
             key = self._space.canonical(change.key)
             values[key] = self._space.proposed(key, change.new)
         base = self._base(resume)
-        limits = ProposalBounds(
-            task=self.task, base=self._base, checkpoints=(), n_gpus=self._n_gpus, space=self._space
-        ).limits
-        full = self._space.complete(base, values, n_gpus=self._n_gpus, limits=limits)
+        full = self._space.complete(base, values, n_gpus=self._n_gpus, limits=self._bounds().limits)
         if resume is not None:
             self._space.check_transition(base, full)
         return dict(full)

@@ -16,7 +16,7 @@ from llmzero_ray.prepared.reward_validation.accuracy import (
 from llmzero_ray.prepared.reward_validation.calls import result_problem
 from llmzero_ray.prepared.reward_validation.full import GOLD_SHARE, validate_reward
 from llmzero_ray.prepared.reward_validation.opened import check_reward
-from llmzero_ray.prepared.reward_validation.report import Table, ValidationReport, validation_table
+from llmzero_ray.prepared.reward_validation.report import Table, validation_table
 
 __all__ = [
     "GOLD_SHARE",
@@ -24,7 +24,6 @@ __all__ = [
     "RewardAccuracy",
     "ScoredSample",
     "Table",
-    "ValidationReport",
     "check_reward",
     "measure_accuracy",
     "result_problem",

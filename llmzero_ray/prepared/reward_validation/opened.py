@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,12 @@ def check_reward(entry: RewardEntry, directory: Path, rows: Sequence[Row]) -> st
             check_rows(reward, form, rows)
             if form is not None:
                 some = rows[:: -(-len(rows) // _OPENED)]
-                for pay in try_no_thought(reward, some, partial(_right_answer, form)):
+                for pay in try_no_thought(
+                    reward, some, lambda row: gold_response(form, row["reward_model"]["ground_truth"])
+                ):
                     if pay.is_fault:
                         logger.warning("%s: %s", reward, pay.text())
         return str(reward.path)
-
-
-def _right_answer(form: str, row: Row) -> str:
-    return gold_response(form, row["reward_model"]["ground_truth"])
 
 
 def check_rows(reward: LoadedReward, gold_response: str | None, rows: Sequence[Row]) -> None:

@@ -312,9 +312,9 @@ def _places() -> tuple[str, ...]:
     prefixes = (sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix)
     of_python = (f"{each}/lib" if Path(each) in _SYSTEM_PREFIXES else each for each in prefixes)
     given = [*of_python, *site.getsitepackages()]
-    shown: list[str] = []
+    shown, never = list[str](), {Path("/"), Path.home()}
     for place in [*given, *(each for each in _LIBRARIES if not Path(each).is_symlink())]:
-        if Path(place).is_dir() and not _within(place, shown) and Path(place) not in _never_shown():
+        if Path(place).is_dir() and not _within(place, shown) and Path(place) not in never:
             shown.append(place)
     shown += [each for each in _interpreters() if not _within(each, shown)]
     links = [each for each in _LIBRARIES if Path(each).is_symlink()]
@@ -364,7 +364,3 @@ def _folders(places: Sequence[str]) -> tuple[str, ...]:
 
 def _within(place: str, others: Sequence[str]) -> bool:
     return any(Path(place).is_relative_to(other) for other in others)
-
-
-def _never_shown() -> set[Path]:
-    return {Path("/"), Path.home()}

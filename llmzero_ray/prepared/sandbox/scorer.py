@@ -176,7 +176,7 @@ class Sandbox:
         used, others = (clock.own_s(), clock.others_s()) if clock else (0.0, 0.0)
         outcomes: list[CallOutcome] = []
         for row, number in zip(rows, self._numbers, strict=False):
-            self._pipe.send(_line_of(number, row))
+            self._pipe.send(json.dumps([number, row]).encode() + b"\n")
             outcomes.append(self._answer(number))
             if outcomes[-1].lost:
                 return outcomes
@@ -314,10 +314,6 @@ def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
             return False
         time.sleep(0.01)
     return True
-
-
-def _line_of(number: int, row: Row) -> bytes:
-    return json.dumps([number, row]).encode() + b"\n"
 
 
 def _outcome(line: bytes, number: int) -> CallOutcome:

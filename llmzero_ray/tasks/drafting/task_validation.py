@@ -82,10 +82,10 @@ def _on_sample(fields: Mapping[str, Any], place: Path, n_rows: int) -> dict[str,
 def _report(summary: Summary, n_rows: int) -> TaskValidation:
     findings, trial = list[str](), summary.trial
     lost = {why: n for why, n in summary.dropped.items() if why not in _EXPECTED_LOSSES}
-    if sum(lost.values()) > _LOST_SHARE * n_rows:
-        counts = ", ".join(f"{n} {why}" for why, n in lost.items())
+    n_lost, counts = sum(lost.values()), ", ".join(f"{n} {why}" for why, n in lost.items())
+    if n_lost > _LOST_SHARE * n_rows:
         examples = "; ".join(places[0] for places in summary.examples.values() if places)
-        findings.append(f"{sum(lost.values())} of {n_rows} rows cannot be used: {counts}. {examples}")
+        findings.append(f"{n_lost} of {n_rows} rows cannot be used: {counts}. {examples}")
     if trial is not None and trial.gold is not None and trial.gold < GOLD_SHARE:
         findings.append(
             f"the reward accepts {trial.gold:.1%} of {trial.n_rows} right answers; it must "
@@ -101,8 +101,7 @@ def _report(summary: Summary, n_rows: int) -> TaskValidation:
     if trial is not None and trial.gold is None:
         warnings.append("the reward was not tried with right answers: nothing says what one looks like")
     if lost and not findings:
-        counts = ", ".join(f"{n} {why}" for why, n in lost.items())
-        warnings.append(f"{sum(lost.values())} of {n_rows} sampled rows are left out: {counts}")
+        warnings.append(f"{n_lost} of {n_rows} sampled rows are left out: {counts}")
     return TaskValidation(
         n_rows=n_rows,
         warnings=tuple(warnings),

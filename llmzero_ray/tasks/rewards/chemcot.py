@@ -22,10 +22,9 @@ from typing import Any
 
 from llmzero_ray.prepared.chem_subtasks import Rule, Subtask, subtask_named
 from llmzero_ray.tasks.rewards import molecules
-from llmzero_ray.tasks.rewards.choice_letter import bare_letter
 from llmzero_ray.tasks.rewards.extraction import Result, result, visible
-from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
+from llmzero_ray.tasks.rewards.mcq import bare_letter
 from llmzero_ray.utils.text import json_or_none
 
 MIN_SIMILARITY = 0.2
@@ -130,7 +129,10 @@ def _edit(field: str, truth: Truth, subtask: Subtask) -> tuple[bool, str]:
 
 def _wanted_changes(truth: Truth, subtask: Subtask) -> dict[str, int]:
     """Group -> change of its number; empty when the ground truth names no known group."""
-    added, removed = group_named(truth.get("added_group", "")), group_named(truth.get("removed_group", ""))
+    added, removed = (
+        molecules.group_named(truth.get("added_group", "")),
+        molecules.group_named(truth.get("removed_group", "")),
+    )
     plus = {added: 1} if added else {}
     minus = {removed: -1} if removed else {}
     if subtask.name == "add":

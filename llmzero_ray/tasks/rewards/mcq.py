@@ -7,13 +7,30 @@ The ground truth is the letter. Options: `letters`, the capital letters on offer
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from llmzero_ray.tasks.rewards.choice_letter import chosen_letter
-from llmzero_ray.tasks.rewards.extraction import Result, result, visible
+from llmzero_ray.tasks.rewards.extraction import (
+    Result,
+    has_box,
+    last_boxed,
+    last_tagged,
+    result,
+    visible,
+)
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 DEFAULT_LETTERS = "ABCD"
+_MAX_BARE = 4
+"""Characters of a response that is taken as a letter without any mark."""
+_MAX_OPTION = 2_000
+"""Characters looked at behind a mark; an answer may repeat its option."""
+_STATED = re.compile(r"\banswer[\s*]{0,8}(?:is\b|:)", re.IGNORECASE)
+_WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\b")
+_NOISE = str.maketrans("", "", "$*\\{}")
+_LETTER = re.compile(r"[(\[]?([A-Za-z])[)\]]?\.?")
+_LETTER_AND_OPTION = re.compile(r"[(\[]?([A-Z])[)\]]?[.:)\]]\s+\S")
+_MARKED_LETTER = re.compile(r"(?<!\S)[(\[]?([A-Z])[.:)\]]+(?!\S)")
 
 
 def compute_score(
@@ -51,3 +68,47 @@ def score_offered(
         pred=letter or "",
         format_bonus=format_bonus,
     )
+
+
+def chosen_letter(text: str, letters: str) -> str | None:
+    """The letter that the visible text of a response chooses among the capital `letters`; None for none.
+
+    Looked for in this order: the last balanced box, the last `<answer>`, the last "answer is X" or
+    "answer: X", a text of at most four characters. A box that was begun never falls through to the others.
+    """
+    if has_box(text):
+        return bare_letter(last_boxed(text) or "", letters)
+    tagged = last_tagged(text)
+    if tagged is not None:
+        return bare_letter(tagged, letters)
+    stated = _last_stated(text)
+    if stated is not None:
+        # In prose a small letter is a word.
+        letter = bare_letter(stated, letters)
+        return letter if letter is not None and letter in stated else None
+    whole = text.strip()
+    return bare_letter(whole, letters) if len(whole) <= _MAX_BARE else None
+
+
+def bare_letter(text: str, letters: str) -> str | None:
+    """The one letter that `text` is, without its decoration, or that it begins with as in `C. 6/8`.
+
+    None for a list of options.
+    """
+    plain = _WRAPPER.sub("", text[:_MAX_OPTION]).translate(_NOISE).strip()
+    alone = _LETTER.fullmatch(plain)
+    found = alone or _LETTER_AND_OPTION.match(plain)
+    letter = found.group(1).upper() if found else ""
+    if not letter or letter not in letters:
+        return None
+    # One other letter may belong to the option: `B. E. coli`.
+    others = set(_MARKED_LETTER.findall(plain)) & set(letters) - {letter}
+    return letter if len(others) < max(1, min(2, len(letters) - 1)) else None
+
+
+def _last_stated(text: str) -> str | None:
+    end = max((found.end() for found in _STATED.finditer(text)), default=None)
+    if end is None:
+        return None
+    lines = text[end : end + _MAX_OPTION].lstrip(" \t\r\n:*").splitlines()
+    return lines[0] if lines else ""

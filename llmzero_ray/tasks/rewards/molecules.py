@@ -12,8 +12,6 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from llmzero_ray.tasks.rewards.functional_groups import LESS, SMARTS
-
 Molecule: TypeAlias = Any
 """An RDKit molecule."""
 
@@ -24,6 +22,33 @@ _RADIUS, _BITS = 2, 2048
 # logS in log10 mol/l: Delaney's ESOL model, coefficients fitted again on RDKit's descriptors.
 _ESOL_INTERCEPT, _ESOL_LOGP, _ESOL_WEIGHT = 0.26121066, -0.74167395, -0.00661388
 _ESOL_ROTORS, _ESOL_AROMATIC = 0.00345155, -0.42624840
+
+# The functional groups that ChemCoTBench adds and removes. They overlap on purpose: a carboxyl group also
+# counts as a hydroxyl group, and a thioether counts pairs of a sulfur and a saturated carbon.
+SMARTS = {
+    "benzene_ring": "[cR1]1[cR1][cR1][cR1][cR1][cR1]1",
+    "hydroxyl": "[OX2H]",
+    "aldehyde": "[CX3H1](=O)[#6]",
+    "ketone": "[#6][CX3](=O)[#6]",
+    "carboxyl": "[CX3](=O)[OX2H1]",
+    "ester": "[#6][CX3](=O)[OX2H0][#6]",
+    "anhydride": "[CX3](=[OX1])[OX2][CX3](=[OX1])",
+    "amine": "[NX3;H2,H1;!$(NC=O)]",
+    "amide": "[NX3][CX3](=[OX1])[#6]",
+    "nitro": "[$([NX3](=O)=O),$([NX3+](=O)[O-])][!#8]",
+    "halo": "[F,Cl,Br,I]",
+    "thiol": "[#16X2H]",
+    "thioether": "[SX2][CX4]",
+    "disulfide": "[#16X2H0][#16X2H0]",
+    "sulfoxide": "[$([#16X3]=[OX1]),$([#16X3+][OX1-])]",
+    "sulfone": "[$([#16X4](=[OX1])=[OX1]),$([#16X4+2]([OX1-])[OX1-])]",
+    "sulfide": "[#16X2H0]",
+    "nitrile": "[NX1]#[CX2]",
+    "borane": "[BX3]",
+}
+LESS = {"sulfide": "disulfide"}
+"""Group -> group whose matches are subtracted from its own."""
+_ALIASES = {"benzene": "benzene_ring"}
 
 
 @lru_cache(maxsize=1)
@@ -106,6 +131,13 @@ def similarity(first: Molecule, second: Molecule) -> float:
     rd = _rdkit()
     one, other = (rd.morgan.GetFingerprint(molecule) for molecule in (first, second))
     return float(rd.data.TanimotoSimilarity(one, other))
+
+
+def group_named(name: str) -> str | None:
+    """Key of `SMARTS` for a name as the data spells it (`benzene ring`, `Halo.`); None for an unknown one."""
+    plain = "_".join(name[:64].strip().rstrip(".").lower().replace("-", " ").replace("_", " ").split())
+    plain = _ALIASES.get(plain, plain)
+    return plain if plain in SMARTS else None
 
 
 def n_groups(molecule: Molecule, group: str) -> int:

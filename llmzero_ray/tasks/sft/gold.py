@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import Manifest
+from llmzero_ray.prepared.reward_validation import GoldResponse
 from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.sft.examples import SftExample
-
-GoldResponse: TypeAlias = Callable[[str, str], str | None]
-"""Callback: right answer for a data_source's ground truth, or None if there is no single one."""
 
 NO_GOLD = "no gold answer"
 NO_RATIONALE = "no rationale"

@@ -24,8 +24,8 @@ _FAILURE_LOG = "failure.log"
 _CONTROL_RETRIES = 3
 
 
-def reserve_once(config: SftConfig, *, timeout_s: float) -> None:
-    """Check that the workers' CPUs and GPUs are available together, now or within the timeout.
+def reserve_once(config: SftConfig) -> None:
+    """Check that the workers' CPUs and GPUs are available together, now or within `start_timeout_s`.
 
     An autoscaler sees the request. The resources are released at once, so that Ray Train can take them.
 
@@ -37,9 +37,9 @@ def reserve_once(config: SftConfig, *, timeout_s: float) -> None:
 
     group = placement_group([_resources(config)] * config.workers, strategy="PACK")
     try:
-        if not group.wait(timeout_s):
+        if not group.wait(config.start_timeout_s):
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            raise CapacityError(asked_and_there(config, nodes, timeout_s))
+            raise CapacityError(asked_and_there(config, nodes))
     finally:
         remove_placement_group(group)
 
@@ -51,12 +51,12 @@ def n_fitting(config: SftConfig, machines: list[Mapping[str, float]]) -> int:
     return sum(min(int(held.get(name, 0) // n) for name, n in asked.items()) for held in machines)
 
 
-def asked_and_there(config: SftConfig, machines: list[Mapping[str, float]], timeout_s: float) -> str:
+def asked_and_there(config: SftConfig, machines: list[Mapping[str, float]]) -> str:
     """Requested resources of the workers and those of the cluster, for an error message."""
     each = " and ".join(f"{n:g} {name}" for name, n in _resources(config).items())
     there = "; ".join(f"{held.get('CPU', 0):g} CPU, {held.get('GPU', 0):g} GPU" for held in machines)
     busy = (
-        f"which were not free together within {timeout_s:g} s (start_timeout_s)"
+        f"which were not free together within {config.start_timeout_s:g} s (start_timeout_s)"
         if n_fitting(config, machines) >= config.workers
         else "which is more than there is"
     )

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def train(job: Job, rank: int, n_workers: int) -> None:
         TaskError: the model cannot be loaded, or the adapter does not fit it.
     """
     config, output = job.config, job.output
-    report = ProgressWriter(output).write if rank == 0 else _ignore
+    report = ProgressWriter(output).write if rank == 0 else lambda _line: None
     report({"doing": "loading the model"})
     tokenizer = models.load_tokenizer(job.model)
     resumed = checkpoints.newest(output)
@@ -160,10 +159,6 @@ def _prepare_deepspeed(*, use_gpu: bool) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
     PartialState(backend=backend)
-
-
-def _ignore(line: Mapping[str, Any]) -> None:
-    """No-op: reports of all workers except the first one are ignored."""
 
 
 def _result(job: Job, log: list[dict[str, float]]) -> dict[str, Any]:

@@ -56,6 +56,13 @@ class Rejection:
     """Description of the defect in this row, and how to fix it."""
 
 
+def empty(column: str, reason: str = "") -> Rejection:
+    """Rejection of a row without text in a column; `reason` where rows are not counted by that column."""
+    return Rejection(
+        reason=reason or f"empty {column}", detail=f"{column} is empty; fill it or remove the row"
+    )
+
+
 class DatasetAdapter:
     """Adapter of one data set: its columns, and the meaning of a row. A subclass sets the fields without a
     default and writes `adapt`."""

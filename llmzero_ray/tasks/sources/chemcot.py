@@ -25,10 +25,9 @@ from llmzero_ray.prepared.chem_subtasks import (
 )
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.tasks.rewards.chemcot import agents_of
-from llmzero_ray.tasks.rewards.functional_groups import group_named
 from llmzero_ray.tasks.rewards.json_field import answer_field, as_text
-from llmzero_ray.tasks.rewards.molecules import read_molecule
-from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.tasks.rewards.molecules import group_named, read_molecule
+from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, empty, text_of
 from llmzero_ray.utils.text import json_or_none
 
 _INPUT = re.compile(r"(?:Input|Source) Molecule:\s*([^\s,]+)")
@@ -74,7 +73,7 @@ class ChemCoT(DatasetAdapter):
         """Question in the wording of its data set."""
         query, meta = text_of(record, "query"), _object(record.get("meta"))
         if not query:
-            return Rejection(reason="empty question", detail="query is empty; fill it or remove the row")
+            return empty("query", "empty question")
         subtask = _subtask(record, meta, file)
         if subtask is None:
             return Rejection(
@@ -102,7 +101,7 @@ class ChemCoT(DatasetAdapter):
             ground_truth=json.dumps(truth, ensure_ascii=False),
             label="" if subtask.rule in _WITHOUT_GOLD else truth["gt"],
             stable_id=row_id,
-            group=truth["src"] or _reaction(meta),
+            group=truth["src"] or as_text(meta.get("rxn_smiles")) or as_text(meta.get("reactants")),
             extra={"subtask": subtask.name, "category": subtask.category, "row_id": row_id},
         )
 
@@ -174,10 +173,6 @@ def _source(query: str, meta: Mapping[str, Any]) -> str:
 
 def _group(meta: Mapping[str, Any], key: str) -> str:
     return as_text(meta.get(key)).rstrip(".")
-
-
-def _reaction(meta: Mapping[str, Any]) -> str:
-    return as_text(meta.get("rxn_smiles")) or as_text(meta.get("reactants"))
 
 
 def _problem(truth: Mapping[str, str], subtask: Subtask) -> Rejection | None:

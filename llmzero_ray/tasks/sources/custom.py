@@ -23,6 +23,7 @@ from llmzero_ray.tasks.sources.base import (
     TaskExample,
     as_text,
     chat_turns,
+    empty,
     option_lines,
     options_problem,
     slug,
@@ -84,13 +85,11 @@ class CustomTask(DatasetAdapter):
         task, values = self._task, {name: text_of(record, name) for name in self._shown}
         if rejected := _unsuited(record, self._shown, self._answer):
             return rejected
-        if empty := next((name for name in self._needed if not values[name]), None):
-            return Rejection(reason=f"empty {empty}", detail=f"{empty} is empty; fill it or remove the row")
+        if without_text := next((name for name in self._needed if not values[name]), None):
+            return empty(without_text)
         answer = _answer_text(value_at(record, self._answer))
         if not answer:
-            return Rejection(
-                reason="no gold answer", detail=f"{self._answer} is empty; fill it or remove the row"
-            )
+            return empty(self._answer, "no gold answer")
         settings = dict(self._reward.options)
         if task.choices:
             options = _options(record, task.choices)
@@ -110,9 +109,7 @@ class CustomTask(DatasetAdapter):
             settings["letters"] = "".join(options)
         subtask = slug(text_of(record, task.subtask)) if task.subtask else ""
         if task.subtask and not subtask:
-            return Rejection(
-                reason="no subtask", detail=f"{task.subtask} is empty; fill it or remove the row"
-            )
+            return empty(task.subtask, "no subtask")
         row_id = text_of(record, task.id) if task.id else ""
         return TaskExample(
             data_source=f"{self.name}_{subtask}" if subtask else self.name,

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.manifest import RewardEntry
-from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, text_of
+from llmzero_ray.tasks.sources.base import DatasetAdapter, Record, Rejection, TaskExample, empty, text_of
 from llmzero_ray.utils.text import json_or_none
 
 PROMPTS = {
@@ -48,7 +48,7 @@ class PaperSearchQA(DatasetAdapter):
         """Question with its accepted wordings, `answer` first."""
         question = text_of(record, "question")
         if not question:
-            return Rejection(reason="empty question", detail="question is empty; fill it or remove the row")
+            return empty("question")
         wordings = [text_of(record, "answer"), *_flat(record.get("golden_answers"), _MAX_DEPTH)]
         targets = list(dict.fromkeys(wording for wording in wordings if wording))
         if not targets:

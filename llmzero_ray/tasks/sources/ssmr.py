@@ -14,6 +14,7 @@ from llmzero_ray.tasks.sources.base import (
     Record,
     Rejection,
     TaskExample,
+    empty,
     option_lines,
     options_problem,
     text_of,
@@ -72,7 +73,7 @@ class SSMR(DatasetAdapter):
             )
         question = text_of(record, "question")
         if not question:
-            return Rejection(reason="empty question", detail="question is empty; fill it or remove the row")
+            return empty("question")
         texts = [_decoded(text_of(record, column)) for column in _ANSWERS]
         if problem := options_problem(dict(zip(_ANSWERS, texts, strict=True))):
             return problem

@@ -17,6 +17,7 @@ from llmzero_ray.tasks.sources.base import (
     Record,
     Rejection,
     TaskExample,
+    empty,
     option_lines,
     options_problem,
     slug,
@@ -59,10 +60,7 @@ class WildSci(DatasetAdapter):
             )
         question, discipline = text_of(record, "question"), slug(text_of(record, "discipline"))
         if not question or not discipline:
-            missing = "discipline" if question else "question"
-            return Rejection(
-                reason=f"empty {missing}", detail=f"{missing} is empty; fill it or remove the row"
-            )
+            return empty("discipline" if question else "question")
         options = _options(record.get("options"))
         if isinstance(options, Rejection):
             return options
