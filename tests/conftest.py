@@ -32,6 +32,8 @@ os.environ.update(
         # Ray's metrics reader outlives ray.shutdown in a process that calls ray.init more than once, and may
         # crash it some time later. Only the head of test_gauges has one.
         "RAY_enable_open_telemetry": "0",
+        # Else every head starts a worker that its first job may never use.
+        "RAY_prestart_worker_first_driver": "0",
         # Every line of a worker's log must reach the test that reads it.
         "RAY_DEDUP_LOGS": "0",
         "VLLM_NO_USAGE_STATS": "1",

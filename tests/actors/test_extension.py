@@ -52,8 +52,11 @@ def test_a_finished_search_goes_on_twice_and_its_outcome_is_made_anew(make_searc
     assert [
         check for check in check_decisions(search.follower.events, search.root) if check.differences
     ] == []
-    assert left_over(search) == []
     assert not is_extension_requested(search.root)
+    request(search.root, "set", changes={"slots.count": 2})  # which does not extend it
+    assert search.start().wait().finished is not None
+    assert "would not extend the search" in search.events(ev.RequestRefused)[-1].message
+    assert left_over(search) == []
 
 
 @pytest.mark.slow
@@ -93,17 +96,6 @@ def test_a_coordinator_killed_in_an_extension_comes_back_to_it(
     core = search.wait()
     assert (core.finished.reason, len(core.search.nodes), core.n_extensions) == ("budget", 3, 1)
     assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
-
-
-@pytest.mark.slow
-def test_settings_that_do_not_extend_a_finished_search_leave_it_as_it_was(make_search: MakeSearch) -> None:
-    search = make_search(budget={"runs": 2}).start()
-    search.wait()
-    request(search.root, "set", changes={"slots.count": 2})
-    core = search.start().wait()
-    assert core.finished is not None
-    assert "would not extend the search" in search.events(ev.RequestRefused)[-1].message
-    assert left_over(search) == []
 
 
 @pytest.mark.slow

@@ -155,8 +155,8 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
     assert left_over(search) == []
 
 
-def test_the_model_proposes_and_everything_it_was_asked_is_kept(
-    server: MessagesServer, model_search: MakeSearch
+def test_the_model_proposes_and_everything_it_was_asked_is_kept_also_where_it_is_moved_to(
+    server: MessagesServer, model_search: MakeSearch, tmp_path: Path
 ) -> None:
     server.play(sensible)
     search = model_search(budget={"runs": 3})
@@ -187,6 +187,9 @@ def test_the_model_proposes_and_everything_it_was_asked_is_kept(
     assert not [
         path for path in search.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()
     ]
+    moved = tmp_path / "elsewhere"
+    search.root.parent.rename(moved)
+    assert Follower.of(SearchStorage(moved, search.config.name)).core.dollars == core.dollars
 
 
 @pytest.mark.slow
@@ -429,19 +432,3 @@ def test_a_search_runs_on_recorded_answers_without_a_network(
     asked = [(call.node, call.agent) for call in first.events(ev.AgentCalled)]
     proposals = [call for call in asked if call[1] != "early_stopper"]
     assert [(call.node, call.agent) for call in again.events(ev.AgentCalled)] == proposals
-
-
-@pytest.mark.slow
-def test_the_journal_of_a_model_driven_search_is_read_back(
-    server: MessagesServer, model_search: MakeSearch, tmp_path: Path
-) -> None:
-    server.play(sensible)
-    search = model_search(budget={"runs": 2})
-    search.start().wait()
-    moved = tmp_path / "elsewhere"
-    search.root.parent.rename(moved)
-    follower = Follower(SearchStorage(moved, search.config.name))
-    follower.poll()
-    assert follower.core.dollars == pytest.approx(
-        sum(event.dollars for event in follower.events if isinstance(event, ev.AgentCalled))
-    )

@@ -28,6 +28,7 @@ MakeSearch = Callable[..., Search]
 
 
 def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSearch) -> None:
+    """Its decisions can be taken again, and metrics and items of its phases are on the disk."""
     search = make_search(final={"test": True, "default_recipe": True}).start()
     core = search.wait()
     assert core.finished.reason == "budget"
@@ -37,21 +38,9 @@ def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSe
     assert search.storage.paths.strategy.is_file()
     assert left_over(search) == []
     assert owner(search.root) is None
-
-
-@pytest.mark.slow
-def test_every_decision_in_the_journal_can_be_taken_again(make_search: MakeSearch) -> None:
-    search = make_search(budget={"runs": 4}).start()
-    search.wait()
     checks = list(check_decisions(search.follower.events, search.root))
     assert [check.recorded.action for check in checks][:1] == ["root"]
     assert [check.differences for check in checks if check.differences] == []
-
-
-@pytest.mark.slow
-def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearch) -> None:
-    search = make_search(budget={"runs": 2}).start()
-    search.wait()
     curves = load_curves(search.storage, 0)
     assert curves.steps == tuple(range(1, 11))
     assert curves.val_steps == (5, 10)
@@ -60,7 +49,7 @@ def test_metrics_and_items_of_every_phase_are_on_the_disk(make_search: MakeSearc
     assert sorted(items) == [0, 5, 10]
     assert len(items[5]) == 32
     # The phase's result has the paired gain of its best step.
-    outcome = search.core.runs[0].outcome
+    outcome = core.runs[0].outcome
     solved = {step: sum(item.acc for item in items[step]) for step in items}
     assert outcome.gain == pytest.approx((solved[outcome.best_step] - solved[0]) / 32)
     assert outcome.gain_error > 0
@@ -157,13 +146,6 @@ def test_a_coordinator_killed_again_and_again_still_ends_the_search(
     core = search.wait()
     assert core.finished.reason == "budget"
     assert [run.attempt for run in core.runs.values()] == [0, 0, 0]
-
-
-def test_a_killed_runner_means_the_phase_is_repeated_on_a_fresh_one(make_search: MakeSearch) -> None:
-    search = make_search({"die": [0]}, budget={"runs": 2}).start()
-    core = search.wait()
-    assert (core.runs[0].status, core.runs[0].attempt, core.runs[0].losses) == ("completed", 1, 1)
-    assert load_curves(search.storage, 0).steps == tuple(range(1, 11))
 
 
 @pytest.mark.slow
@@ -329,19 +311,6 @@ def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearc
     assert core.runs[0].outcome.stop_reason == "user"
     assert search.storage.paths.report.is_file()
     assert left_over(search) == []
-
-
-@pytest.mark.slow
-def test_a_paused_search_goes_on_at_no_charge(make_search: MakeSearch) -> None:
-    search = make_search({"hold": [0]}, budget={"runs": 2}, phase={"n_steps": 20}).start()
-    search.until_step(0, 3)
-    request(search.root, "pause", "Ctrl-C")
-    assert search.wait().interrupted == ("Ctrl-C", 0)
-    assert left_over(search) == []
-    request(search.root, "pause", "asked again, when nobody was there any more")
-    core = search.start().wait()
-    assert core.finished.reason == "budget"
-    assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
 
 
 @pytest.mark.slow

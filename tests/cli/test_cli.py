@@ -20,6 +20,7 @@ import pytest
 import ray
 import yaml
 
+from llmzero_ray.cli.main import main
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import SearchStorage
@@ -36,7 +37,8 @@ class Command:
         self.config = tmp_path / "search.yaml"
         self.storage = SearchStorage(tmp_path / "runs", "demo")
         # No authentication mode, no token, a home of its own: what a new machine has.
-        ours = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k == "RAY_TMPDIR"}
+        kept = ("RAY_TMPDIR", "RAY_prestart_worker_first_driver")
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") or k in kept}
         self.env = ours | {"HOME": str(tmp_path)}
         self.processes: list[subprocess.Popen[str]] = []
         self.released = tmp_path / "released"
@@ -125,7 +127,7 @@ def until_printed(process: subprocess.Popen[str], text: str) -> str:
 
 
 def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_afterwards(
-    command: Command, task_dir: Path
+    command: Command, task_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.write(task_dir, script={"hold": [0]})
     first = command.start()
@@ -149,18 +151,14 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
     until_gone(command.leftovers)
     code, printed = command.run()
     assert (code, "has ended (budget)" in printed) == (0, True)
-    code, printed = command.run(
-        "jobs.status", "demo", "--storage", str(command.tmp_path / "runs"), "--offline", "--log"
-    )
-    assert code == 0
-    assert "node=0 decided: root in slot 0" in printed
-    code, printed = command.run("jobs.explain", str(command.storage.paths.root))
-    assert code == 0, printed
+    assert main(["status", "demo", "--storage", str(command.tmp_path / "runs"), "--offline", "--log"]) == 0
+    assert "node=0 decided: root in slot 0" in capsys.readouterr().out
+    assert main(["explain", str(command.storage.paths.root)]) == 0
 
 
 @pytest.mark.slow
 def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
-    command: Command, task_dir: Path
+    command: Command, task_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command.write(task_dir, script={"hold": [0]})
     process = command.start()
@@ -171,8 +169,8 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
     assert "paused (Ctrl-C); the same command continues it" in output
     assert "Traceback" not in output
     until_gone(command.leftovers)
-    code, output = command.run("jobs.status", str(command.config))
-    assert "nobody is at work on it" in output
+    assert main(["status", str(command.config)]) == 0
+    assert "nobody is at work on it" in capsys.readouterr().out
     code, output = command.run()
     assert code == 0, output
     assert "node=0 training in slot 0 (attempt 1)" in output
@@ -222,7 +220,7 @@ def test_a_background_command_whose_head_dies_with_it_still_says_what_became_of_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_command_that_is_ended_while_its_search_is_measured_leaves_and_goes_on_later(
     command: Command, task_dir: Path, number: signal.Signals
 ) -> None:

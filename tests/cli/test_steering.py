@@ -107,7 +107,7 @@ REFUSED: tuple[tuple[tuple[Any, ...], str], ...] = (
 
 
 @pytest.mark.slow
-def test_what_cannot_be_done_is_answered_in_one_message_and_changes_nothing(
+def test_a_paused_search_refuses_what_cannot_be_done_unchanged_and_takes_a_hint_when_it_goes_on(
     finished_root: Search, capsys: pytest.CaptureFixture[str]
 ) -> None:
     n_events = len(finished_root.follower.events)
@@ -120,6 +120,11 @@ def test_what_cannot_be_done_is_answered_in_one_message_and_changes_nothing(
     finished_root.follower.poll()
     assert len(finished_root.follower.events) == n_events
     assert list((finished_root.root / "requests").glob("*")) == []
+    assert llmzero("hint", finished_root.root, "more steps") == 0
+    finished_root.start()
+    finished_root.until(lambda: finished_root.events(ev.HintGiven) != [])
+    assert finished_root.core.hints == ["more steps"]
+    end(finished_root)
 
 
 @pytest.fixture
@@ -132,15 +137,6 @@ def finished_root(make_search: MakeSearch, tmp_path: Path) -> Search:
     search.wait()
     released.touch()
     return search
-
-
-@pytest.mark.slow
-def test_a_hint_for_a_paused_search_is_taken_when_it_goes_on(finished_root: Search) -> None:
-    assert llmzero("hint", finished_root.root, "more steps") == 0
-    finished_root.start()
-    finished_root.until(lambda: finished_root.events(ev.HintGiven) != [])
-    assert finished_root.core.hints == ["more steps"]
-    end(finished_root)
 
 
 @pytest.mark.slow
@@ -169,9 +165,10 @@ def test_pause_gives_everything_back_and_resume_goes_on_from_the_full_checkpoint
 ) -> None:
     search = make_search({"hold": [0], "hold_at": 12}, budget={"runs": 2}, phase={"n_steps": 30}).start()
     search.until_step(0, 12)
-    assert llmzero("pause", search.root) == 0
-    assert search.wait().interrupted is not None
+    assert llmzero("pause", search.root, "--reason", "the night") == 0
+    assert search.wait().interrupted == ("the night", 0)
     assert left_over(search) == []
+    request(search.root, "pause", "asked again, when nobody was there any more")
     core = search.start().wait()
     assert core.finished.reason == "budget"
     assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
@@ -332,7 +329,7 @@ def test_a_lost_phase_gives_the_curve_of_an_undisturbed_one(make_search: MakeSea
     undisturbed.wait()
     disturbed = make_search({"die": [0], "die_at": 7}, budget={"runs": 2}).start()
     core = disturbed.wait()
-    assert core.runs[0].attempt == 1
+    assert (core.runs[0].status, core.runs[0].attempt, core.runs[0].losses) == ("completed", 1, 1)
     one, other = load_curves(undisturbed.storage, 0), load_curves(disturbed.storage, 0)
     assert (one.steps, one.metrics, one.val_scores) == (other.steps, other.metrics, other.val_scores)
     assert not disturbed.storage.paths.rolling(0, 0).parent.exists()

@@ -34,24 +34,19 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
-    directory: Path = tmp_path_factory.mktemp("warm") / "echo"
-    return prepare(dir=directory, family="echo", n_train=256, n_val=32, n_test=32)
-
-
-@pytest.fixture(scope="module")
-def untrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedTask, str]:
-    """(a task without a model, a model that has learnt nothing): enough to be refused, and made at once."""
-    place: Path = tmp_path_factory.mktemp("untrained")
+    """A task with a model beside it that has learnt nothing, and is made at once."""
+    place: Path = tmp_path_factory.mktemp("warm")
     tokenizer = tiny_model.make_tokenizer()
     tiny_model.save(tiny_model.make_model(tokenizer, seed=0), tokenizer, place / "model")
     sizes = {"n_train": 256, "n_val": 32, "n_test": 32}
-    return prepare(dir=place / "echo", family="echo", make_model=False, **sizes), str(place / "model")
+    return prepare(dir=place / "echo", family="echo", make_model=False, **sizes)
 
 
 def write(path: Path, prepared: PreparedTask, /, **changes: Any) -> Path:
     """A configuration whose output lies beside it."""
     base = {
-        "task": prepared.directory, "output": str(path.with_suffix("")), "n_steps": 60, "batch_size": 32,
+        "task": prepared.directory, "model": str(Path(prepared.directory).with_name("model")),
+        "output": str(path.with_suffix("")), "n_steps": 60, "batch_size": 32,
         "micro_batch_size": 8, "lr": 1e-3, "warmup_steps": 5, "checkpoint_every": 20,
     }  # fmt: skip
     path.write_text(yaml.safe_dump({**base, **changes}))
@@ -190,25 +185,23 @@ def weights(output: Path) -> dict[str, Any]:
     ],
 )
 def test_wrong_input_is_one_line_and_an_exit_code(
-    untrained: tuple[PreparedTask, str],
+    task: PreparedTask,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     changes: dict[str, Any],
     code: int,
     said: str,
 ) -> None:
-    task, model = untrained
-    assert main(["warm-start", str(write(tmp_path / "w.yaml", task, **{"model": model, **changes}))]) == code
+    assert main(["warm-start", str(write(tmp_path / "w.yaml", task, **changes))]) == code
     error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
 
 
 def test_settings_of_the_command_line_count(
-    untrained: tuple[PreparedTask, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    task: PreparedTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    task, model = untrained
-    config = write(tmp_path / "w.yaml", task, model=model)
+    config = write(tmp_path / "w.yaml", task)
     assert main(["warm-start", str(config), "--set", "workers=3"]) == 2
     assert "3 x 8 = 24" in capsys.readouterr().err
 
@@ -248,7 +241,7 @@ def test_a_job_that_is_killed_leaves_nothing_running_and_goes_on_exactly(
     task: PreparedTask, tmp_path: Path, start: Callable[[Path], Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Workers may outlive their command for a second or two; they must not be done by then.
-    config = write(tmp_path / "w.yaml", task, n_steps=300)
+    config = write(tmp_path / "w.yaml", task, n_steps=120)
     output = output_of(config)
     first = start(config)
     first.until(lambda: any(output.glob("checkpoints/*/checkpoint-20/manifest.json")))
