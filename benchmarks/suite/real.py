@@ -1,13 +1,14 @@
 """Second tier of the suite: a pretrained model on short questions.
 
-    python -m benchmarks.suite.real MODEL                          # base accuracy of each kind of question
+    python -m benchmarks.suite.real MODEL                   # base accuracy of each kind of question
     python -m benchmarks.suite.real MODEL --plan real --seeds 201 > compare.yaml
-    python -m jobs.compare compare.yaml                            # continues after an interruption
+    python -m jobs.compare compare.yaml                     # continues after an interruption
+    python -m benchmarks.suite.real --table                 # scores of the searches in real_searches.tar.xz
 
-MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy
-answers and of answers at temperature 1, both of at most 16 tokens, and one greedy answer. Nothing is trained. The second
-one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints the plan of a
-comparison from the recipe smollm2_cpu. Two static recipes that a user would try first stand beside the searches.
+MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
+of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
+second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
+of a comparison from the recipe smollm2_cpu. Two static recipes stand beside the searches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import argparse
 import csv
 import random
 import sys
+import tarfile
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.methods.compare.results import outcome
 from llmzero_ray.report.formatting import table
 from llmzero_ray.tasks.from_config import prepare_task_file
 
@@ -49,6 +53,7 @@ SIZES = {"n_train": 900, "n_val": 128, "n_test": 256, "n_confirm": 0}
 """Items of each split of a pair."""
 PAIRS = {"larger": "larger of two", "middle": "middle of three", "sums_99": "sums, two digits"}
 """Pairs of the second tier: name -> kind of question. Chosen by base accuracy alone, between .05 and .6."""
+SEARCHES = Path(__file__).parent / "real_searches.tar.xz"
 SEEDS = (201,)
 """Seeds of the table of the second tier."""
 METHODS: dict[str, dict[str, Any]] = {
@@ -63,7 +68,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Methods: the recipe, two static ones (their changes of it), the search with rules and with a language model."""
+"""The recipe, two static ones (their changes of it), the search with rules and with a language model."""
 RECIPE, N_RUNS = "smollm2_cpu", 4
 """The default recipe, and how many of its runs of ten steps give the compute of every method."""
 Item = tuple[str, object]
@@ -148,13 +153,19 @@ KINDS: dict[str, Kind] = {
 def main() -> None:
     """Measure and print, or write a plan."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="model directory")
+    parser.add_argument("model", type=Path, nargs="?", help="model directory")
+    parser.add_argument("--table", action="store_true", help="print the scores of the kept searches")
     parser.add_argument("--plan", metavar="NAME", help="write the plan of a comparison of that name")
     parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=list(PAIRS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--data", type=Path, default=Path("data/suite"))
     given = parser.parse_args()
+    if given.table:
+        print(scores())
+        return
+    if given.model is None:
+        parser.error("give MODEL or --table")
     if given.plan is None:
         print(base_accuracy(given.model))
         return
@@ -224,6 +235,22 @@ def settings(method: str) -> dict[str, Any]:
         "search.method": "schedule",
         "search.schedule": {"source": method, "phases": [{"steps": steps, "changes": given}]},
     }
+
+
+def scores(archive: Path = SEARCHES) -> str:
+    """Table of the kept searches: accuracy of the strategy, of the base model, and what was spent."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as kept:
+        kept.extractall(folder, filter="data")
+        for directory in sorted(Path(folder).iterdir()):
+            found = outcome(directory)
+            assert found is not None and found.test is not None and found.base is not None
+            pair, method, seed = directory.name.rsplit("-", 2)
+            best = max(score for _, score in found.curve)
+            figures = (found.base, best, found.test)
+            rows.append((pair, method, seed, *(f"{one:.3f}" for one in figures), str(found.steps)))
+    head = ("pair", "method", "seed", "base, test", "best validation", "test", "steps")
+    return table(head, rows, right=range(2, 7))
 
 
 def base_accuracy(directory: Path) -> str:

@@ -193,8 +193,8 @@ def _hardly_moves(d: Dynamics) -> Finding | None:
     if not hardly_moves(d):
         return None
     text = (
-        f"Hardly moves: after {d.n_steps} steps the KL to the base model is {number(d.kl.last)}, and nothing "
-        "is gained. The updates are too small."
+        f"Hardly moves: after {d.n_steps} steps the KL to the base model is {number(d.kl.last)}. The updates "
+        "are small, and larger ones are far from any harm."
     )
     evidence = (*course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(d.validation))
     return Finding(kind="hardly_moves", summary=text, evidence=evidence)

@@ -266,6 +266,15 @@ _WAKE = MoveSet(
         _NORM,
     ),
 )
+_MOVE = MoveSet(
+    name="move at all",
+    why="The policy is still close to the base model: steps that count, on answers nearer the scored ones.",
+    moves=(
+        _lr(4.0, "a KL this small allows steps of several times the size"),
+        _kl(0.5, "nothing has drifted, so nothing needs holding"),
+        _temperature(-0.15, "cooler rollouts are right more often, which is where these steps should lead"),
+    ),
+)
 _WAKE_VARIED = MoveSet(
     name="steps and variety",
     why="If larger steps alone do not move it, the groups hold no contrast: vary the rollouts as well.",
@@ -349,7 +358,7 @@ _SMALL_STEPS = replace(
 CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
     "doubtful": (_STAY_NEAR, _SMALL_STEPS),
     "dead": (_WAKE, _WAKE_VARIED),
-    "hardly_moves": (_WAKE, _FASTER),
+    "hardly_moves": (_MOVE, _FASTER, UNCHANGED),
     "collapse": (_STEP_BACK, _QUARTER, _GENTLER),
     "kl_spike": (_STEP_BACK, _GENTLER, _QUARTER),
     "entropy_collapse": (_RECOVER_ENTROPY, _EXPLORE),
