@@ -203,6 +203,9 @@ def reference_in_words(
 def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
     """Why there is no test score. Empty where there is one, or where what prevented it is told."""
     core = facts.core
+    if core.final.dropped:
+        name = facts.config.name
+        return f"It was stopped while it measured: `llmzero resume {name}` measures what is missing."
     if any(policy.test or policy.problem for policy in known):
         return ""
     if core.end_reason is None:
@@ -211,9 +214,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
         return "The test split was not scored (`final.test` is false)."
     if core.end_reason == "user":
         return "The test split was not scored, as a person ended the search."
-    if core.stage == "measuring":
-        return "The test split has not been scored yet."
-    return "The test split was not scored, as the search was stopped while it measured."
+    return "The test split has not been scored yet."
 
 
 def missing_reference(facts: SearchFacts) -> str:
