@@ -15,13 +15,8 @@ LOW_ENTROPY = 0.35
 """Share of its first level at which entropy counts as low (the paper's collapse: 0.2 of 0.7-0.8)."""
 NO_KL = 1e-3
 """KL to the base model up to which a policy may still equal it, read in low precision."""
-HARDLY_MOVED = 5e-3
-"""KL to the base model below which a whole phase has hardly moved the policy. Recorded phases that learnt
-something later had .011 and more after ten steps; those that learnt nothing in thirty had .001."""
 QUIET_UPDATE = 2e-3
 """Usual KL of an update. A spike counts from this level."""
-LEAST_STEPS = 8
-"""Steps from which a phase without a change says something."""
 NEAR_BASE = 0.05
 """KL to the base model up to which a rising KL means that the run has only begun."""
 LOST = 0.5
@@ -213,19 +208,9 @@ def stands_still(d: Dynamics) -> bool:
     if rate_is_zero(d):
         return True
     watched = [s for s in (d.reward, d.kl, d.entropy, d.length) if len(s)]
-    if len(d.reward) < LEAST_STEPS or len(watched) < 2:
-        return False
-    if any(fit(s).rising or fit(s).falling for s in watched):
+    if len(d.reward) < 8 or len(watched) < 2 or any(fit(s).rising or fit(s).falling for s in watched):
         return False
     return max(d.kl.values, default=0.0) <= NO_KL and _same_scores(d.validation)
-
-
-def hardly_moves(d: Dynamics) -> bool:
-    """Whether a phase of some length trained and left the policy near the base model, without any gain."""
-    v = d.validation
-    if v is None or len(d.reward) < LEAST_STEPS or not len(d.kl) or d.kl.last >= HARDLY_MOVED:
-        return False
-    return is_flat(v) and not (v.gains and (v.gains[-1].fell or v.gains[-1].rose)) and not reward_rising(d)
 
 
 def warms_up(d: Dynamics) -> bool:

@@ -23,7 +23,6 @@ from llmzero_ray.dynamics.observations import (
     ends_never,
     entropy_climb,
     entropy_is_low,
-    hardly_moves,
     improved_after,
     is_flat,
     rate_is_zero,
@@ -50,8 +49,8 @@ from llmzero_ray.records.agents import NodeView
 from llmzero_ray.utils.text import number
 
 Kind: TypeAlias = Literal[
-    "doubtful", "dead", "hardly_moves", "collapse", "kl_spike", "entropy_collapse", "entropy_climb",
-    "never_ends", "truncated", "no_reward", "no_contrast", "overfit", "noisy",
+    "doubtful", "dead", "collapse", "kl_spike", "entropy_collapse", "entropy_climb", "never_ends",
+    "truncated", "no_reward", "no_contrast", "overfit", "noisy",
     "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
     "plateau_weak", "plateau_noisy", "slow", "steady", "raised", "converging", "improving", "solved",
     "unknown",
@@ -59,7 +58,6 @@ Kind: TypeAlias = Literal[
 STATES: dict[Kind, DiagnosisState] = {
     "doubtful": "doubtful",
     "dead": "inactive",
-    "hardly_moves": "inactive",
     "collapse": "collapsing",
     "kl_spike": "collapsing",
     "entropy_collapse": "collapsing",
@@ -134,7 +132,6 @@ def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple
         partial(_doubtful, on=on),
         partial(_never_ends, before=before),
         _dead,
-        _hardly_moves,
         _collapse,
         _kl_spike,
         _entropy_collapse,
@@ -187,17 +184,6 @@ def _dead(d: Dynamics) -> Finding | None:
     rates = (f"actor/lr is 0 in all {len(d.learning_rate)} steps",) if rate_is_zero(d) else ()
     evidence = (*rates, *course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(d.validation))
     return Finding(kind="dead", summary=text, evidence=evidence)
-
-
-def _hardly_moves(d: Dynamics) -> Finding | None:
-    if not hardly_moves(d):
-        return None
-    text = (
-        f"Hardly moves: after {d.n_steps} steps the KL to the base model is {number(d.kl.last)}, and nothing "
-        "is gained. The updates are too small."
-    )
-    evidence = (*course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(d.validation))
-    return Finding(kind="hardly_moves", summary=text, evidence=evidence)
 
 
 def _collapse(d: Dynamics) -> Finding | None:

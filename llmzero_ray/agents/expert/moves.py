@@ -349,7 +349,6 @@ _SMALL_STEPS = replace(
 CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
     "doubtful": (_STAY_NEAR, _SMALL_STEPS),
     "dead": (_WAKE, _WAKE_VARIED),
-    "hardly_moves": (_WAKE, _FASTER),
     "collapse": (_STEP_BACK, _QUARTER, _GENTLER),
     "kl_spike": (_STEP_BACK, _GENTLER, _QUARTER),
     "entropy_collapse": (_RECOVER_ENTROPY, _EXPLORE),

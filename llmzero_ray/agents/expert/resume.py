@@ -17,7 +17,6 @@ from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, TaskView
 from llmzero_ray.records.metrics import accuracy_error
 
 _GO_ON: tuple[Kind, ...] = (
-    "hardly_moves",
     "take_off",
     "warming_up",
     "improving",

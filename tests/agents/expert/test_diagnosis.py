@@ -14,7 +14,6 @@ from llmzero_ray.records import Hyperparameters
 from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
-SHORT = hp.complete(c.TINY, {"lr": 5e-5, "max_response_length": 16})
 CAPPED = hp.complete(c.TINY, {"max_response_length": 10})
 
 
@@ -37,7 +36,6 @@ def findings(
         (c.regh_capped, CAPPED, "truncated", "truncated"),
         (c.sort_collapse, c.TINY, "collapse", "collapsing"),
         (c.untrained, c.TINY, "dead", "inactive"),
-        (c.small_steps, SHORT, "hardly_moves", "inactive"),
         (c.chem_kl_spike, c.PRACTITIONER, "kl_spike", "collapsing"),
         (c.chem_truncated, c.PRACTITIONER, "truncated", "truncated"),
         (c.paper_plateau, c.PRACTITIONER, "plateau_weak", "plateau"),

@@ -362,14 +362,6 @@ def test_a_dead_run_at_rate_zero_gets_the_rate_of_the_root() -> None:
     assert changed(PROPOSER.propose(proposal_request))[LR] == 1e-3
 
 
-def test_a_phase_that_hardly_moved_the_model_goes_on_at_four_times_the_rate() -> None:
-    on = c.node(c.small_steps(), hp.complete(c.TINY, {"lr": 5e-5, "max_response_length": 16}))
-    proposal = PROPOSER.propose(request(on))
-    assert proposal.diagnosis.state == "inactive"
-    assert changed(proposal)[LR] == 2e-4
-    assert proposal.resume_from is not None and proposal.resume_from.step == 10
-
-
 def test_clip_ranges_are_left_alone_while_they_are_inert() -> None:
     for make in (c.sort_collapse, c.wildsci_entropy, c.ssmr_regressed, c.regh_capped):
         keys = changed(PROPOSER.propose(request(c.node(make(), c.TINY))))
