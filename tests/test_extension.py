@@ -331,6 +331,24 @@ def test_another_default_recipe_is_measured_once_a_search_has_ended_and_nothing_
     assert search.core.end_reason is None
 
 
+def test_what_a_stop_cancelled_is_measured_when_the_search_is_resumed() -> None:
+    search = Driver(make_config(budget={"runs": 2}))
+    search.ready()
+    trained(search, SCORES[:2])
+    search.train(REFERENCE, score=0.55)
+    search.post(make_scored("base"), ev.UserStop(reason="enough"), ev.OutcomeWritten())
+    assert search.core.finished is not None
+    assert search.core.final.dropped
+    same = {"final.test": True}
+    search.post(
+        ev.CoordinatorStarted(epoch=2, host="here", pid=2), ev.SearchExtended(changes=same, before=same)
+    )
+    search.ready()
+    assert measured(search) == ["best", "reference"]
+    assert not search.core.final.dropped
+    assert search.core.runs[REFERENCE].attempt == 0
+
+
 def test_every_phase_is_tested_once_a_search_has_ended_and_what_was_scored_is_not_scored_again() -> None:
     search = finished(3)
     change = ev.SearchExtended(changes={"final.test": "all"}, before={"final.test": True})

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from llmzero_ray.config.changes import changed_text
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.coordinator.final_evaluation import POLICY_NAMES
 from llmzero_ray.coordinator.proposals import deadline, edits_text, waiting
@@ -185,15 +186,11 @@ def _describe_clone(_: CoordinatorCore, event: ev.CloneAsked) -> str:
 
 
 def _describe_settings(_: CoordinatorCore, event: ev.SettingsChanged) -> str:
-    return f"settings changed: {_changes(event)}"
+    return f"settings changed: {changed_text(event.before, event.changes)}"
 
 
 def _describe_extended(_: CoordinatorCore, event: ev.SearchExtended) -> str:
-    return "the search continues" + (f": {_changes(event)}" if event.changes else "")
-
-
-def _changes(event: ev.SettingsChanged | ev.SearchExtended) -> str:
-    return ", ".join(f"{key} {event.before.get(key)} → {value}" for key, value in event.changes.items())
+    return f"the search continues: {changed_text(event.before, event.changes)}".removesuffix(": ")
 
 
 def _name(node: int) -> str:

@@ -97,7 +97,7 @@ def init(
         if reason is not None:
             say(f"not trainable yet: {reason}")
     say("look at task.dir and model.path in it, then run:")
-    first = re.findall(r"^# +llmzero (prepare \S+)", text, flags=re.MULTILINE)
+    first = re.findall(r"^# +llmzero ((?:model|prepare) .*?) *(?:#.*)?$", text, flags=re.MULTILINE)
     for command in (*first, f"doctor {path}", f"search {path}"):
         say(f"  llmzero {command}")
     return 0

@@ -84,6 +84,13 @@ def settings_text(changes: Mapping[str, Any]) -> str:
     return " ".join(shlex.quote(f"{key}={json.dumps(value)}") for key, value in changes.items())
 
 
+def changed_text(before: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    """`budget.runs 8 → 12`, of the settings that have another value than before."""
+    return ", ".join(
+        f"{key} {before.get(key)} → {value}" for key, value in changes.items() if before.get(key) != value
+    )
+
+
 def differing_keys(old: SearchConfig, new: SearchConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (old, new) of every field that differs. `storage` is left out, because a search may be
     moved."""

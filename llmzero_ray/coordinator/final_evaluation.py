@@ -56,6 +56,8 @@ class FinalEvaluation:
         self.winner: int | None = None
         """Node whose best step is the best strategy: the best confirmed node, otherwise the best-scored
         one."""
+        self.dropped = False
+        """Whether evaluations of a scored search were cancelled."""
         self._ranked: list[SearchNode] = []
         """Nodes with a score, best first."""
         self._is_testing = False
@@ -263,7 +265,7 @@ class FinalEvaluation:
 
     def drop(self) -> None:
         """Cancel the remaining evaluations."""
-        self._reference_spec, self._is_testing = None, True
+        self._reference_spec, self._is_testing, self.dropped = None, True, bool(self._ranked)
         reference = self._runs.get(REFERENCE)
         if reference is not None and reference.active:
             reference.stage = "cancelled"

@@ -161,6 +161,8 @@ def _find_or_start(
     if someone is not None or follower.has_trained:
         config = with_recorded_sizes(config, storage.config())
     changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
+    if follower.finished is not None and follower.core.final.dropped and not changes:
+        changes = {"final.test": config.final.test}  # as it was: what was cancelled is measured
     if follower.finished is not None and not _is_extended(follower, config, given, say):
         return LaunchedSearch(follower=follower)
     if follower.finished is not None and someone is not None:
@@ -232,7 +234,8 @@ def _over_check(follower: Follower) -> Callable[[], bool]:
 
 
 def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:
-    """Whether a finished search continues, because settings that raise a limit were given or are pending.
+    """Whether a finished search continues, because it was stopped while it measured, or because settings that
+    raise a limit were given or are pending.
 
     Raises:
         ConfigError: a `--set` changes something that does not extend it.
@@ -241,7 +244,8 @@ def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str],
     assert finished is not None
     changed = {} if known is None else differing_keys(known, config)
     if not changed:
-        return is_extension_requested(follower.storage.paths.root)  # a command before this one was killed
+        pending = is_extension_requested(follower.storage.paths.root)  # a command before this one was killed
+        return pending or follower.core.final.dropped
     changes = {key: new for key, (_, new) in changed.items()}
     problem = extension_problem(follower.core, changes)
     named = any(key == name or key.startswith(f"{name}.") for key in changes for name in given)

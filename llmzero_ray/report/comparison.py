@@ -143,7 +143,7 @@ def _reference(facts: SearchFacts) -> Policy | None:
     if run is None:
         return None
     at_compute = run.spec is not None and run.spec.compute is not None
-    name = "default recipe, the strategy's compute" if at_compute else "default recipe, one phase"
+    name = "default recipe at the strategy's compute" if at_compute else "default recipe in one phase"
     return _reference_at(facts, run, "reference", name)
 
 
@@ -152,7 +152,7 @@ def _whole(facts: SearchFacts) -> Policy | None:
     run = facts.reference
     if run is None or facts.final(WHOLE) is None:
         return None
-    policy = _reference_at(facts, run, WHOLE, "default recipe, the whole search's compute")
+    policy = _reference_at(facts, run, WHOLE, "default recipe at the whole search's compute")
     return replace(policy, trained=None if run.outcome is None else run.outcome.steps_done)
 
 

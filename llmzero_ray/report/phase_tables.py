@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from llmzero_ray.agents.knowledge import MetricNote, metric_notes
+from llmzero_ray.config.changes import changed_text
 from llmzero_ray.coordinator.replay import DecisionRow
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.hyperparameters import canonical, format_value, short
@@ -176,13 +177,9 @@ def _whole_sentences(reason: str) -> str:
 
 def extensions(facts: SearchFacts) -> str:
     """`: budget.runs 8 → 12`, the settings with which a search was extended; empty without any."""
-    changed = [
-        f"{key} {event.before.get(key)} → {value}"
-        for event in facts.events
-        if isinstance(event, ev.SearchExtended)
-        for key, value in event.changes.items()
-    ]
-    return f": {', '.join(changed)}" if changed else ""
+    extended = (event for event in facts.events if isinstance(event, ev.SearchExtended))
+    changed = ", ".join(filter(None, (changed_text(event.before, event.changes) for event in extended)))
+    return f": {changed}" if changed else ""
 
 
 def counted_actions(rows: Sequence[DecisionRow]) -> str:

@@ -74,12 +74,9 @@ def _confirmation_lines(facts: SearchFacts) -> list[str]:
 
 def _against(c: Comparison) -> str:
     old, d = c.old, c.sharpest
-    named = {"base": "the base model", "reference": "the default recipe in one phase"}
-    name = "the " + old.name
-    if old.what == "base" or old.name == "default recipe, one phase":
-        name = named[old.what]
-    at = f" (best at step {old.steps})" if old.what != "base" and old.steps else ""
-    text = f"Against {name}{at}: {fmt.gain(d)}{', compared item by item' if d.paired else ''}, **{reading(d)}"
+    at = f" (its best step is {old.steps})" if old.what != "base" and old.steps else ""
+    by_item = ", compared item by item" if d.paired else ""
+    text = f"Against the {old.name}{at}: {fmt.gain(d)}{by_item}, **{reading(d)}"
     if d.is_noise:
         what = "it" if old.what == "base" else "plain training with the default recipe"
         text += f" (below {NOISE:g} standard errors): this search does not show a gain over {what}"
@@ -160,7 +157,7 @@ def score_table(known: tuple[Policy, ...]) -> str:
         return fmt.table(columns, whole, right=right)
     shares = [fmt.NONE if policy.compute is None else f"{policy.compute / best:.2f}" for policy in known]
     return fmt.table(
-        (*columns, "compute, of the strategy's"),
+        (*columns, "compute (strategy = 1)"),
         [(*row, share) for row, share in zip(whole, shares, strict=True)],
         right=(*right, len(columns)),
     )
@@ -203,6 +200,9 @@ def reference_in_words(
 def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
     """Why there is no test score. Empty where there is one, or where what prevented it is told."""
     core = facts.core
+    if core.final.dropped:
+        name = facts.config.name
+        return f"It was stopped while it measured: `llmzero resume {name}` measures what is missing."
     if any(policy.test or policy.problem for policy in known):
         return ""
     if core.end_reason is None:
@@ -211,9 +211,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
         return "The test split was not scored (`final.test` is false)."
     if core.end_reason == "user":
         return "The test split was not scored, as a person ended the search."
-    if core.stage == "measuring":
-        return "The test split has not been scored yet."
-    return "The test split was not scored, as the search was stopped while it measured."
+    return "The test split has not been scored yet."
 
 
 def missing_reference(facts: SearchFacts) -> str:

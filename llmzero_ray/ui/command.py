@@ -14,11 +14,12 @@ from typing import Annotated
 
 import typer
 
+from llmzero_ray.cli.options import find_named
 from llmzero_ray.cli.output import TerminalConsole, print_lines
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.locate import find, is_search, searches_in
+from llmzero_ray.storage.locate import is_search, searches_in
 from llmzero_ray.utils.parent_death import die_with_parent
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.private_files import private_file
@@ -28,7 +29,10 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 def ui(
     place: Annotated[
-        str, typer.Argument(metavar="STORAGE|SEARCH", help="directory of searches, or one search")
+        str,
+        typer.Argument(
+            metavar="STORAGE|SEARCH", help="directory of searches; or one search, or a node of it: demo:3"
+        ),
     ] = "runs",
     *,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one")] = 8280,
@@ -66,7 +70,7 @@ def ui(
     if child_of:  # of `search --ui`, whose search may not have begun
         die_with_parent(child_of, signal.SIGTERM)
     path = Path(place).absolute()
-    root, only = (path.parent, path.name) if child_of else place_of(place, storage)
+    root, only, node = (path.parent, path.name, None) if child_of else place_of(place, storage)
     listening = _listen(host, port)
     at = listening.getsockname()[1]
     with contextlib.closing(listening), _token(token_file) as (token, kept):
@@ -75,7 +79,8 @@ def ui(
         )
         name = f"[{host}]" if ":" in host else host
         opened = f"http://{name}:{at}/" + (f"s/{only}/" if only else "")
-        lines = [f"{only or root} until Ctrl-C; the token is in {kept}", f"{opened}?token={token}"]
+        opened += f"?token={token}" + ("" if node is None else f"#n{node}")
+        lines = [f"{only or root} until Ctrl-C; the token is in {kept}", opened]
         print_lines(TerminalConsole(), lines)
         server = uvicorn.Server(
             uvicorn.Config(app, access_log=False, log_level="warning", timeout_graceful_shutdown=1)
@@ -85,20 +90,24 @@ def ui(
     return 0
 
 
-def place_of(place: str, storage: str) -> tuple[Path, str | None]:
-    """(storage, name of the only search in it to show).
+def place_of(place: str, storage: str) -> tuple[Path, str | None, int | None]:
+    """(storage, name of the only search in it to show, node to open).
 
     Raises:
-        ConfigError: there is neither a search nor a storage of that name, or it is empty.
+        ConfigError: there is neither a search nor a storage of that name, or it is empty; or no such node.
     """
     path = Path(place).absolute()
     if not is_search(path) and searches_in(path):
-        return path, None
+        return path, None, None
     if place == "runs":
         raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
-    found = find(place, storage)
-    Follower.of(SearchStorage.at(found.paths.root), started=False)
-    return found.paths.root.parent, found.paths.root.name
+    found, node = find_named(place, storage)
+    core = Follower.of(SearchStorage.at(found.paths.root), started=False).core
+    if node is not None and node not in core.runs:
+        raise ConfigError(
+            f"{found.name} has no node {node}; it has {', '.join(map(str, core.runs)) or 'none'}."
+        )
+    return found.paths.root.parent, found.paths.root.name, node
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,7 +17,7 @@ from llmzero_ray.utils.text import one_line
 
 _TICK_S = 5.0
 """Seconds after which a search at work is shown again, as its budgets and its time left go on."""
-_REST = 20.0
+_REST = 40.0
 """Times as long as making a view took, new metrics alone make no other."""
 
 

@@ -543,7 +543,6 @@ addEventListener("click", event => {
   const found = event.target.closest?.("g.node[data-node]");
   if (found) choose(+found.dataset.node, event.shiftKey);
 });
-addEventListener("beforeprint", () => $("tree").querySelector("svg")?.removeAttribute("height"));
 fromHash();
 if (places[S.node]) $("tree").scrollLeft = (places[S.node].x + W) * S.zoom - $("tree").clientWidth + 20;
 

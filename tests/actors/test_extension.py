@@ -77,7 +77,7 @@ def test_what_the_whole_compute_buys_the_default_recipe_is_measured_afterwards(
     assert whole.score is not None and core.final.jobs["reference"].score is not None
     assert at_strategy.score is not None and limit is not None
     assert limit.amount == pytest.approx(core.compute)
-    assert "default recipe, the whole search's compute" in search.storage.paths.report.read_text()
+    assert "default recipe at the whole search's compute" in search.storage.paths.report.read_text()
     assert [
         check for check in check_decisions(search.follower.events, search.root) if check.differences
     ] == []

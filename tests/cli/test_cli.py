@@ -240,6 +240,32 @@ def test_a_command_that_is_ended_while_its_search_is_measured_leaves_and_goes_on
 
 
 @pytest.mark.slow
+def test_resume_measures_what_a_stop_cancelled(command: Command, task_dir: Path) -> None:
+    command.write(task_dir, script={"hold": [REFERENCE]}, final={"test": True, "default_recipe": True})
+    process = command.start()
+    command.until_step(REFERENCE, 3)
+    root = str(command.storage.paths.root)
+    code, output = command.run("jobs.stop", root)
+    assert code == 0, output
+    process.communicate(timeout=PATIENCE_S)
+    until_gone(command.leftovers)
+    assert "`llmzero resume demo` measures what is missing" in command.storage.paths.report.read_text()
+    code, output = command.run("llmzero_ray.cli", "resume", root)
+    assert code == 0, output
+    core = Follower.of(command.storage).core
+    assert core.finished is not None
+    assert core.finished.reason == "budget"
+    assert {what: job.score is not None for what, job in core.final.jobs.items()} == {
+        "base": True,
+        "best": True,
+        "reference": True,
+    }
+    code, output = command.run("llmzero_ray.cli", "resume", root)  # which shows the outcome
+    assert code == 0, output
+    assert Follower.of(command.storage).core.n_extensions == 1
+
+
+@pytest.mark.slow
 def test_a_command_that_is_terminated_while_it_starts_says_so(command: Command) -> None:
     process = command.start()
     before = until_printed(process, "starting Ray")

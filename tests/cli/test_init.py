@@ -58,7 +58,13 @@ def test_the_commands_to_run_next_begin_with_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for preset, first in (("one_gpu", "prepare gsm_symbolic"), ("4b", "doctor 4b.yaml")):
+    model = "model smollm2 --out models/SmolLM2-135M-Instruct\n  llmzero prepare smollm2"
+    for preset, first in (
+        ("one_gpu", "prepare gsm_symbolic"),
+        ("4b", "doctor 4b.yaml"),
+        ("smollm2_cpu", model),
+        ("smollm2_gpu", model),
+    ):
         assert main(["init", "--model", preset, "--out", f"{preset}.yaml"]) == 0
         assert f"then run:\n  llmzero {first}\n" in capsys.readouterr().out
 

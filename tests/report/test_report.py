@@ -68,7 +68,7 @@ def test_the_three_policies_stand_beside_each_other_with_items_and_standard_erro
         "| 0.2189 to 0.3958 | 0 | 0 |" in table
     )
     assert (
-        "| default recipe, one phase | 0.7700 ± 0.0423 (n = 100) | 0.7500 ± 0.0435 (n = 100) "
+        "| default recipe in one phase | 0.7700 ± 0.0423 (n = 100) | 0.7500 ± 0.0435 (n = 100) "
         "| 0.6570 to 0.8245 | 30 | 1,920 |" in table
     )
     assert (
@@ -204,7 +204,7 @@ def test_a_gain_within_noise_is_called_that_in_the_first_lines(finished: Written
 def test_a_strategy_that_lost_to_the_default_recipe_is_called_worse(tmp_path: Path) -> None:
     report = report_of(two_runs(tmp_path, base=30, best=60, reference=80))
     head = section(report, "## Result").split("| policy")[0]
-    assert "Against the default recipe in one phase (best at step 30): -0.2000" in head
+    assert "Against the default recipe in one phase (its best step is 30): -0.2000" in head
     assert "**clearly worse**" in head
 
 
@@ -259,7 +259,7 @@ def test_a_default_recipe_that_failed_is_named_among_the_failures(tmp_path: Path
     search.phases[-1] = Phase(steps=3, fails="oom", cause="out of memory", saves=())
     report = report_of(search.ready().play())
     assert "| default recipe | oom | out of memory | 3 | no comparison with it |" in report
-    assert "default recipe, one phase: the default recipe failed: out of memory" in report
+    assert "default recipe in one phase: the default recipe failed: out of memory" in report
 
 
 # --- the story ----------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ def policies_with(default: float | None, whole: float | None = None) -> tuple[Po
 
 def test_the_policies_compute_stands_beside_their_scores_where_it_was_counted() -> None:
     rows = score_table(policies_with(150.0, 900.0)).splitlines()
-    assert rows[0].endswith("| compute, of the strategy's |")
+    assert rows[0].endswith("| compute (strategy = 1) |")
     assert [row.split("|")[-2].strip() for row in rows[2:]] == ["0.75", "4.50", "1.00"]
     assert "compute" not in score_table(policies_with(None))
 

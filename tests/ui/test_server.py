@@ -192,8 +192,17 @@ def test_the_page_of_a_point_is_that_of_the_only_search(
     storage.symlink_to(Path(search.root).parent)
     monkeypatch.chdir(tmp_path)
     assert place_of(".", storage.name) == place_of(search.config.name, storage.name)
-    assert place_of(".", storage.name) == (storage, search.config.name)
-    assert place_of(storage.name, "runs") == (storage, None)
+    assert place_of(".", storage.name) == (storage, search.config.name, None)
+    assert place_of(storage.name, "runs") == (storage, None, None)
+
+
+def test_a_node_of_a_search_is_named_as_everywhere(
+    search: SearchBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = Path(search.root).parent
+    for text, node in (("demo:3", 3), ("demo:best", 2), ("3", 3)):
+        assert place_of(text, str(storage)) == (storage, "demo", node)
+    assert "demo has no node 9; it has 0, 1, 2, 3, 4, 5" in said(capsys, f"{search.root}:9")
 
 
 def test_an_address_that_others_reach_needs_a_token_file_of_mode_0600(

@@ -1,0 +1,161 @@
+"""How the page of a large search does in Chromium: first picture, panning, memory, the server's load.
+
+    python -m benchmarks.page [--nodes 300] [--tries 5] [--events 17280] [--watch 60]
+
+A search at work of so many nodes, each of 500 steps, is shown by `llmzero ui` and as report.html. Each
+figure is the best of `--tries`. Then the open tab receives `--events` messages of the stream as fast as it
+takes them (a day of one every 5 s; each 60th redraws a node), and the server is watched for `--watch` seconds
+while nothing happens. Prints a line each, with the limit, and how busy the machine was. Exit code 1 if a
+limit is missed.
+
+Needs playwright and chromium on the path, as the tests of the page do. Run nothing else at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from playwright.sync_api import Page, sync_playwright
+
+from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.presence import SearchLock
+from llmzero_ray.ui.page import report_html
+from tests.ui.large import Large
+
+FIRST_S, FRAMES, HEAP, GROWTH, SERVER = 2.0, 30.0, 150e6, 15e6, 0.03
+"""Limits: seconds, frames per second, bytes, bytes, share of a core."""
+_HOOKS = """
+requestAnimationFrame(function look() { // the frame after the one that has the tree
+  const there = document.querySelector("#tree g.node");
+  requestAnimationFrame(there ? () => { window.drawn = performance.now(); } : look);
+});
+window.EventSource = class extends EventSource {
+  constructor(...given) {
+    super(...given);
+    window.stream = this;
+    this.addEventListener("view", one => { window.last = one.data; });
+  }
+};
+"""
+_PAN = """seconds => new Promise(done => {
+  const tree = document.getElementById("tree"), begun = performance.now();
+  let frames = 0;
+  requestAnimationFrame(function step(now) {
+    const at = (now - begun) / 1000, wave = period => (1 - Math.cos(2 * Math.PI * at / period)) / 2;
+    if (at >= seconds) return done(frames / at);
+    frames++;
+    tree.scrollTop = wave(2) * (tree.scrollHeight - tree.clientHeight);
+    tree.scrollLeft = wave(3) * (tree.scrollWidth - tree.clientWidth);
+    requestAnimationFrame(step);
+  });
+})"""
+_STREAM = """async ([first, n]) => {
+  const news = JSON.parse(window.last), node = byNode()[0];
+  for (let i = first; i < first + n; i++) {
+    const live = { ...news.live, now: news.live.now + 5 * i };
+    const nodes = i % 60 ? [] : [{ ...node, score: node.score + (i / 60 % 2 ? .001 : 0) }];
+    const data = JSON.stringify({ ...news, live, left_s: 5 * i, nodes, series: {} });
+    window.stream.dispatchEvent(new MessageEvent("view", { data }));
+  }
+}"""
+
+
+def show(what: str, found: float, limit: float, *, unit: str, at_least: bool = False) -> bool:
+    """Print a figure with its limit; whether it holds."""
+    good = found >= limit if at_least else found <= limit
+    sense = "at least" if at_least else "at most"
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg()[:2])
+    print(
+        f"{what}: {found:.3g} {unit} ({sense} {limit:g}){'' if good else ' MISSED'}; load {load}", flush=True
+    )
+    return good
+
+
+def first_picture(page: Page, address: str) -> float:
+    """Seconds from the request to the first frame that shows the tree."""
+    page.goto("about:blank")
+    page.goto(address)
+    return float(page.wait_for_function("window.drawn").json_value()) / 1000
+
+
+def heap(devtools: Any) -> int:
+    """Bytes of JavaScript that are in use."""
+    devtools.send("HeapProfiler.collectGarbage")
+    return int(devtools.send("Runtime.getHeapUsage")["usedSize"])
+
+
+def measure(page: Page, file: str, served: str, server: psutil.Process, options: argparse.Namespace) -> bool:
+    """All figures of one browser; whether all limits hold."""
+    devtools = page.context.new_cdp_session(page)
+    good = []
+    for name, address in (("report.html", file), ("llmzero ui", served)):
+        taken = min(first_picture(page, address) for _ in range(options.tries))
+        good.append(show(f"{name}, first picture", taken, FIRST_S, unit="s"))
+        frames = max(page.evaluate(_PAN, 3) for _ in range(options.tries))
+        good.append(show(f"{name}, panning", frames, FRAMES, unit="frames/s", at_least=True))
+        good.append(show(f"{name}, heap", heap(devtools) / 1e6, HEAP / 1e6, unit="MB"))
+    page.wait_for_function("window.last")
+    before = heap(devtools)
+    begun = time.monotonic()
+    for first in range(0, options.events, 500):
+        page.evaluate(_STREAM, [first, min(500, options.events - first)])
+    print(f"llmzero ui, {options.events} messages of the stream: {time.monotonic() - begun:.0f} s")
+    grown = (heap(devtools) - before) / 1e6
+    good.append(show("llmzero ui, growth of the heap by them", grown, GROWTH / 1e6, unit="MB"))
+    first_picture(page, served)
+    page.wait_for_function("window.last")
+    used, begun = sum(server.cpu_times()[:2]), time.monotonic()
+    page.wait_for_timeout(1000 * options.watch)
+    share = (sum(server.cpu_times()[:2]) - used) / (time.monotonic() - begun)
+    good.append(show("llmzero ui, the server", 100 * share, 100 * SERVER, unit="% of a core"))
+    return all(good)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=300)
+    parser.add_argument("--tries", type=int, default=5)
+    parser.add_argument("--events", type=int, default=17280)
+    parser.add_argument("--watch", type=float, default=60.0)
+    options = parser.parse_args(argv)
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:
+        search = Large(Path(place))
+        search.ready().play(phases=options.nodes)
+        file = Path(place) / "report.html"
+        file.write_text(report_html(SearchFacts(search.storage)))
+        size = file.stat().st_size / 1e6
+        print(f"{options.nodes} nodes of {Large.STEPS} steps; report.html has {size:.2g} MB", flush=True)
+        lock = SearchLock(search.root)
+        lock.acquire(private_head=True)
+        command = [sys.executable, "-m", "llmzero_ray.cli", "ui", str(search.root), "--port", "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+            assert started.stdout is not None
+            try:
+                address = next(line.strip() for line in started.stdout if line.startswith("http://"))
+                browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+                page = browser.new_page(viewport={"width": 1400, "height": 1000}, bypass_csp=True)
+                page.set_default_timeout(400_000)
+                page.add_init_script(_HOOKS)
+                good = measure(page, file.as_uri(), address, psutil.Process(started.pid), options)
+                browser.close()
+            finally:
+                started.kill()
+        lock.release()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
