@@ -202,7 +202,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
     core = facts.core
     if core.final.dropped:
         name = facts.config.name
-        return f"It was stopped while it measured: `llmzero resume {name}` measures what is missing."
+        return f"The search was stopped while it measured: `llmzero resume {name}` measures what is missing."
     if any(policy.test or policy.problem for policy in known):
         return ""
     if core.end_reason is None:

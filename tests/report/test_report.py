@@ -247,7 +247,8 @@ def test_a_search_whose_final_measurements_still_run_says_so(tmp_path: Path) -> 
     assert "The test split has not been scored yet." in report
     search.post(ev.UserStop(reason="enough"))
     missing = [
-        "The test split was not scored, as the search was stopped while it measured.",
+        "The search was stopped while it measured: "
+        f"`llmzero resume {search.config.name}` measures what is missing.",
         "The default recipe has no score, so nothing says what the search added.",
     ]
     assert [line in report_of(search) for line in missing] == [True, True]
