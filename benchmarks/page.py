@@ -1,6 +1,6 @@
 """How the page of a large search does in Chromium: first picture, panning, memory, the server's load.
 
-    python -m benchmarks.page [--nodes 300] [--tries 5] [--events 17280] [--watch 60]
+    python -m benchmarks.page [--nodes 300] [--tries 5] [--events 17280] [--watch 240]
 
 A search at work of so many nodes, each of 500 steps, is shown by `llmzero ui` and as report.html. Each
 figure is the best of `--tries`. Then the open tab receives `--events` messages of the stream as fast as it
@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=300)
     parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--events", type=int, default=17280)
-    parser.add_argument("--watch", type=float, default=60.0)
+    parser.add_argument("--watch", type=float, default=240.0)
     options = parser.parse_args(argv)
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with tempfile.TemporaryDirectory() as place, sync_playwright() as driver:

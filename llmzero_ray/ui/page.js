@@ -544,7 +544,10 @@ addEventListener("click", event => {
   if (found) choose(+found.dataset.node, event.shiftKey);
 });
 fromHash();
-if (places[S.node]) $("tree").scrollLeft = (places[S.node].x + W) * S.zoom - $("tree").clientWidth + 20;
+if (places[S.node]) {
+  const box = $("tree"), { x, y } = places[S.node];
+  [box.scrollLeft, box.scrollTop] = [(x + W) * S.zoom - box.clientWidth + 20, y * S.zoom - box.clientHeight / 2];
+}
 
 if (BASE != null) {
   let heard = Date.now(), events;
