@@ -39,6 +39,7 @@ def test_durations_on_the_terminal_are_one_figure(seconds: float, expected: str)
     [
         (0.03124, "0.0312"),
         (1630.4, "1630"),
+        (999.7, "1000"),
         (5.23e-5, "5.2e-5"),
         (0, "0"),
         (math.nan, "nan"),

@@ -98,7 +98,7 @@ def number(value: float) -> str:
     """A number with three digits that count: `0.0312`, `1630`, `5.2e-5`, `nan`."""
     if not math.isfinite(value):
         return str(value)
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:
         return f"{value:.0f}" if abs(value) < 1e7 else f"{value:.2e}"
     if 0 < abs(value) < 1e-3:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
