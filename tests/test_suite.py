@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.suite import headroom, scores, tasks
+from benchmarks.suite import headroom, real, scores, tasks
 from benchmarks.suite.families.long_sums import LongSums
 from benchmarks.suite.families.operation_codes import OperationCodes
 from benchmarks.suite.noisy_reward import compute_score
@@ -38,7 +38,9 @@ from llmzero_ray.agents.llm.recorded import RecordedResponses
 from llmzero_ray.agents.llm.response_schemas import TOOLS
 from llmzero_ray.config import load_config
 from llmzero_ray.config.schedule import read_schedule
+from llmzero_ray.config.yaml_text import to_yaml
 from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan, configs
 from llmzero_ray.methods.values import scheduled
 from llmzero_ray.prepared.confirmation import check_spare_rows, write_confirmation
 from llmzero_ray.prepared.task import load_task
@@ -427,3 +429,34 @@ def test_recorded_answers_of_a_language_model_belong_to_the_searches_that_are_sc
         assert (config.name, config.agents.backend) == (search.name, "recorded")
         recorded = RecordedResponses(str(search)).client(1, "proposer-0.0")
         assert recorded.answer(call).input["diagnosis"]["summary"]
+
+
+def test_the_plan_of_the_second_tier_is_a_comparison_at_equal_budget(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text(to_yaml(real.recipe(tmp_path)), encoding="utf-8")
+    planned = real.comparison("real", {"larger": tmp_path}, list(real.METHODS), [201])
+    runs = configs(ComparePlan.model_validate({**planned, "base": str(base)}), tmp_path)
+    static = runs[ComparedRun("larger", "cool_fast", 201)].search.schedule
+    assert static is not None and static.phases[0].changes == real.METHODS["cool_fast"]
+    assert len(runs) == len(real.METHODS)
+
+
+def test_questions_of_the_second_tier_are_many_and_right() -> None:
+    draw = random.Random(1)
+    for kind, of in (
+        ("larger of two", max),
+        ("middle of three", lambda found: sorted(found)[1]),
+        ("sums, two digits", sum),
+    ):
+        made = dict(real.KINDS[kind](draw) for _ in range(500))
+        assert len(made) > 400
+        for question, truth in made.items():
+            assert truth == of([int(number) for number in re.findall(r"\d+", question)])
+
+
+def test_the_page_has_the_scores_of_the_kept_searches() -> None:
+    page = Path("docs/suite.md").read_text(encoding="utf-8").partition("## A pretrained model")[2]
+    rows = real.scores().rows
+    assert {row[1] for row in rows} > {"pilot", "expert", "claude"}
+    for row in rows:
+        assert row[5] in page, row

@@ -27,7 +27,7 @@ from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.methods.compare.results import outcome
-from llmzero_ray.report.formatting import table
+from llmzero_ray.report.formatting import TextTable, table
 from llmzero_ray.tasks.from_config import prepare_task_file
 
 N_ITEMS, N_TOKENS = 64, 16
@@ -237,7 +237,7 @@ def settings(method: str) -> dict[str, Any]:
     }
 
 
-def scores(archive: Path = SEARCHES) -> str:
+def scores(archive: Path = SEARCHES) -> TextTable:
     """Table of the kept searches: accuracy of the strategy, of the base model, and what was spent."""
     rows = []
     with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as kept:
