@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from llmzero_ray.records import Answer, ItemOutcome
 from llmzero_ray.records.agents import KindScore, OfferedCheckpoint, ProposalRequest
@@ -45,10 +45,13 @@ def _validated(storage: SearchStorage, node: int, val_file: str | None) -> tuple
     return tuple(_answer(item, rows[item.index]) for item in chosen)
 
 
-def kind_scores(storage: SearchStorage, node: int, val_file: str | None) -> tuple[KindScore, ...]:
-    """Scores of a node by kind of question, read from disk. Empty if there is one kind, or outcomes are
-    missing. `val_file` is the parquet file of the validation rows."""
-    items = load_items(storage, node, responses=False)
+Outcomes: TypeAlias = Mapping[int, tuple[ItemOutcome, ...]]
+"""Step -> per-item outcomes of a node's validation at that step."""
+
+
+def kind_scores(items: Outcomes, val_file: str | None) -> tuple[KindScore, ...]:
+    """Scores of a node by kind of question. Empty if there is one kind, or outcomes are missing. `val_file`
+    is the parquet file of the validation rows."""
     if not items or not max(items):
         return ()
     last, start = items[max(items)], {item.index: item.acc for item in items.get(0, ())}
@@ -66,10 +69,9 @@ def kind_scores(storage: SearchStorage, node: int, val_file: str | None) -> tupl
     return tuple(found) if 1 < len(found) < len(last) else ()
 
 
-def wrong_answers(storage: SearchStorage, node: int) -> tuple[int, int] | None:
-    """Wrong answers of a node's last validation, and how many of them were cut off. None if it is not
-    stored which were."""
-    items = load_items(storage, node, responses=False)
+def wrong_answers(items: Outcomes) -> tuple[int, int] | None:
+    """Wrong answers of a node's last validation, and how many of them were cut off. None if it is not known
+    which were."""
     wrong = [item.cut for item in items[max(items)] if item.acc < 0.5] if items and max(items) > 0 else []
     return None if not wrong or None in wrong else (len(wrong), sum(map(bool, wrong)))
 
@@ -125,15 +127,14 @@ def with_outcomes(
     """The request with what stored outcomes tell: wrong and cut-off answers, scores by kind of question
     (`kind_scores`), and each checkpoint's paired difference to the best-scored one (the latest in a tie).
     Checkpoints without stored outcomes stay as they are."""
-    node = request.on.node
-    kinds, wrong = kind_scores(storage, node, val_file), wrong_answers(storage, node)
-    request = dataclasses.replace(request, on=dataclasses.replace(request.on, kinds=kinds, wrong=wrong))
     scored = [one for one in request.checkpoints if one.val_score is not None]
+    shown = request.on.node
+    nodes = {shown, *(one.node for one in scored if len(scored) > 1)}
+    items = {node: load_items(storage, node, responses=False) for node in nodes}
+    kinds, wrong = kind_scores(items[shown], val_file), wrong_answers(items[shown])
+    request = dataclasses.replace(request, on=dataclasses.replace(request.on, kinds=kinds, wrong=wrong))
     if len(scored) < 2:
         return request
-    items = {
-        node: load_items(storage, node, responses=False) for node in dict.fromkeys(one.node for one in scored)
-    }
     best = max(scored, key=lambda one: (one.val_score or -math.inf, one.global_step))
     reference = items[best.node].get(best.step, ())
 

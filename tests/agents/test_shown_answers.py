@@ -12,7 +12,7 @@ from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
 from llmzero_ray.records import Answer, ItemOutcome, MetricPoint
 from llmzero_ray.records.agents import KindScore
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.metric_files import MetricWriter, compact, write_parquet
+from llmzero_ray.storage.metric_files import MetricWriter, compact, load_items, write_parquet
 
 
 def item(index: int, acc: float, *, cut: bool | None = False, text: str = "the answer is 4") -> ItemOutcome:
@@ -119,10 +119,10 @@ def test_wrong_answers_are_counted_with_those_cut_off(tmp_path: Path, cut: bool 
                 node=3, attempt=0, step=step, global_step=step, wall_s=0.0, metrics={}, items=items
             )
             writer.write(point)
-    assert wrong_answers(storage, 3) == (None if cut is None else (3, 2))
+    assert wrong_answers(load_items(storage, 3)) == (None if cut is None else (3, 2))
     compact(storage, 3, 0)
-    assert wrong_answers(storage, 3) == (None if cut is None else (3, 2))
-    assert wrong_answers(storage, 4) is None
+    assert wrong_answers(load_items(storage, 3)) == (None if cut is None else (3, 2))
+    assert wrong_answers(load_items(storage, 4)) is None
 
 
 @pytest.mark.parametrize("sources", [("chem", "bio"), ("toy", "toy")])
@@ -149,14 +149,16 @@ def test_scores_by_kind_are_those_of_its_items_at_the_start_and_at_the_end(
             )
             writer.write(point)
     write_parquet(tmp_path / "val.parquet", {"ability": ["chem", "bio"] * 3})
-    found = kind_scores(storage, 3, str(tmp_path / "val.parquet"))
+    found = kind_scores(load_items(storage, 3), str(tmp_path / "val.parquet"))
     assert found == (
         KindScore(kind="bio", n=3, start=1 / 3, last=1.0),
         KindScore(kind="chem", n=3, start=1 / 3, last=1 / 3),
     )
     write_parquet(tmp_path / "val.parquet", {"prompt": ["?"] * 6})
-    assert bool(kind_scores(storage, 3, str(tmp_path / "val.parquet"))) == (len(set(sources)) == 2)
-    assert kind_scores(storage, 4, None) == ()
+    assert bool(kind_scores(load_items(storage, 3), str(tmp_path / "val.parquet"))) == (
+        len(set(sources)) == 2
+    )
+    assert kind_scores(load_items(storage, 4), None) == ()
 
 
 def test_an_outcome_keeps_what_the_reward_took_and_whether_it_was_cut() -> None:

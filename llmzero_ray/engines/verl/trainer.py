@@ -382,10 +382,12 @@ class PhaseTrainer(DeterministicTrainer):
         rewards = self._columns_of(batch, answers, "rm_scores")["rm_scores"]
         scores = rewards.sum(dim=1).tolist()
         metrics.update(group_metrics(list(answers), scores))
-        try:
-            self._sampled = self._some_of(batch, answers, scores)
-        except Exception:
-            logger.exception("step %d: its sampled answers cannot be shown", self.global_steps)
+        every = self.config.trainer.test_freq
+        if self.global_steps >= self.total_training_steps or (every > 0 and self.global_steps % every == 0):
+            try:
+                self._sampled = self._some_of(batch, answers, scores)
+            except Exception:
+                logger.exception("step %d: its sampled answers cannot be shown", self.global_steps)
         return super()._compute_advantage(batch, metrics)
 
     def _some_of(self, batch: Any, answers: Mapping[str, Any], scores: Sequence[float]) -> tuple[Answer, ...]:
