@@ -8,7 +8,7 @@
 MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
 of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
 second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
-of a comparison from the recipe smollm2_cpu. Two static recipes stand beside the searches.
+of a comparison from the recipe smollm2_cpu. A static recipe stands beside the searches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from typing import Any
 from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.methods.compare.results import outcome
+from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable, table
+from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.tasks.from_config import prepare_task_file
 
 N_ITEMS, N_TOKENS = 64, 16
@@ -56,10 +57,19 @@ PAIRS = {"larger": "larger of two", "middle": "middle of three", "sums_99": "sum
 SEARCHES = Path(__file__).parent / "real_searches.tar.xz"
 SEEDS = (201,)
 """Seeds of the table of the second tier."""
+RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
+"""The default recipe, and how many of its runs of how many steps give the compute of every method."""
+
+
+def _static(**changes: float) -> dict[str, Any]:
+    """A static recipe, as a schedule of one phase that changes the default."""
+    phase = {"steps": N_RUNS * RUN_STEPS, "changes": changes}
+    return {"search.method": "schedule", "search.schedule": {"source": "static recipe", "phases": [phase]}}
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
-    "cool": {"temperature": 0.6},
-    "cool_fast": {"temperature": 0.6, "lr": 2.0e-4},
+    "cool_fast": _static(temperature=0.6, lr=2.0e-4),
     "expert": {"search.method": "llmzero"},
     "claude": {
         "search.method": "llmzero",
@@ -68,9 +78,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""The recipe, two static ones (their changes of it), the search with rules and with a language model."""
-RECIPE, N_RUNS = "smollm2_cpu", 4
-"""The default recipe, and how many of its runs of ten steps give the compute of every method."""
+"""Methods -> dotted keys: the recipe, a static one, the search with rules and with a language model."""
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]
 NUMBER, WORD = "Reply with the number only.", "Reply with the word only."
@@ -209,6 +217,7 @@ def recipe(model: Path) -> dict[str, Any]:
     found = read_yaml(presets.path_of(RECIPE))
     found["model"]["path"] = str(model)
     found["budget"] = {"runs": N_RUNS}
+    found["phase"]["n_steps"] = RUN_STEPS
     return found
 
 
@@ -219,38 +228,31 @@ def comparison(
     return {
         "name": name,
         "tasks": [{"name": pair, "set": {"task.dir": str(path)}} for pair, path in directories.items()],
-        "methods": [{"name": method, "set": settings(method)} for method in methods],
+        "methods": [{"name": method, "set": METHODS[method]} for method in methods],
         "seeds": list(seeds),
         "max_hours": 48.0,
     }
 
 
-def settings(method: str) -> dict[str, Any]:
-    """Dotted keys of a method's search.yaml. A static recipe is a schedule of one phase."""
-    given = METHODS[method]
-    if not given or "search.method" in given:
-        return given
-    steps = N_RUNS * 10
-    return {
-        "search.method": "schedule",
-        "search.schedule": {"source": method, "phases": [{"steps": steps, "changes": given}]},
-    }
-
-
 def scores(archive: Path = SEARCHES) -> TextTable:
-    """Table of the kept searches: accuracy of the strategy, of the base model, and what was spent."""
+    """Table of the kept searches: test accuracy of the strategy and of the base model, training steps, and
+    each validation of the first phase. A dash is a figure that was not measured."""
     rows = []
     with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as kept:
         kept.extractall(folder, filter="data")
         for directory in sorted(Path(folder).iterdir()):
-            found = outcome(directory)
-            assert found is not None and found.test is not None and found.base is not None
-            pair, method, seed = directory.name.rsplit("-", 2)
-            best = max(score for _, score in found.curve)
-            figures = (found.base, best, found.test)
-            rows.append((pair, method, seed, *(f"{one:.3f}" for one in figures), str(found.steps)))
-    head = ("pair", "method", "seed", "base, test", "best validation", "test", "steps")
-    return table(head, rows, right=range(2, 7))
+            facts = SearchFacts(directory)
+            base, best = facts.final("base"), facts.final("best")
+            first = [point for point in load_points(facts.storage, 0) if point.val_score is not None]
+            validations = " ".join(f"{point.step}: {point.val_score:.3f}" for point in first)
+            measured = [
+                None if one is None or one.measured is None else one.measured.mean for one in (base, best)
+            ]
+            figures = ("–" if one is None else f"{one:.3f}" for one in measured)
+            steps = sum(run.outcome.steps_done for run in facts.runs.values() if run.outcome is not None)
+            rows.append((*directory.name.rsplit("-", 2), *figures, str(steps), validations))
+    head = ("pair", "method", "seed", "base, test", "test", "steps", "validations of the first phase")
+    return table(head, rows, right=range(2, 6))
 
 
 def base_accuracy(directory: Path) -> str:

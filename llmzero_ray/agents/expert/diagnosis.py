@@ -190,13 +190,11 @@ def _dead(d: Dynamics) -> Finding | None:
 
 
 def _hardly_moves(d: Dynamics) -> Finding | None:
-    if not hardly_moves(d):
+    v = d.validation
+    if not hardly_moves(d) or (v is not None and _little_room(v.best, d.chance)):
         return None
-    text = (
-        f"Hardly moves: after {d.n_steps} steps the KL to the base model is {number(d.kl.last)}. The updates "
-        "are small, and larger ones are far from any harm."
-    )
-    evidence = (*course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(d.validation))
+    text = f"Hardly moves: after {d.n_steps} steps the KL to the base model is {number(d.kl.last)}."
+    evidence = (*course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(v))
     return Finding(kind="hardly_moves", summary=text, evidence=evidence)
 
 

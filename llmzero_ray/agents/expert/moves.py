@@ -270,7 +270,7 @@ _MOVE = MoveSet(
     name="move at all",
     why="The policy is still close to the base model: steps that count, on answers nearer the scored ones.",
     moves=(
-        _lr(4.0, "a KL this small allows steps of several times the size"),
+        _lr(4.0, "a KL this small after a whole phase says that the steps are too small"),
         _kl(0.5, "nothing has drifted, so nothing needs holding"),
         _temperature(-0.15, "cooler rollouts are right more often, which is where these steps should lead"),
     ),

@@ -222,6 +222,13 @@ def test_a_resumed_run_at_a_plateau_is_not_taken_for_an_untrained_one() -> None:
     assert findings(rated)[0].kind == "dead"
 
 
+def test_small_steps_are_no_fault_where_little_is_left_to_gain() -> None:
+    moved = c.small_steps()
+    solved = replace(moved, start_score=0.98, val_scores=(0.98, 0.99))
+    assert "hardly_moves" not in {found.kind for found in findings(solved, SHORT)}
+    assert findings(replace(solved, start_score=0.5, val_scores=(0.5, 0.52)), SHORT)[0].kind == "hardly_moves"
+
+
 def test_a_real_run_before_its_take_off_is_warming_up() -> None:
     (first, *_) = findings(c.recorded(0))
     assert (first.kind, first.state) == ("warming_up", "slow")
