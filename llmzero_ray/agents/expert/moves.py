@@ -266,8 +266,8 @@ _WAKE = MoveSet(
         _NORM,
     ),
 )
-_MOVE = MoveSet(
-    name="move at all",
+_MUCH_LARGER = MoveSet(
+    name="much larger steps",
     why="The policy is still close to the base model: steps that count, on answers nearer the scored ones.",
     moves=(
         _lr(4.0, "a KL this small after a whole phase says that the steps are too small"),
@@ -358,7 +358,7 @@ _SMALL_STEPS = replace(
 CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
     "doubtful": (_STAY_NEAR, _SMALL_STEPS),
     "dead": (_WAKE, _WAKE_VARIED),
-    "hardly_moves": (_MOVE, _FASTER, UNCHANGED),
+    "hardly_moves": (_MUCH_LARGER, _FASTER, UNCHANGED),
     "collapse": (_STEP_BACK, _QUARTER, _GENTLER),
     "kl_spike": (_STEP_BACK, _GENTLER, _QUARTER),
     "entropy_collapse": (_RECOVER_ENTROPY, _EXPLORE),

@@ -385,12 +385,14 @@ class PhaseTrainer(DeterministicTrainer):
         every = self.config.trainer.test_freq
         if self.global_steps >= self.total_training_steps or (every > 0 and self.global_steps % every == 0):
             try:
-                self._sampled = self._some_of(batch, answers, scores)
+                self._sampled = self._answers_to_show(batch, answers, scores)
             except Exception:
                 logger.exception("step %d: its sampled answers cannot be shown", self.global_steps)
         return super()._compute_advantage(batch, metrics)
 
-    def _some_of(self, batch: Any, answers: Mapping[str, Any], scores: Sequence[float]) -> tuple[Answer, ...]:
+    def _answers_to_show(
+        self, batch: Any, answers: Mapping[str, Any], scores: Sequence[float]
+    ) -> tuple[Answer, ...]:
         """A few answers of a step, with their texts."""
         cap = int(self.config.data.max_response_length)
         cut = [tag["response_len"] >= cap for tag in answers.values()]
