@@ -349,6 +349,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
     settings = LlmAgentSettings(
         n_val=n_val,
         n_gpus=config.slots.n_gpus,
+        stop_below=config.stopper.stop_below,
         visual=agents.visual,
         multi_stage=config.search.multi_stage,
         priors=agents.priors,

@@ -31,7 +31,7 @@ BETAS = "actor_rollout_ref.actor.optim.betas"
 
 
 class Script:
-    """Proposes `RATES`; says STOP for the phase at rate 0, CONTINUE for all others."""
+    """Proposes `RATES`; gives the phase at rate 0 no chance, and all others one."""
 
     def __init__(self) -> None:
         self.n_proposed = 0
@@ -49,8 +49,8 @@ class Script:
             ]
             length = {"n_steps": 20, "total_epochs": 1, "arithmetic": ""}
             return Answer(input={**propose(request), "changes": changes, "length": length})
-        decision = "STOP" if "Running: node 2," in request.text else "CONTINUE"
-        return Answer(input={"decision": decision, "reason": "as the curve says"}, output_tokens=25)
+        chance = 3 if "Running: node 2," in request.text else 60
+        return Answer(input={"chance": chance, "reason": "as the curve says"}, output_tokens=25)
 
 
 def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def sensible(request: Request) -> Reply:
         return Answer(input=_proposal(request), output_tokens=600)
     if request.tool == "propose_fix":
         return Answer(input={**_fix(), "length": _LENGTH}, output_tokens=300)
-    return Answer(input={"decision": "CONTINUE", "reason": "it rises"}, output_tokens=30)
+    return Answer(input={"chance": 60, "reason": "it rises"}, output_tokens=30)
 
 
 _LENGTH = {"n_steps": 10, "total_epochs": 1, "arithmetic": ""}

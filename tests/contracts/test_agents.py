@@ -43,7 +43,7 @@ def answer(request: Request) -> Reply:
         checkpoint = {"resume_from": None, "reason": "where it began"}
         output: dict[str, Any] = {"failure_class": "oom", "summary": "Memory.", "evidence": []}
         return Answer(input={**output, "changes": changes, "checkpoint": checkpoint, "length": LENGTH})
-    return Answer(input={"decision": "CONTINUE", "reason": "too early"})
+    return Answer(input={"chance": 60, "reason": "too early"})
 
 
 def requests() -> dict[str, ProposalRequest]:

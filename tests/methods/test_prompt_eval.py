@@ -315,7 +315,7 @@ def ask(
 def sensible(request: Request) -> Reply:
     """Answers that fit the requests of the demo."""
     if request.tool == "give_verdict":
-        return Answer(input={"decision": "CONTINUE", "reason": "It still rises."}, output_tokens=20)
+        return Answer(input={"chance": 60, "reason": "It still rises."}, output_tokens=20)
     checkpoint = {"resume_from": None, "reason": "afresh"}
     length = {"n_steps": 10, "total_epochs": 1, "arithmetic": ""}
     changes = [{"name": "lr", "value": 0.00031, "reason": "smaller steps"}]

@@ -54,6 +54,8 @@ class LlmAgentSettings:
     """Number of validation items."""
     n_gpus: int = 1
     """Number of GPUs of a slot."""
+    stop_below: float = 0.1
+    """Chance of the best score below which a phase is stopped."""
     visual: bool = True
     multi_stage: bool = True
     priors: Priors = "paper"
@@ -177,7 +179,8 @@ class LlmAgents:
             return dataclasses.replace(self._stopper.judge(request), rule=RULES)
         except AgentError as error:
             return StopDecision(stop=False, reason=f"no judgement, so it continues: {error}", rule=RULE)
-        return StopDecision(stop=response.decision == "STOP", reason=response.reason, rule=RULE)
+        stop = response.chance < 100 * self._settings.stop_below
+        return StopDecision(stop=stop, reason=f"{response.chance} %: {response.reason}", rule=RULE)
 
     # --- parts ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
 from llmzero_ray.records import DiagnosisState
@@ -128,13 +128,27 @@ class ErrorSchema(ResponseSchema):
     length: LengthSchema
 
 
+def _percent(value: int) -> int:
+    if not 0 <= value <= 100:
+        raise ValueError("a chance must lie within 0 and 100")
+    return value
+
+
 class VerdictSchema(ResponseSchema):
     """The early stopper's answer."""
 
-    decision: Literal["CONTINUE", "STOP"]
-    """STOP only where the run cannot realistically beat the best strategy."""
     reason: Text
     """One sentence with the numbers that decide."""
+    chance: Annotated[int, AfterValidator(_percent)]
+    """Chance in percent, 0 to 100, that the phase's best later validation passes the best score."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recorded_before(cls, given: Any) -> Any:
+        """Recorded answers may still have `decision`, STOP or CONTINUE, in place of the chance."""
+        if isinstance(given, dict) and (said := given.get("decision")) in ("STOP", "CONTINUE"):
+            return {"reason": given.get("reason"), "chance": 0 if said == "STOP" else 100}
+        return given
 
 
 TOOLS: dict[AgentName, ResponseTool] = {
@@ -149,7 +163,7 @@ TOOLS: dict[AgentName, ResponseTool] = {
         schema=ErrorSchema,
     ),
     "early_stopper": ResponseTool(
-        name="give_verdict", description="Hand in whether the running phase continues.", schema=VerdictSchema
+        name="give_verdict", description="Hand in the chance of the running phase.", schema=VerdictSchema
     ),
 }
 """The tool of each agent."""

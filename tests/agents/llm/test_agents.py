@@ -251,7 +251,7 @@ def test_whatever_its_name_a_model_that_can_thinks_for_the_proposer_and_not_for_
 ) -> None:
     it = lab(model=model)
     it.server.offers(model, thinking=("adaptive", "between_tools"), structured_outputs=True)
-    verdict = {"decision": "STOP", "reason": "x"}
+    verdict = {"chance": 3, "reason": "x"}
     answers = {"propose_phase": proposal_answer()}
     it.server.play(lambda request: Answer(input=answers.get(request.tool, verdict)))
     assert it.agents.proposer.propose(request_with()).agent == "claude"
@@ -288,9 +288,7 @@ def test_each_agent_may_have_its_own_model_thinking_effort_and_price(lab: Callab
     it = lab(effort="low", per_agent=own)
     it.server.play(
         lambda request: Answer(
-            input=proposal_answer()
-            if request.tool == "propose_phase"
-            else {"decision": "STOP", "reason": "x"}
+            input=proposal_answer() if request.tool == "propose_phase" else {"chance": 3, "reason": "x"}
         )
     )
     it.agents.proposer.propose(request_with())
@@ -475,12 +473,13 @@ def test_a_fix_names_the_class_and_the_smallest_change(lab: Callable[..., Lab]) 
 # --- the early stopper --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("decision", "stop"), [("STOP", True), ("CONTINUE", False)])
-def test_a_verdict_is_taken_with_its_reason(lab: Callable[..., Lab], decision: str, stop: bool) -> None:
+@pytest.mark.parametrize(("chance", "stop"), [(0, True), (9, True), (10, False), (100, False)])
+def test_a_phase_of_a_small_chance_is_stopped(lab: Callable[..., Lab], chance: int, stop: bool) -> None:
     it = lab()
-    it.server.play([Answer(input={"decision": decision, "reason": "0.45 stays below 0.5"})])
+    it.server.play([Answer(input={"reason": "0.45 stays below 0.5", "chance": chance})])
     verdict = it.agents.early_stopper.judge(stop_request())
-    assert (verdict.stop, verdict.reason, verdict.rule) == (stop, "0.45 stays below 0.5", "early_stopper")
+    assert (verdict.stop, verdict.rule) == (stop, "early_stopper")
+    assert verdict.reason == f"{chance} %: 0.45 stays below 0.5"
     assert it.server.messages[0].body["max_tokens"] <= 150
     assert it.events[0].call.startswith("early_stopper-000120")
 
@@ -505,11 +504,13 @@ def test_where_there_is_nothing_to_weigh_the_rules_judge_and_no_request_is_sent(
 @pytest.mark.parametrize(
     "reply",
     [
+        Answer(input={"chance": 101, "reason": "sure"}),
+        Answer(input={"chance": -1, "reason": "never"}),
         Answer(input={"decision": "MAYBE", "reason": ""}),
         Answer(input={"verdict": "STOP"}),
-        Answer(input={"decision": "STOP", "reason": "  "}),
+        Answer(input={"chance": 3, "reason": "  "}),
         Answer(tool="another"),
-        Answer(truncated=True, input={"decision": "STOP", "reason": "x"}),
+        Answer(truncated=True, input={"chance": 3, "reason": "x"}),
         Fail(status=400, type="invalid_request_error", message="no"),
         Hang(),
     ],
@@ -524,7 +525,7 @@ def test_anything_but_a_clear_stop_means_continue(lab: Callable[..., Lab], reply
 
 def test_the_stopper_sees_the_findings_of_the_checks(lab: Callable[..., Lab]) -> None:
     it = lab()
-    it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
+    it.server.play([Answer(input={"chance": 60, "reason": "early"})])
     it.agents.early_stopper.judge(dataclasses.replace(stop_request(), checks=("entropy fell to 0.01",)))
     assert "entropy fell to 0.01" in it.server.messages[0].text
 
@@ -585,7 +586,7 @@ def test_the_real_pictures_are_sent_as_they_are_drawn(lab: Callable[..., Lab]) -
     it = lab(picture=figures.draw_figure)
     it.server.play([Answer(input=proposal_answer())])
     it.agents.proposer.propose(request_with())
-    it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
+    it.server.play([Answer(input={"chance": 60, "reason": "early"})])
     it.agents.early_stopper.judge(stop_request())
     assert [request.n_images for request in it.server.messages] == [1, 1]
     assert all(png is not None and png.startswith(b"\x89PNG") for png in it.pictures.values())
@@ -602,7 +603,7 @@ def test_calls_are_as_small_as_they_are_meant_to_be(lab: Callable[..., Lab]) -> 
     proposer = it.events[1]
     assert 4000 <= proposer.input_tokens <= 9000
     assert it.server.messages[0].body["max_tokens"] == 1500
-    it.server.play([Answer(input={"decision": "CONTINUE", "reason": "early"})])
+    it.server.play([Answer(input={"chance": 60, "reason": "early"})])
     it.agents.early_stopper.judge(stop_request())
     it.agents.early_stopper.judge(stop_request())
     assert it.events[3].input_tokens <= 3000
@@ -618,9 +619,7 @@ def test_recorded_answers_are_given_again_without_a_network_and_a_changed_prompt
     storage = SearchStorage(tmp_path, "first")
     it.server.play(
         lambda request: Answer(
-            input=proposal_answer()
-            if request.tool == "propose_phase"
-            else {"decision": "CONTINUE", "reason": "early"}
+            input=proposal_answer() if request.tool == "propose_phase" else {"chance": 60, "reason": "early"}
         )
     )
     before = [it.agents.proposer.propose(request_with()), it.agents.early_stopper.judge(stop_request())]
@@ -656,7 +655,9 @@ def test_a_record_of_an_earlier_version_is_given_again_and_written_alike(
     storage = SearchStorage(tmp_path, "earlier")
     storage.write_call(6, "early_stopper-000120.0", recorded, None)
     again = lab(backend="recorded", recorded_from=str(storage.paths.root))
-    assert again.agents.early_stopper.judge(stop_request()).reason == recorded["answer"]["input"]["reason"]
+    verdict = again.agents.early_stopper.judge(stop_request())
+    assert verdict.stop == (recorded["answer"]["input"]["decision"] == "STOP")
+    assert verdict.reason.endswith(recorded["answer"]["input"]["reason"])
     (event,) = again.events
     tokens = recorded["answer"]["usage"]
     assert (event.outcome, event.output_tokens, event.cache_creation_tokens, event.n_attempts) == (

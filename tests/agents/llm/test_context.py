@@ -686,7 +686,7 @@ def test_the_stopper_reads_that_the_base_model_is_to_be_beaten() -> None:
     request = replace(request, incumbent_path=((0, 0.6), *request.incumbent_path))
     text = user_text("early_stopper", stop_context(request))
     assert "To beat: the base model, score 0.600; the best phase is node 10, score 0.500." in text
-    assert "Can its peak still pass 0.600" in text
+    assert "that its peak still passes 0.600" in text
 
 
 def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_saves() -> None:
