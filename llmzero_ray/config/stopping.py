@@ -28,8 +28,8 @@ class StopperSettings(StrictModel):
     """Steps before which the agent is not asked; in a phase of fewer than twice as many, half of the phase.
     The paper judges nothing before step 10."""
     stop_below: float = setting(0.1, "share", ge=0, le=1)
-    """Chance below which a phase is stopped, where a language model gives the chance that its peak still passes
-    the best score. The rules do not use it."""
+    """Chance below which a phase is stopped: a language model gives the chance that the phase's peak still
+    passes the best score. The rules do not use it."""
     nonfinite_steps: int = setting(1, "training steps", ge=1)
     """Consecutive steps with a non-finite loss, gradient or reward that end a phase. 1: the first one."""
     collapse: bool = True
