@@ -1,11 +1,16 @@
 """Requests to the early stopper, built from recorded phases that nothing stopped (`recorded_phases`).
 
     python -m benchmarks.stop_requests [--out FILE]
+    python -m benchmarks.stop_requests --table    # what rules and a language model answered
 
 Writes the file of `llmzero prompt-eval`'s set: phases of real training, each against another phase of its
 search as the incumbent (stop_recorded.py), at the middle one of the validations at which it has not beaten it
 yet. Pairs whose best scores lie within the noise of a run are left out, as chance decides them; of the
 incumbents that beat a phase, two are kept, the closest ones. Not here: asking, scoring (prompt_eval).
+
+`stop_answers.json` has the answers of a language model to each request: STOP or CONTINUE, "in doubt
+CONTINUE", from one conversation (null: too late), and the chance in percent that the phase wins, from four.
+No conversation of the four saw a later curve of a phase that it judged.
 """
 
 from __future__ import annotations
@@ -21,16 +26,19 @@ from typing import Any
 
 from benchmarks.stop_recorded import RECORDED as PHASES
 from benchmarks.stop_recorded import Recorded, at_validations, load
+from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.config import parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.hyperparameters import complete
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.methods.prompt_eval.cases import RECORDED, RecordedRequest, write_cases
+from llmzero_ray.methods.prompt_eval.cases import RECORDED, RecordedRequest, read_cases, write_cases
 from llmzero_ray.records.agents import NodeView, StopRequest, TaskView
+from llmzero_ray.report.formatting import TextTable, table
 from llmzero_ray.stopping.request import stop_request
 
 CONFIG = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 FILE = RECORDED / "phases.json.gz"
+ANSWERS = Path(__file__).parent / "stop_answers.json"
 N_TRAIN = 4096
 RUN_NOISE = 0.02
 """Difference of two best scores up to which chance decides."""
@@ -39,10 +47,15 @@ LOSSES = 2
 
 
 def main() -> None:
-    """Write the set."""
+    """Write the set, or print the answers' table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=FILE)
-    out: Path = parser.parse_args().out
+    parser.add_argument("--table", action="store_true", help="print how the answers agree with what followed")
+    given = parser.parse_args()
+    if given.table:
+        print(answers_table())
+        return
+    out: Path = given.out
     found = tuple(stop_cases())
     write_cases(found, out)
     print(f"{len(found)} requests, {sum(not case.wins for case in found)} of phases that never win: {out}")
@@ -76,6 +89,26 @@ def stop_cases() -> Iterator[RecordedRequest]:
             )
 
 
+def answers_table() -> TextTable:
+    """Table of how many losing and winning phases each judge stops, among those that it answered for."""
+    answers = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    cases = read_cases(FILE)
+    judges: dict[str, list[bool | None]] = {
+        "rules": [ExpertEarlyStopper(n_val=case.n_val).judge(case.request).stop for case in cases],
+        "model, STOP or CONTINUE": [
+            None if (said := answers[case.name]["decision"]) is None else said == "STOP" for case in cases
+        ],
+    }
+    for limit in (5, 10, 15, 20):
+        judges[f"model, chance below {limit} %"] = [answers[case.name]["chance"] < limit for case in cases]
+    rows = []
+    for judge, stops in judges.items():
+        pairs = [(stop, case.wins) for stop, case in zip(stops, cases, strict=True) if stop is not None]
+        losing, winning = ([stop for stop, wins in pairs if wins is won] for won in (False, True))
+        rows.append((judge, *(f"{sum(of)} of {len(of)}" for of in (losing, winning))))
+    return table(("judge", "losing phases stopped", "winners stopped"), rows)
+
+
 def _request(
     recorded: Mapping[str, Any], search: Recorded, now: NodeView, chain: Sequence[NodeView]
 ) -> StopRequest:
@@ -93,6 +126,7 @@ def _request(
         max_phase_steps=2 * recorded["n_steps"],
         max_model_len=config.engine.max_prompt_length + config.engine.max_response_length,
         max_prompt_length=config.engine.max_prompt_length,
+        test_freq=min(step for step in now.curves.val_steps if step > 0),
     )
     chain = [told(view) for view in chain]
     return stop_request(

@@ -114,6 +114,17 @@ def test_the_requests_of_recorded_phases_are_what_their_builder_makes(
     assert read_cases(tmp_path / "made.json.gz") == read_cases(FILE)
 
 
+def test_the_printed_answers_are_those_of_the_recorded_requests() -> None:
+    from benchmarks.stop_requests import answers_table
+
+    printed = str(answers_table())
+    page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
+    for judge in ("rules", "model, chance below 5 %"):
+        (row,) = (line for line in printed.splitlines() if line.startswith(f"| {judge} |"))
+        assert row in page
+    assert "| model, chance below 10 % | 8 of 14 | 0 of 14 |" in printed
+
+
 def test_requests_of_a_search_are_recorded_and_read_back(tmp_path: Path) -> None:
     found = list(recorded_cases(DEMO))
     assert [case.name for case in found if case.agent == "proposer"] == ["demo/1", "demo/2", "demo/3"]

@@ -35,7 +35,7 @@ from llmzero_ray.utils.text import collapse_whitespace
 
 logger = logging.getLogger(__name__)
 
-PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 150
+PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 250
 """Token limits of responses."""
 MOST_ANSWERS = 64
 """Maximum answers that are kept in case they are rejected."""

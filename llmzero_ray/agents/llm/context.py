@@ -441,14 +441,18 @@ def stop_context(
     steps = (*running.curves.steps, *running.curves.val_steps)
     shown = [s for s in (series(running.curves, name) for name in STOPPER_METRICS) if len(s) > 1]
     ruled, found = ExpertEarlyStopper(n_val=n_val).judge(request), phase_outlook(request, n_val)
+    now, freq = max(steps, default=0), request.task.test_freq or running.n_steps
     best = score_to_beat(incumbent.score, request.incumbent_path)
     return {
         "running": {
             "number": running.node,
             "base_step": running.base_step,
-            "step": max(steps, default=0),
+            "step": now,
             "n_steps": running.n_steps,
-            "steps_left": max(0, running.n_steps - max(steps, default=0)),
+            "steps_left": max(0, running.n_steps - now),
+            "validations_left": sum(
+                step % freq == 0 or step == running.n_steps for step in range(now + 1, running.n_steps + 1)
+            ),
             "validation": nodes.validation(running, n_val, base=running.base_step),
         },
         "incumbent": {

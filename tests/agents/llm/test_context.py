@@ -673,7 +673,7 @@ def test_the_stopper_compares_in_global_steps() -> None:
     text = user_text(
         "early_stopper", stop_context(large_requests.stop_request(), checks=("kl_runaway: x12",))
     )
-    assert "step 120 of 200 (80 left), started at global step 270" in text
+    assert "step 120 of 200 (80 left, with validations still to come: 1), started at global step 270" in text
     course = r"275: 0\.\d{3}, .* 390: 0\.\d{3} \(standard error"
     assert re.search(rf"Validation by global step: start 0\.309; {course}", text)
     assert re.search(r"along its path by global step: 5: 0\.302, .*, 400: 0\.500\.", text)
@@ -686,7 +686,7 @@ def test_the_stopper_reads_that_the_base_model_is_to_be_beaten() -> None:
     request = replace(request, incumbent_path=((0, 0.6), *request.incumbent_path))
     text = user_text("early_stopper", stop_context(request))
     assert "To beat: the base model, score 0.600; the best phase is node 10, score 0.500." in text
-    assert "that its peak still passes 0.600" in text
+    assert "later validations scores above 0.600?" in text
 
 
 def test_the_stopper_sees_paired_differences_earlier_verdicts_and_what_a_stop_saves() -> None:
