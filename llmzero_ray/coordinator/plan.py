@@ -124,12 +124,17 @@ class Planner:
             note = f"{note}{moved}; unchanged it would repeat node {twin.node}" if moved else note
         return Planned(spec=self._spec(full, self.config.phase.n_steps, source, run), note=f"{note}.")
 
+    @property
+    def validates_every_start(self) -> bool:
+        """Whether every phase is validated before its first step, and not an engine's first one alone."""
+        asked = self.config.phase.validate_start
+        return asked == "always" or (asked == "auto" and self.config.engine.platform == "cpu")
+
     def known_start(self, spec: PhaseSpec) -> KnownStart | None:
         """Scores that an earlier phase measured for the policy that this one starts from, on the same rows
         and with the same cap and sampling. None if there are none, or if they must be measured again
         (`phase.validate_start`)."""
-        asked, engine = self.config.phase.validate_start, self.config.engine
-        if asked == "always" or (asked == "auto" and engine.platform == "cpu"):
+        if self.validates_every_start:
             return None
         source = spec.resume_from
         if source is not None:
@@ -143,7 +148,12 @@ class Planner:
             return None
         outcome = self.runs[source.node].outcome
         val_tokens = 0.0 if outcome is None else outcome.val_tokens or 0.0
-        return KnownStart(source=source, score=score, on_cpu=asked == "first", val_tokens=val_tokens)
+        return KnownStart(
+            source=source,
+            score=score,
+            on_cpu=self.config.phase.validate_start == "first",
+            val_tokens=val_tokens,
+        )
 
     def _measured_base(self, spec: PhaseSpec) -> tuple[ResumeFrom | None, float | None]:
         """(step 0 of the first phase that validated the base model before its first step, that score)."""

@@ -165,5 +165,6 @@ def _tokens(
         trained=outcome.tokens.trained / outcome.steps_done,
     )
     n_validations = math.ceil(n_steps / min(state.config.phase.test_freq, n_steps))
+    n_validations += state.planner.validates_every_start
     found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
     return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)

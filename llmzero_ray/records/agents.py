@@ -169,6 +169,8 @@ class Budget:
     """Mean cost of the agent calls per training run so far, in dollars."""
     max_share: float | None = None
     """`agents.max_share`, or None if no proposal goes back for its price."""
+    validates_start: bool = False
+    """Whether every phase is validated before its first step, too, and pays for it."""
     dollars_end_it: bool = False
     """Whether the search ends when its dollars are used up. Otherwise rules decide from then on."""
 

@@ -36,6 +36,7 @@ WHOLE = 1e6
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=20),
     validates_last=st.booleans(),
     at_start=st.booleans(),
+    starts=st.sampled_from(["first", "always"]),
     more=st.fixed_dictionaries({"n": st.integers(2, 9), "ppo_epochs": st.integers(1, 3)}),
 )
 def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
@@ -45,6 +46,7 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     lengths: list[int],
     validates_last: bool,
     at_start: bool,
+    starts: str,
     more: dict[str, int],
 ) -> None:
     """The root is validated every 3 steps and is stopped after `lengths`, with or without a validation."""
@@ -52,7 +54,7 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     search = Driver(
         make_config(
             budget={"runs": 9, "compute": WHOLE, "token_cost": {"rollout": 0.5, "trained": 0.25}},
-            phase={"n_steps": 20, "max_steps": 60, "test_freq": 3},
+            phase={"n_steps": 20, "max_steps": 60, "test_freq": 3, "validate_start": starts},
             root={"overrides": {"lr": 1e-3, "train_batch_size": batch, "n": n, "ppo_epochs": epochs}},
         )
     )
@@ -104,8 +106,9 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     assert told is not None
     assert float(told[1]) == pytest.approx(100 * step_price / WHOLE, rel=0.006)
     sampled = result.val_tokens or 0.0
+    start = sampled * cost.rollout if starts == "always" else 0.0
     assert int(told[2]) == steps_that_fit(
-        WHOLE - search.core.compute, step_price, sampled * cost.rollout, every=3
+        WHOLE - search.core.compute - start, step_price, sampled * cost.rollout, every=3
     )
     assert re.search(r"more than 50% of what is left( \(.* steps? like node 0's\))? goes back", budget)
 
@@ -113,7 +116,8 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     run = search.core.runs[1]
     assert run.spec is not None
     price = phase_price(search.core, run, run.spec, spec.hyperparameters)
-    charged, full = TokenCounts(), run.spec.hyperparameters
+    full = run.spec.hyperparameters
+    charged = TokenCounts(rollout=sampled) if starts == "always" else TokenCounts()
     for step in range(1, 41):
         ends = {VAL_TOKENS: sampled} if step % 3 == 0 or step == 40 else {}
         charged = plus(charged, tokens_of(full, {**mean, **ends}))

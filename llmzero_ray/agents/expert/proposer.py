@@ -216,7 +216,9 @@ def affordable(
         sampled = shown.val_tokens if shown.val_tokens is not None else fmean(counted) if counted else 0.0
         validation = TokenCounts(rollout=sampled / (request.task.test_freq or n_steps), trained=0.0)
         each = amount(planned, budget.compute.cost) + amount(validation, budget.compute.cost)
-        fit += [budget.compute.amount / each] if each > 0 else []
+        start = TokenCounts(rollout=budget.validates_start * sampled, trained=0.0)
+        left = budget.compute.amount - amount(start, budget.compute.cost)
+        fit += [left / each] if each > 0 else []
     timed = seconds_per_token(shown.hyperparameters, shown.curves, step)
     seconds = 0.0 if timed is None else amount(planned, timed)
     for hours, gpus in ((budget.wall_clock_hours, 1), (budget.gpu_hours, n_gpus)):

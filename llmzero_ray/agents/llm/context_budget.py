@@ -24,7 +24,7 @@ from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_B
 from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
 from llmzero_ray.records.agents import Budget, NodeView
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, TESTING_TIME, VAL_TOKENS, series
-from llmzero_ray.utils.text import number, number_ranges, short_duration
+from llmzero_ray.utils.text import number, number_ranges, plural, short_duration
 
 
 def budget_lines(
@@ -111,7 +111,7 @@ def _compute(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int |
     ]
     validation = _validation(shown, limit.cost)
     each = f"({_share(budget, validation)} each) " if validation else "not "
-    usual = _phase(shown, limit.cost, costs[0][1], phase_steps, test_freq)
+    usual = _phase(budget, shown, costs[0][1], phase_steps, test_freq)
     return [(limit.amount / usual, "compute", f"{text}: {' or '.join(steps)}, validations {each}counted")]
 
 
@@ -119,7 +119,7 @@ def _hours(
     budget: Budget, shown: NodeView, phase_steps: int, n_gpus: int, test_freq: int | None
 ) -> list[_Limit]:
     seconds, validation = _median(shown, STEP_TIME), _median(shown, TESTING_TIME)
-    usual = phase_steps * seconds + _n_validations(phase_steps, test_freq) * validation
+    usual = phase_steps * seconds + _n_validations(budget, phase_steps, test_freq) * validation
     found = []
     for name, hours, whole, gpus, slots in (
         ("GPU hours", budget.gpu_hours, budget.whole_gpu_hours, n_gpus, 1),
@@ -132,7 +132,9 @@ def _hours(
         if seconds > 0:
             left = hours * 3600 / max(1, gpus)
             at = f" on {n_gpus} GPUs" if n_gpus > 1 else ""
-            steps = _steps(steps_that_fit(left, seconds, validation, test_freq))
+            steps = _steps(
+                steps_that_fit(left - budget.validates_start * validation, seconds, validation, test_freq)
+            )
             counted = f", validations of {number(validation)} s counted" if validation else ""
             text += f": {steps} like node {shown.node}'s ({number(seconds)} s{at} each{counted})"
             phases = slots * left / usual
@@ -196,8 +198,9 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
         f"{name} {_share(budget, each)} a step ({_fit(budget, shown, each, test_freq)} fit)"
         for name, each in ((name, amount(tokens, cost)) for name, tokens in _planned_steps(full, lengths))
     ]
-    validation, usual = _validation(shown, cost), _phase(shown, cost, one, phase_steps, test_freq)
-    beside = f" with validations, each as much as {number(validation / one)} steps" if validation else ""
+    validation, usual = _validation(shown, cost), _phase(budget, shown, one, phase_steps, test_freq)
+    n_validations = plural(_n_validations(budget, phase_steps, test_freq), "validation")
+    beside = f" with {n_validations} of {number(validation / one)} steps each" if validation else ""
     return [
         f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {number(cost.rollout)} for "
         f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "
@@ -223,7 +226,7 @@ def _step_times(
     planned = _planned_steps(full, step_lengths(full, step))
     times = ", ".join(f"{name} {number(amount(tokens, cost))} s" for name, tokens in planned)
     if not limited:
-        validations = _n_validations(phase_steps, test_freq) * _median(shown, TESTING_TIME)
+        validations = _n_validations(budget, phase_steps, test_freq) * _median(shown, TESTING_TIME)
         usual = phase_steps * amount(planned[0][1], cost) + validations
         beside = " with validations" if validations else ""
         times += f"; {phase_steps} steps as it is take {short_duration(usual)}{beside}"
@@ -244,18 +247,20 @@ def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[
 def _fit(budget: Budget, shown: NodeView, step: float, test_freq: int | None) -> int:
     """Steps of that cost that the compute left pays for, with their validations."""
     assert budget.compute is not None
-    return steps_that_fit(
-        budget.compute.amount, step, _validation(shown, budget.compute.cost), every=test_freq
-    )
+    validation = _validation(shown, budget.compute.cost)
+    left = budget.compute.amount - budget.validates_start * validation
+    return steps_that_fit(left, step, validation, every=test_freq)
 
 
-def _phase(shown: NodeView, cost: TokenCost, step: float, n_steps: int, test_freq: int | None) -> float:
+def _phase(budget: Budget, shown: NodeView, step: float, n_steps: int, test_freq: int | None) -> float:
     """Compute of a phase of steps of that cost, with its validations."""
-    return n_steps * step + _n_validations(n_steps, test_freq) * _validation(shown, cost)
+    assert budget.compute is not None
+    n = _n_validations(budget, n_steps, test_freq)
+    return n_steps * step + n * _validation(shown, budget.compute.cost)
 
 
-def _n_validations(n_steps: int, test_freq: int | None) -> int:
-    return math.ceil(n_steps / (test_freq or n_steps))
+def _n_validations(budget: Budget, n_steps: int, test_freq: int | None) -> int:
+    return budget.validates_start + math.ceil(n_steps / (test_freq or n_steps))
 
 
 def _median(shown: NodeView, metric: str) -> float:

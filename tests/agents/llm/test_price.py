@@ -123,7 +123,7 @@ def test_a_phase_is_told_no_more_steps_than_its_validations_leave() -> None:
     assert "about 2 steps of node" in lines[0]
     text = "\n".join(lines)
     assert "as it is 0.8% a step (2 fit), batch_size or n doubled 1.6% a step (1 fit)" in text
-    assert "; 10 steps as it is cost 12.6% with validations, each as much as 5.75 steps" in text
+    assert "; 10 steps as it is cost 12.6% with 1 validation of 5.75 steps each" in text
     assert "does not fit any more: this may be the last one" in text
 
 
@@ -187,9 +187,7 @@ def test_a_planned_step_is_priced_as_it_would_be_charged_with_each_factor_named(
         assert told is not None, name
         assert float(told[1]) == pytest.approx(100 * step / WHOLE, rel=0.01)
         assert int(told[2]) == int((LEFT.amount - 8e4 * COST.rollout) // step)
-    ten = re.search(
-        r"; 10 steps as it is cost ([\d.]+)% with validations, each as much as ([\d.]+) steps", text
-    )
+    ten = re.search(r"; 10 steps as it is cost ([\d.]+)% with 1 validation of ([\d.]+) steps each", text)
     assert ten is not None
     assert float(ten[1]) == pytest.approx(100 * (10 * charged + 8e4 * COST.rollout) / WHOLE, rel=0.01)
     assert float(ten[2]) == pytest.approx(8e4 * COST.rollout / charged, rel=0.01)
@@ -231,6 +229,16 @@ def test_hours_count_validations() -> None:
     )
     by_runs = "\n".join(budget_lines(Budget(runs=3), view, 10, 1, test_freq=5))
     assert "; 10 steps as it is take 9.0 min with validations" in by_runs
+
+
+def test_a_phase_that_validates_its_start_pays_for_it() -> None:
+    view = priced(phase(), val_tokens=8e5)  # 4e4 a step and 4e5 a validation
+    for starts, fit, cost in ((False, 30, 8), (True, 20, 12)):
+        budget = Budget(compute=LEFT, whole_compute=WHOLE, validates_start=starts)
+        text = "\n".join(budget_lines(budget, view, 10, 1, test_freq=10))
+        assert f"about {fit} steps of node 0's" in text
+        n = "2 validations" if starts else "1 validation"
+        assert f"10 steps as it is cost {cost}% with {n} of 10 steps each" in text
 
 
 @pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])
