@@ -107,9 +107,11 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     assert float(told[1]) == pytest.approx(100 * step_price / WHOLE, rel=0.006)
     sampled = result.val_tokens or 0.0
     start = sampled * cost.rollout if starts == "always" else 0.0
-    assert int(told[2]) == steps_that_fit(
-        WHOLE - search.core.compute - start, step_price, sampled * cost.rollout, every=3
-    )
+    left = WHOLE - search.core.compute - start
+    assert int(told[2]) in {  # at the very edge a step more or less is right
+        steps_that_fit(left, edge * step_price, sampled * cost.rollout, every=3)
+        for edge in (1 - 1e-9, 1 + 1e-9)
+    }
     assert re.search(r"more than 50% of what is left( \(.* steps? like node 0's\))? goes back", budget)
 
     search.propose(1, make_proposal(n_steps=40, lr=5e-4, **more))
