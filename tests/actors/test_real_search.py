@@ -56,7 +56,7 @@ def test_the_divergence_is_a_failure_of_its_class_and_gets_a_debug_child(searche
     assert runs[0].status == "completed"
     assert (runs[1].kind, runs[1].status) == ("evolve", "failed")
     assert isinstance(runs[1].outcome, PhaseFailure)
-    assert runs[1].outcome.failure_class == "nan"
+    assert runs[1].outcome.failure_class == "nan" and "step" in runs[1].outcome.cause
     assert (runs[2].kind, runs[2].on, runs[2].status) == ("debug", 1, "completed")
 
 
@@ -80,8 +80,10 @@ def test_a_phase_that_learns_nothing_is_ended_by_a_verdict(searched: tuple[Path,
 def test_phases_start_warm_but_the_first_and_the_one_after_the_divergence(
     searched: tuple[Path, str],
 ) -> None:
+    """NaNs stay in vLLM's cache and would poison what comes next, so the engine starts afresh."""
     runs = core_of(searched[0]).core.runs
     assert [runs[node].outcome.warm for node in range(4)] == [False, True, False, True]  # type: ignore[union-attr]
+    assert runs[2].outcome.cold_reason == "the previous phase failed (nan)"  # type: ignore[union-attr]
 
 
 def test_a_child_begins_at_the_score_of_its_checkpoint(searched: tuple[Path, str]) -> None:

@@ -18,7 +18,7 @@ import pytest
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.prepared import PreparedTask
-from llmzero_ray.records import MetricPoint, PhaseSpec
+from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from llmzero_ray.tasks.prepare import prepare
 from tests.waiting import PATIENCE_S
 
@@ -153,6 +153,15 @@ def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[La
     found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
     yield found
     found.engine.close()
+
+
+@pytest.fixture(scope="session")
+def first(lab: Lab) -> tuple[PhaseResult, list[MetricPoint]]:
+    """The first phase: from the base model, 4 steps, validated at 2 and 4."""
+    spec = dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4)
+    outcome, points = lab.run(spec)
+    assert isinstance(outcome, PhaseResult), outcome
+    return outcome, points
 
 
 def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:
