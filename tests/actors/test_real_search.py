@@ -13,13 +13,13 @@ import pytest
 
 from llmzero_ray.agents.knowledge import expected_metrics, metric_notes, note_of
 from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_curves, load_items
 from llmzero_ray.storage.strategy import load_strategy
-from llmzero_ray.tasks.prepare import prepare
 from tests.searches import CHECKOUT, run_search, verl_search
 from tests.security.watched import Watched
 
@@ -33,12 +33,13 @@ def watched() -> Watched:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, watched: Watched) -> tuple[Path, str]:
+def searched(
+    tmp_path_factory: pytest.TempPathFactory, taught_task: PreparedTask, watched: Watched
+) -> tuple[Path, str]:
     """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
-    prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     engine = {"backend": "tests.faulty_engine:make_engine"}
-    config = verl_search(root, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
+    config = verl_search(root, taught_task, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
     outside = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
     with watched.looking():
         done = run_search(config, root, env=outside | watched.environment)
