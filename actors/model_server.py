@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from llmzero_ray.engines.verl.internals import SOCKET_DIR_ENV
 from llmzero_ray.errors import CapacityError, EngineError
 from llmzero_ray.utils.api_key import without_key
 from llmzero_ray.utils.parent_death import die_with_parent
+from llmzero_ray.utils.ports import free_port
 from llmzero_ray.utils.private_files import private_directory, private_file
 
 from .model_server_key import SERVER_KEY_FILE_ENV, RequireKey
@@ -44,7 +44,7 @@ class ModelServer:
     def __init__(self, model: str, name: str, extra: Sequence[str], log: str, on_cpu: bool, key: str) -> None:
         import ray
 
-        host, port = ray.util.get_node_ip_address(), _free_port()
+        host, port = ray.util.get_node_ip_address(), free_port()
         self.base_url = f"http://{host}:{port}"
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
         command += ["--served-model-name", name, "--host", host, "--port", str(port)]
@@ -165,9 +165,3 @@ def start_server(
 def engine_error(error: Any) -> EngineError:
     """Cause of a failed call of the server's actor, as an `EngineError`."""
     return error.cause if isinstance(error.cause, EngineError) else EngineError(str(error))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -1,8 +1,11 @@
-"""Environment of every test process, set before anything imports Ray, Hypothesis profiles, and one Ray head.
+"""Environment of every test process, set before anything imports Ray, Hypothesis profiles, one task with a
+model, and one Ray head.
 
 Ray, VeRL and vLLM read these once, at import or at process start; a fixture would come too late.
 Not here: clusters that a test configures, loses or kills (in the folders that use them).
 """
+
+from __future__ import annotations
 
 import os
 import shutil
@@ -12,8 +15,12 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from llmzero_ray.prepared import PreparedTask
 
 # A shell starts background jobs with Ctrl-C ignored, and all processes below inherit that; tests send it.
 # Benchmarks import this in actors too, where a thread of Ray's may do it.
@@ -86,6 +93,15 @@ def pytest_runtest_call() -> Iterator[None]:
         text = said.decode(errors="replace") if isinstance(said, bytes) else said
         error.add_note("\n".join(["Its last lines:", *text.splitlines()[-10:]]))
         raise
+
+
+@pytest.fixture(scope="session")
+def taught_task(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
+    """A task with a tiny model for real VeRL on the CPU, only read: its warm start takes seconds."""
+    from llmzero_ray.tasks.prepare import prepare
+
+    directory = tmp_path_factory.mktemp("taught")
+    return prepare(dir=directory / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from llmzero_ray.prepared import PreparedTask
 from tests.builders import with_blocks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -56,12 +57,12 @@ def scripted_search(
     return with_blocks(base, blocks)
 
 
-def verl_search(root: Path, /, *, lr: float, **blocks: Any) -> dict[str, Any]:
-    """A search in `root`/runs of the task in `root`/task, whose tiny model real VeRL trains on the CPU."""
+def verl_search(root: Path, task: PreparedTask, /, *, lr: float, **blocks: Any) -> dict[str, Any]:
+    """A search in `root`/runs of a task whose tiny model real VeRL trains on the CPU."""
     base = {
         "name": "real",
         "storage": str(root / "runs"),
-        "task": {"dir": str(root / "task")},
+        "task": {"dir": str(task.directory)},
         "model": {"lora_rank": 8, "lora_alpha": 16},
         "budget": {"runs": 4},
         "search": {"max_evolve_children": 1},

@@ -79,7 +79,7 @@ def core_venv(tmp_path_factory: pytest.TempPathFactory, project: dict[str, Any])
     return place / "bin"
 
 
-@pytest.fixture(params=["wheel", "editable"])
+@pytest.fixture(params=["wheel", "editable"], scope="module")
 def llmzero(request: pytest.FixtureRequest, core_venv: Path, wheel: Path, checkout: Path) -> Iterator[Path]:
     """The console script, installed either way."""
     what = [wheel] if request.param == "wheel" else ["--editable", checkout]
@@ -220,7 +220,7 @@ def test_an_installed_wheel_uses_its_own_actors_beside_any_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["copied tree", "wheel beside a stranger", "copied tree beside the wheel"])
+@pytest.mark.parametrize("where", ["wheel beside a stranger", "copied tree beside the wheel"])
 def test_a_search_runs_with_the_actors_that_belong_to_it(
     where: str, bare_python: Path, unpacked: Path, checkout: Path, other_package: Path, tmp_path: Path
 ) -> None:
@@ -229,13 +229,14 @@ def test_a_search_runs_with_the_actors_that_belong_to_it(
     prepare(dir=tmp_path / "task", family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
     engine = {"backend": "scripted:make_engine"}
     config = tmp_path / "search.yaml"
-    config.write_text(yaml.safe_dump(scripted_search(tmp_path, tmp_path / "task", engine=engine)))
+    final = {"test": False, "default_recipe": False}
+    search = scripted_search(tmp_path, tmp_path / "task", engine=engine, final=final)
+    config.write_text(yaml.safe_dump(search))
     cwd = other_package if "stranger" in where else checkout
     shutil.copy(ROOT / "tests" / "fakes.py", cwd / "scripted.py")  # Ray's workers import from the directory
-    path = [unpacked] if "wheel" in where else []
     module = "llmzero_ray.cli" if "stranger" in where else "jobs.search"
     words = ["search", config] if "stranger" in where else [config]
-    output = run([bare_python, "-m", module, *words], cwd=cwd, path=path)
+    output = run([bare_python, "-m", module, *words], cwd=cwd, path=[unpacked])
     assert "search demo has ended (budget) after 2 runs" in output
 
 

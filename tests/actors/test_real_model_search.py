@@ -10,12 +10,12 @@ from statistics import fmean
 import pytest
 
 from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseResult
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_items
-from llmzero_ray.tasks.prepare import prepare
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
 from tests.searches import run_search, verl_search
 from tests.security.processes import Seen, processes_with
@@ -53,13 +53,13 @@ class Script:
         return Answer(input={"chance": chance, "reason": "as the curve says"}, output_tokens=25)
 
 
-def test_a_language_model_drives_four_phases_on_real_verl(tmp_path: Path) -> None:
-    prepare(dir=tmp_path / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
+def test_a_language_model_drives_four_phases_on_real_verl(taught_task: PreparedTask, tmp_path: Path) -> None:
     script = Script()
     with MessagesServer(script) as server:
         agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
         config = verl_search(
             tmp_path,
+            taught_task,
             lr=1e-3,
             name="model",
             budget={"runs": 4, "dollars": 3.0},

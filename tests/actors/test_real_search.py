@@ -13,13 +13,13 @@ import pytest
 
 from llmzero_ray.agents.knowledge import expected_metrics, metric_notes, note_of
 from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_curves, load_items
 from llmzero_ray.storage.strategy import load_strategy
-from llmzero_ray.tasks.prepare import prepare
 from tests.searches import CHECKOUT, run_search, verl_search
 from tests.security.watched import Watched
 
@@ -33,12 +33,13 @@ def watched() -> Watched:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, watched: Watched) -> tuple[Path, str]:
+def searched(
+    tmp_path_factory: pytest.TempPathFactory, taught_task: PreparedTask, watched: Watched
+) -> tuple[Path, str]:
     """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
-    prepare(dir=root / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     engine = {"backend": "tests.faulty_engine:make_engine"}
-    config = verl_search(root, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
+    config = verl_search(root, taught_task, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
     outside = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
     with watched.looking():
         done = run_search(config, root, env=outside | watched.environment)
@@ -56,7 +57,7 @@ def test_the_divergence_is_a_failure_of_its_class_and_gets_a_debug_child(searche
     assert runs[0].status == "completed"
     assert (runs[1].kind, runs[1].status) == ("evolve", "failed")
     assert isinstance(runs[1].outcome, PhaseFailure)
-    assert runs[1].outcome.failure_class == "nan"
+    assert runs[1].outcome.failure_class == "nan" and "step" in runs[1].outcome.cause
     assert (runs[2].kind, runs[2].on, runs[2].status) == ("debug", 1, "completed")
 
 
@@ -80,8 +81,10 @@ def test_a_phase_that_learns_nothing_is_ended_by_a_verdict(searched: tuple[Path,
 def test_phases_start_warm_but_the_first_and_the_one_after_the_divergence(
     searched: tuple[Path, str],
 ) -> None:
+    """NaNs stay in vLLM's cache and would poison what comes next, so the engine starts afresh."""
     runs = core_of(searched[0]).core.runs
     assert [runs[node].outcome.warm for node in range(4)] == [False, True, False, True]  # type: ignore[union-attr]
+    assert runs[2].outcome.cold_reason == "the previous phase failed (nan)"  # type: ignore[union-attr]
 
 
 def test_a_child_begins_at_the_score_of_its_checkpoint(searched: tuple[Path, str]) -> None:

@@ -292,47 +292,6 @@ def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Comman
     assert (core.runs[0].attempt, core.runs[1].attempt) == (0, 1)
 
 
-@pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """A directory whose path leaves room for the names of sockets."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as path:
-        yield Path(path)
-
-
-def tokens(runtime_dir: Path) -> list[Path]:
-    return list(runtime_dir.glob("llmzero/ui-*"))
-
-
-@pytest.mark.slow
-def test_a_search_with_ui_serves_its_page_until_the_command_ends(
-    command: Command, task_dir: Path, short_dir: Path
-) -> None:
-    command.env["XDG_RUNTIME_DIR"] = str(short_dir)
-    command.write(task_dir, script={"hold": [0]})
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        code, output = command.run("jobs.search", str(command.config), "--ui", "--port", port)
-    assert (code, output.count("\n")) == (2, 1)
-    assert f"cannot listen on 127.0.0.1, port {port}" in output
-    assert not command.storage.paths.root.exists()
-    process = command.start("jobs.search", str(command.config), "--ui", "--port", "0")
-    address = until_printed(process, "its page is ").split()[-1]
-    assert len(tokens(short_dir)) == 1
-    command.until_step(0, 3)
-    cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    with cookies.open(address) as answer:
-        page = answer.read().decode()
-    data = json.loads(page.partition('id="view">')[2].partition("</script>")[0])
-    assert [one["node"] for one in data["nodes"]] == [0]
-    command.released.touch()
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    until_gone(command.leftovers)
-    until_gone(lambda: tokens(short_dir))
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(address)
-
-
 @pytest.mark.slow
 def test_stop_from_another_terminal_ends_the_search_with_its_outcome(
     command: Command, task_dir: Path
@@ -367,7 +326,7 @@ def test_stop_ends_an_interrupted_search_without_a_coordinator(command: Command,
 
 
 @pytest.mark.slow
-def test_a_slot_that_the_machine_can_never_give_is_refused_with_the_numbers(
+def test_what_keeps_a_search_from_starting_is_said_and_may_then_be_changed(
     command: Command, task_dir: Path
 ) -> None:
     command.write(task_dir, slots={"nodes": 2})
@@ -376,15 +335,6 @@ def test_a_slot_that_the_machine_can_never_give_is_refused_with_the_numbers(
     assert "asked: 1 slot(s) of 2 machine(s) with 1 GPUs and 3 CPUs each" in output
     assert "Traceback" not in output
     until_gone(command.leftovers)
-    command.write(task_dir)  # nothing has trained yet, so the configuration may still be changed
-    code, output = command.run()
-    assert code == 0, output
-
-
-@pytest.mark.slow
-def test_an_engine_of_another_version_ends_the_command_with_its_message(
-    command: Command, task_dir: Path
-) -> None:
     command.write(task_dir, script={"version_error": "VeRL 0.9.1 is needed, 0.8.0 is installed"})
     code, output = command.run()
     assert code == 5
@@ -394,9 +344,52 @@ def test_an_engine_of_another_version_ends_the_command_with_its_message(
 
 
 @pytest.fixture
-def cluster(command: Command, head: str) -> None:
-    """A cluster that outlives the commands; they get its address."""
+def cluster(command: Command, head: str) -> Iterator[None]:
+    """A cluster that outlives the commands; they get its address, and leave nothing there."""
     command.env |= {"RAY_ADDRESS": head, "RAY_AUTH_MODE": "disabled"}
+    yield
+    until_gone(lambda: [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)])
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A directory whose path leaves room for the names of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield Path(path)
+
+
+def tokens(runtime_dir: Path) -> list[Path]:
+    return list(runtime_dir.glob("llmzero/ui-*"))
+
+
+@pytest.mark.slow
+def test_a_search_with_ui_serves_its_page_until_the_command_ends(
+    command: Command, cluster: None, task_dir: Path, short_dir: Path
+) -> None:
+    command.env["XDG_RUNTIME_DIR"] = str(short_dir)
+    command.write(task_dir, script={"hold": [0]})
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        code, output = command.run("jobs.search", str(command.config), "--ui", "--port", port)
+    assert (code, output.count("\n")) == (2, 1)
+    assert f"cannot listen on 127.0.0.1, port {port}" in output
+    assert not command.storage.paths.root.exists()
+    process = command.start("jobs.search", str(command.config), "--ui", "--port", "0")
+    address = until_printed(process, "its page is ").split()[-1]
+    assert len(tokens(short_dir)) == 1
+    command.until_step(0, 3)
+    cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with cookies.open(address) as answer:
+        page = answer.read().decode()
+    data = json.loads(page.partition('id="view">')[2].partition("</script>")[0])
+    assert [one["node"] for one in data["nodes"]] == [0]
+    command.released.touch()
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    until_gone(command.leftovers)
+    until_gone(lambda: tokens(short_dir))
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address)
 
 
 @pytest.mark.slow
@@ -416,7 +409,6 @@ def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
     assert "has ended (budget)" in output
     core = Follower.of(command.storage).core
     assert [run.attempt for run in core.runs.values()] == [0, 0]
-    until_gone(lambda: [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)])
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from ray.cluster_utils import Cluster
 
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.utils.ports import free_port
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import PATIENCE_S, until_gone, wait_for_ray_nodes, wait_until
 
@@ -66,14 +67,6 @@ def listens(host: str, port: int) -> bool:
     """Whether a connection to the port is accepted."""
     with socket.socket() as asking:
         return asking.connect_ex((host, port)) == 0
-
-
-def free_port() -> int:
-    """A port without a listener."""
-    with socket.socket() as asked:
-        asked.bind(("", 0))
-        port: int = asked.getsockname()[1]
-        return port
 
 
 def submit(dashboard: str, plugins: Path, *entry: str) -> subprocess.CompletedProcess[str]:

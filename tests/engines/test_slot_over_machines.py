@@ -18,7 +18,7 @@ from llmzero_ray.tasks.prepare import prepare
 from tests.engines.test_slots_on_machines import actors_by_node
 from tests.engines.verl.conftest import COLD_KEYS, Lab, tiny_settings
 from tests.security.intruder import attack, endpoint
-from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners
+from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners, those_that
 from tests.waiting import PATIENCE_S, wait_for_ray_nodes
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
@@ -89,7 +89,7 @@ def test_the_queue_of_a_slot_over_two_machines_admits_its_own_processes_alone(tm
         queues = [
             one for one in running if one.title.startswith(("ray::TransferQueue", "ray::SimpleStorage"))
         ]
-        ports = [at for one in queues for at in tcp_listeners(one.pid) if speaks_zeromq(*at)]
+        ports = those_that(speaks_zeromq, [at for one in queues for at in tcp_listeners(one.pid)])
         assert len(ports) == 3 and {host for host, _ in ports} <= set(NODES), ports
         assert not any(attack(tmp_path / "touched", [endpoint(*at) for at in ports]))
         assert not (tmp_path / "touched").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ import torch.distributed as dist
 from llmzero_ray.engines.verl.environment import on_loopback
 from llmzero_ray.engines.verl.internals import SOCKET_DIR_ENV
 from llmzero_ray.engines.verl.patches import meet_without_ports
+from llmzero_ray.utils.ports import free_port
 
 from .processes import addresses_of_listeners
 
@@ -57,8 +57,7 @@ def group_of(begin: Begin, n_ranks: int, directory: str) -> list[tuple[float, se
     """What each rank of a group found."""
     context = multiprocessing.get_context("forkserver")
     ranks, answers = [], []
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     for rank in range(n_ranks):
         mine, theirs = context.Pipe(duplex=False)
         ranks.append(context.Process(target=join, args=(begin, rank, n_ranks, port, directory, theirs)))

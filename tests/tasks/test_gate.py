@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +210,20 @@ def own_task(tmp_path: Path, source: str = GOOD, **reward: Any) -> Summary:
     return prepare_source(parse_task_file(data))
 
 
-def test_a_task_keeps_what_its_reward_was_vetted_as(tmp_path: Path) -> None:
-    summary = own_task(tmp_path)
+@pytest.fixture(scope="module")
+def vetted(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """A task whose reward is the good one; what changes it takes a copy."""
+    return own_task(tmp_path_factory.mktemp("vetted"))
+
+
+@pytest.fixture
+def own_copy(vetted: Summary, tmp_path: Path) -> Path:
+    """Directory of a copy of that task."""
+    return Path(shutil.copytree(vetted.task.directory, tmp_path / "task"))
+
+
+def test_a_task_keeps_what_its_reward_was_vetted_as(vetted: Summary) -> None:
+    summary = vetted
     task = load_task(summary.task.directory)
     assert task.reward_path == str(Path(task.directory) / "reward.py")
     assert (task.reward_module, task.reward_name) == (None, "score")
@@ -223,45 +236,42 @@ def test_a_task_keeps_what_its_reward_was_vetted_as(tmp_path: Path) -> None:
 
 
 def test_opening_a_vetted_task_runs_no_code_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vetted: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = own_task(tmp_path).task
     monkeypatch.setattr("llmzero_ray.prepared.sandbox.scorer.Sandbox._started", lambda _: 1 / 0)
-    assert load_task(task.directory) == task
+    assert load_task(vetted.task.directory) == vetted.task
 
 
-def digest_of(directory: str) -> str:
+def digest_of(directory: str | Path) -> str:
     held = json.loads((Path(directory) / "manifest.json").read_text())
     return str(held["source"]["reward_sha256"])
 
 
-def test_a_changed_reward_is_refused_by_the_task_and_by_the_sandbox(tmp_path: Path) -> None:
-    task = own_task(tmp_path).task
-    reward = Path(task.directory) / "reward.py"
+def test_a_changed_reward_is_refused_by_the_task_and_by_the_sandbox(own_copy: Path) -> None:
+    reward = own_copy / "reward.py"
     reward.write_text(GOOD + "# changed\n")
     with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
-        load_task(task.directory)
+        load_task(own_copy)
     with pytest.raises(TaskError, match=r"reward.py has changed since the task was made"):
-        Sandbox(reward, "score", sha256=task.reward_sha256)
+        Sandbox(reward, "score", sha256=digest_of(own_copy))
     reward.unlink()
     with pytest.raises(TaskError, match=r"reward.py cannot be read"):
-        load_task(task.directory)
+        load_task(own_copy)
 
 
 @pytest.mark.parametrize("kind", ["unshare", "none"])
 def test_a_vetted_task_is_refused_on_a_machine_without_a_sandbox_unless_that_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+    own_copy: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
-    task = own_task(tmp_path).task
     found = Isolation(kind=kind, why="bwrap is not installed")
     monkeypatch.setattr("llmzero_ray.prepared.sandbox.isolation.find_isolation", lambda: found)
     with pytest.raises(TaskError, match=r"read your files.*install bubblewrap.*allow_unsandboxed: true"):
-        load_task(task.directory)
-    manifest = Path(task.directory) / "manifest.json"
+        load_task(own_copy)
+    manifest = own_copy / "manifest.json"
     held = json.loads(manifest.read_text())
     held["reward"]["allow_unsandboxed"] = True
     manifest.write_text(json.dumps(held))
-    assert load_task(task.directory).reward_unsandboxed
+    assert load_task(own_copy).reward_unsandboxed
 
 
 def test_a_vetted_reward_may_define_dataclasses(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records.agents import ProposalRequest
-from llmzero_ray.tasks.prepare import prepare
 from llmzero_ray.tune import verl_trainable
 from tests.searches import verl_search
 from tests.tune.test_verl_trainable import LR, fit, reserved
@@ -16,9 +16,10 @@ from tests.tune.test_verl_trainable import LR, fit, reserved
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("head")]
 
 
-def test_a_phase_goes_on_from_another_trials_adapter_to_the_digit_and_starts_warm(tmp_path: Path) -> None:
-    prepare(dir=tmp_path / "task", family="echo", n_train=256, n_val=64, n_test=64, seed=1)
-    train = verl_trainable(verl_search(tmp_path, lr=2e-3))
+def test_a_phase_goes_on_from_another_trials_adapter_to_the_digit_and_starts_warm(
+    taught_task: PreparedTask, tmp_path: Path
+) -> None:
+    train = verl_trainable(verl_search(tmp_path, taught_task, lr=2e-3))
 
     def slower(request: ProposalRequest) -> dict[str, Any]:
         return {LR: 5e-4}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import traceback
@@ -20,6 +19,7 @@ from llmzero_ray.engines.verl.internals import card_problem
 from llmzero_ray.errors import EngineError
 from llmzero_ray.estimate.card import driver_report
 from llmzero_ray.utils.api_key import without_secrets
+from llmzero_ray.utils.ports import free_port
 
 PROBE_S = 240.0
 """Timeout in seconds for the imports, a context on each GPU and NCCL's first collective."""
@@ -76,7 +76,7 @@ def check_all(n_gpus: int, device: str, checks: Sequence[str]) -> dict[str, Any]
             return found
     context = processes.get_context("spawn")
     problems = context.Queue()
-    port = _free_port()
+    port = free_port()
     ranks = [
         context.Process(target=_check_one, args=(rank, n_gpus, device, checks, port, problems))
         for rank in range(n_gpus)
@@ -88,12 +88,6 @@ def check_all(n_gpus: int, device: str, checks: Sequence[str]) -> dict[str, Any]
     lines = [problems.get() for _ in range(problems.qsize())]
     lines += [f"GPU {i}: ended with exit code {p.exitcode}" for i, p in enumerate(ranks) if p.exitcode]
     return {**found, "problems": sorted(lines)}
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _check_one(rank: int, n_gpus: int, device: str, checks: Sequence[str], port: int, problems: Any) -> None:

@@ -9,7 +9,6 @@ import gzip
 import json
 import logging
 import pickle
-import socket
 import struct
 import threading
 import time
@@ -43,6 +42,7 @@ from llmzero_ray.agents.llm.prices import FREE, Price, cost, worst_case
 from llmzero_ray.agents.llm.settings import LlmSettings
 from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import AgentError, CapReachedError, ConfigError
+from llmzero_ray.utils.ports import free_port
 from tests.agents.llm.messages_server import (
     KEY,
     Answer,
@@ -645,9 +645,7 @@ def test_what_does_not_pass_in_time_is_given_up_with_its_own_kind(
 
 
 def test_nothing_listening_is_a_connection_error_that_cost_nothing(client_of: ClientOf) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     client = client_of(base_url=f"http://127.0.0.1:{port}", deadline_s=BETWEEN_TRIES_S)
     error, estimated = failure_and_estimate(client)
     assert error.kind == "connection" and f":{port}" in str(error)

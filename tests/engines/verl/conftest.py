@@ -18,8 +18,7 @@ import pytest
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
 from llmzero_ray.prepared import PreparedTask
-from llmzero_ray.records import MetricPoint, PhaseSpec
-from llmzero_ray.tasks.prepare import prepare
+from llmzero_ray.records import MetricPoint, PhaseResult, PhaseSpec
 from tests.waiting import PATIENCE_S
 
 ACTOR = "actor_rollout_ref.actor"
@@ -139,20 +138,28 @@ def ray_group() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def lab(ray_group: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(ray_group: Any, taught_task: PreparedTask, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """The warm engine, shared; its model folder is a copy that a test may hide."""
     from llmzero_ray.engines.verl.engine import VerlEngine
 
     root = tmp_path_factory.mktemp("verl")
-    task = prepare(dir=str(root / "task"), family="echo", n_train=256, n_val=64, n_test=64, seed=1)
     model = root / "model"
-    shutil.copytree(str(task.model_path), model)
+    shutil.copytree(str(taught_task.model_path), model)
     overrides = {DROPOUT: 0.1}  # random states matter
-    settings = tiny_settings(task, model, ray_group, root, canary_every_push=True, overrides=overrides)
-    found = Lab(engine=None, settings=settings, task=task, root=root)
-    found.engine = VerlEngine(settings, task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
+    settings = tiny_settings(taught_task, model, ray_group, root, canary_every_push=True, overrides=overrides)
+    found = Lab(engine=None, settings=settings, task=taught_task, root=root)
+    found.engine = VerlEngine(settings, taught_task.n_train, found.spec(), lambda key: key not in COLD_KEYS)
     yield found
     found.engine.close()
+
+
+@pytest.fixture(scope="session")
+def first(lab: Lab) -> tuple[PhaseResult, list[MetricPoint]]:
+    """The first phase: from the base model, 4 steps, validated at 2 and 4."""
+    spec = dataclasses.replace(lab.spec(n_steps=4), test_freq=2, save_freq=4)
+    outcome, points = lab.run(spec)
+    assert isinstance(outcome, PhaseResult), outcome
+    return outcome, points
 
 
 def assert_same_metrics(one: list[MetricPoint], other: list[MetricPoint]) -> None:

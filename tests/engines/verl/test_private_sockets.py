@@ -20,6 +20,7 @@ from tests.security.processes import (
     speaks_http,
     speaks_zeromq,
     tcp_listeners,
+    those_that,
 )
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
@@ -89,7 +90,7 @@ def test_what_a_slot_listens_on_beside_ray_is_on_loopback_or_in_its_directory(ru
 
 def test_two_frames_to_any_port_of_a_slot_run_nothing(running: list[Seen], tmp_path: Path) -> None:
     assert listening(running)  # Ray's own
-    assert not [at for at in listening(running) if speaks_zeromq(*at)]
+    assert not those_that(speaks_zeromq, listening(running))
     assert not any(attack(tmp_path / "touched", [endpoint(*at) for at in listening(running)]))
     assert not (tmp_path / "touched").exists()
 
@@ -99,4 +100,4 @@ def test_rollout_servers_listen_on_no_port_of_their_own(running: list[Seen]) -> 
     idle = [one for one in running if one.title.startswith("ray::IDLE")]
     rays_own = max(len(tcp_listeners(one.pid)) for one in idle)
     assert {len(tcp_listeners(one.pid)) for one in servers} == {rays_own}
-    assert not [at for at in listening(servers) if speaks_http(*at)]
+    assert not those_that(speaks_http, listening(servers))

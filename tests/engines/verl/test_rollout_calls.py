@@ -19,7 +19,7 @@ from llmzero_ray.prepared.sandbox import find_isolation
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from tests.engines.verl.conftest import COLD_KEYS, Lab, assert_same_metrics, below_this_process, processes_of
 from tests.security.intruder import attack, endpoint
-from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners
+from tests.security.processes import processes_with, speaks_zeromq, tcp_listeners, those_that
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
@@ -158,7 +158,7 @@ def assert_queue_is_closed(lab: Lab) -> None:
 
     name = f"{QUEUE_NAMESPACE_ENV}={lab.settings.slot_namespace}"
     running = [one for one in processes_with(name) if one.pid in below_this_process()]
-    ports = [at for one in running for at in tcp_listeners(one.pid) if speaks_zeromq(*at)]
+    ports = those_that(speaks_zeromq, [at for one in running for at in tcp_listeners(one.pid)])
     assert len(ports) == 3
     assert not any(attack(lab.root / "touched", [endpoint(*at) for at in ports]))
     assert not (lab.root / "touched").exists()

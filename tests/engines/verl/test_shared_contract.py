@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from llmzero_ray.testing.engines import EngineCase, EngineContract
-from tests.engines.verl.conftest import ACTOR, Lab
+from llmzero_ray.testing.engines import EngineCase, EngineContract, Phase
+from tests.engines.verl.conftest import ACTOR, Lab, assert_same_metrics
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
 
@@ -24,3 +26,17 @@ class TestVerlEngine(EngineContract):
             n_test=lab.task.n_test,
             max_tokens=lab.settings.eval_max_response_length,
         )
+
+    @pytest.fixture(scope="class")
+    def first(self, first: Phase) -> Phase:
+        """The one that all files have."""
+        return first
+
+    def test_the_same_phase_again_gives_the_same_scores(self, case: EngineCase, first: Phase) -> None:
+        """And the same numbers and answers."""
+        outcome, points = case.run(dataclasses.replace(case.make_spec(4), test_freq=2, save_freq=4))
+        assert outcome.warm and outcome.cold_reason is None
+        assert_same_metrics(first[1], points)
+        assert [[i.response for i in p.items] for p in points] == [
+            [i.response for i in p.items] for p in first[1]
+        ]
