@@ -6,8 +6,10 @@ import base64
 import contextlib
 import io
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -28,15 +30,19 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.records import Diagnosis
 from llmzero_ray.records import events as ev
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.storage.presence import SearchLock, done_with, waiting_requests
+from llmzero_ray.storage.presence import SearchLock, done_with, owner, waiting_requests
 from llmzero_ray.ui.page import report_html
 from llmzero_ray.ui.server import Searches, make_app
 from llmzero_ray.ui.view import points_for, thinned, view
+from tests.cli.conftest import task_dir
+from tests.cli.test_cli import Command, command
 from tests.report.builder import Phase, SearchBuilder, proposal
 from tests.report.conftest import METRICS, scripted
 from tests.ui.conftest import HOSTILE, TOKEN
 from tests.ui.large import Large
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S, until_gone, wait_until
+
+__all__ = ["command", "task_dir"]  # fixtures of the command line's
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -328,23 +334,18 @@ def test_a_new_node_appears_without_a_reload_and_nothing_loses_focus(
         tab.page.goto("about:blank")
 
 
-def test_a_dead_coordinator_is_said_and_with_a_new_one_the_page_goes_on_to_the_end(
+def test_a_dead_coordinator_is_said_and_a_new_one_clears_it(
     tab: Tab, growing: tuple[SearchBuilder, SearchLock]
 ) -> None:
     search, lock = growing
     with served(search) as address:
         tab.page.goto(address)
-        tab.page.evaluate("window.mark = 1")
         assert "silent" not in tab.page.locator("#needs").text_content()
         lock.release()
         tab.page.locator("#needs >> text=silent").wait_for()
         lock.acquire(private_head=True)
         tab.page.locator("#needs >> text=silent").wait_for(state="detached")
-        search.play().finish()
-        tab.page.locator("#head .chip.finished").wait_for()
         assert tab.page.locator("#tree g.node").count() == len(search.core.search.nodes) + 1
-        assert tab.page.evaluate("window.mark") == 1
-        assert tab.errors == []
         tab.page.goto("about:blank")
 
 
@@ -434,6 +435,36 @@ def test_pause_and_stop_by_mouse_are_answered_word_for_word(
         assert (event.source or "").startswith("user:")
         assert tab.page.locator("img").count() == 0
         assert [one for one in tab.errors if "409" not in one] == []
+        tab.page.goto("about:blank")
+
+
+def test_a_killed_coordinator_is_said_and_after_a_resume_the_page_goes_on(
+    tab: Tab, command: Command, task_dir: Path
+) -> None:
+    command.write(task_dir, script={"hold": [1]})
+    process = command.start()
+    command.until_step(1, 3)
+    storage = command.storage
+    with served(storage.paths) as address:
+        tab.page.goto(address)
+        tab.page.evaluate("window.mark = 1")
+        tab.node(1).wait_for(state="attached")
+        someone = owner(storage.paths.root)
+        assert someone is not None
+        os.kill(someone.pid, signal.SIGKILL)
+        process.kill()  # whose head would start another coordinator
+        process.wait()
+        tab.page.locator("#needs >> text=its coordinator is silent").wait_for()
+        until_gone(command.leftovers)
+        command.released.touch()
+        code, output = command.run()
+        assert code == 0, output
+        tab.page.locator("#head .chip.finished").wait_for()
+        assert tab.page.locator("#needs").text_content() == ""
+        nodes = tab.page.eval_on_selector_all("#tree g.node", "all => all.map(one => +one.dataset.node)")
+        assert sorted(nodes) == [-1, 0, 1]
+        assert tab.page.evaluate("window.mark") == 1
+        assert tab.errors == []
         tab.page.goto("about:blank")
 
 
