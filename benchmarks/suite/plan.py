@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "guidebook": {},
     "expert": {"search.method": "llmzero"},
     "claude": {"search.method": "llmzero", "agents.backend": "claude"},
+    "claude_again": {"search.method": "llmzero", "agents.backend": "claude"},
     "skills": {"search.method": "skills", "agents.backend": "claude"},
     "best_of_8": {"search.method": "random", "search.n_trials": 8},
     "one_stage": {"search.method": "llmzero", "search.multi_stage": False},
@@ -46,8 +47,8 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
-optimizer taking over the state of the one before. Ablations are of `expert`; `as_...` the paper's published
-strategies, relative to the default."""
+optimizer taking over the state of the one before; `claude_again` is `claude` with later requests. Ablations
+are of `expert`; `as_...` the paper's published strategies, relative to the default."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}
