@@ -191,6 +191,7 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     if one <= 0:
         return []
     answer, prompt = (number(lengths[name]) for name in (LENGTH, PROMPT_LENGTH))
+    sampling, training = (_share(budget, each) for each in (cost.rollout, cost.trained))
     batch, n, epochs = (_count(full.get(key)) for key in (TRAIN_BATCH, ROLLOUT_N, PPO_EPOCHS))
     prices = [
         f"{name} {_share(budget, each)} a step ({_fit(budget, shown, each, test_freq)} fit)"
@@ -199,9 +200,9 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     validation, usual = _validation(shown, cost), _phase(shown, cost, one, phase_steps, test_freq)
     beside = f" with validations, each as much as {number(validation / one)} steps" if validation else ""
     return [
-        f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {number(cost.rollout)} for "
-        f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "
-        f"training), with node {shown.node}'s mean tokens; the cap itself costs nothing",
+        f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {sampling} for sampling + "
+        f"ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {training} for training), with node "
+        f"{shown.node}'s mean tokens; the cap itself costs nothing",
         f"{', '.join(prices)}; {phase_steps} steps as it is cost {_share(budget, usual)}{beside}",
     ]
 
