@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from llmzero_ray.agents.backend import Agents
 from llmzero_ray.coordinator import CoordinatorCore, build_request, request_record
-from llmzero_ray.dynamics.stored_outcomes import load_answers, with_outcomes
+from llmzero_ray.dynamics.stored_outcomes import with_outcomes
 from llmzero_ray.errors import CapReachedError, OutageError
 from llmzero_ray.records import Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
-from llmzero_ray.records.agents import Answer, ErrorRequest, ProposalRequest
+from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
 from llmzero_ray.records.metrics import KL, REWARDS, Curves
 from llmzero_ray.search import needs_model
 from llmzero_ray.storage import SearchStorage
@@ -95,18 +95,14 @@ class AgentCalls:
                 return curves_of(node)  # its agent may read any metric of any run
             return self._validations[node] if node in self._validations else curves_of(node).selected(series)
 
-        answers: tuple[Answer, ...] = ()
-        val_file = None if core.started is None else core.started.task.get("val")
-        if isinstance(command, cmd.Propose) and asks_model:
-            answers = await asyncio.to_thread(load_answers, self._storage, command.on, val_file)
-
         # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
-        while (request := build_request(core, command, curves_of, validations_of, answers)) and missing:
+        while (request := build_request(core, command, curves_of, validations_of)) and missing:
             ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)
             self._validations |= {node: curves[node].selected(series) for node in ended}
             missing.clear()
         if isinstance(request, ProposalRequest) and asks_model:
+            val_file = None if core.started is None else core.started.task.get("val")
             request = await asyncio.to_thread(with_outcomes, self._storage, request, val_file)
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self._threads, self._answer, request)

@@ -14,7 +14,6 @@ from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCounts, to_json
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records.agents import (
-    Answer,
     Budget,
     EarlierVerdict,
     ErrorRequest,
@@ -37,10 +36,9 @@ def build_request(
     command: cmd.Propose | cmd.Analyze,
     curves: LoadCurves,
     validations: LoadCurves | None = None,
-    answers: tuple[Answer, ...] = (),
 ) -> ProposalRequest | ErrorRequest:
     """Request to the proposer or to the error analyzer. `validations` loads only the validations of a node
-    (default: those of `curves`). `answers` are the shown answers of the finished phase."""
+    (default: those of `curves`)."""
     on = node_view(state, command.on, curves)
     if isinstance(command, cmd.Analyze):
         return ErrorRequest(
@@ -60,7 +58,7 @@ def build_request(
     best = state.best
     return ProposalRequest(
         task=task_view(state),
-        on=dataclasses.replace(on, answers=answers),
+        on=on,
         path=tuple(node_view(state, node, curves) for node in state.search.resume_chain(command.on)),
         siblings=tuple(node_view(state, node, curves) for node in children),
         best=None if best is None else node_view(state, best.node, curves),

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,20 +16,24 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from llmzero_ray.records import Answer, ItemOutcome
-from llmzero_ray.records.agents import KindScore, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.records.agents import KindScore, NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_items, load_sampled, parquet_rows
 
 logger = logging.getLogger(__name__)
 
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)")
 
-def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tuple[Answer, ...]:
+
+def load_answers(
+    storage: SearchStorage, node: int, val_file: str | None, below: int | None = None
+) -> tuple[Answer, ...]:
     """Answers of a node's last validation, each to another prompt, and some that its training sampled, read
     from disk. Without those whose outcomes, texts or rows are missing. `val_file` is the parquet file of the
-    validation rows."""
+    validation rows; the phase `below` has its answers to the same prompts beside them."""
     found: list[Answer] = []
-    for read in (partial(_validated, storage, node, val_file), partial(load_sampled, storage, node)):
+    for read in (partial(_validated, storage, node, val_file, below), partial(load_sampled, storage, node)):
         try:
             found += read()
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -36,13 +41,21 @@ def load_answers(storage: SearchStorage, node: int, val_file: str | None) -> tup
     return tuple(found)
 
 
-def _validated(storage: SearchStorage, node: int, val_file: str | None) -> tuple[Answer, ...]:
-    items = load_items(storage, node)
-    chosen = choose(items[max(items)]) if items and max(items) > 0 else ()
+def _validated(
+    storage: SearchStorage, node: int, val_file: str | None, below: int | None
+) -> tuple[Answer, ...]:
+    chosen = choose(_last(load_items(storage, node)))
     if not chosen or val_file is None:
         return ()
     rows = parquet_rows(Path(val_file), ("prompt", "reward_model"))
-    return tuple(_answer(item, rows[item.index]) for item in chosen)
+    after = () if below is None else _last(load_items(storage, below))
+    beside = {item.index: (below, item.response, item.acc >= 0.5) for item in after if item.response}
+    return tuple(_answer(item, rows[item.index], beside.get(item.index)) for item in chosen)
+
+
+def _last(items: Outcomes) -> tuple[ItemOutcome, ...]:
+    """Outcomes of the last validation after the start."""
+    return items[max(items)] if items and max(items) > 0 else ()
 
 
 Outcomes: TypeAlias = Mapping[int, tuple[ItemOutcome, ...]]
@@ -52,9 +65,7 @@ Outcomes: TypeAlias = Mapping[int, tuple[ItemOutcome, ...]]
 def kind_scores(items: Outcomes, val_file: str | None) -> tuple[KindScore, ...]:
     """Scores of a node by kind of question. Empty if there is one kind, or outcomes are missing. `val_file`
     is the parquet file of the validation rows."""
-    if not items or not max(items):
-        return ()
-    last, start = items[max(items)], {item.index: item.acc for item in items.get(0, ())}
+    last, start = _last(items), {item.index: item.acc for item in items.get(0, ())}
     kinds = {item.index: item.data_source for item in last}
     if len(set(kinds.values())) == 1 and val_file is not None:
         with contextlib.suppress(OSError, ValueError, LookupError):
@@ -69,11 +80,28 @@ def kind_scores(items: Outcomes, val_file: str | None) -> tuple[KindScore, ...]:
     return tuple(found) if 1 < len(found) < len(last) else ()
 
 
-def wrong_answers(items: Outcomes) -> tuple[int, int] | None:
-    """Wrong answers of a node's last validation, and how many of them were cut off. None if it is not known
-    which were."""
-    wrong = [item.cut for item in items[max(items)] if item.acc < 0.5] if items and max(items) > 0 else []
-    return None if not wrong or None in wrong else (len(wrong), sum(map(bool, wrong)))
+def wrong_answers(items: Outcomes) -> tuple[int, int, int | None] | None:
+    """Wrong answers of a node's last validation, how many of them were cut off, and in how many others the
+    reward found no answer (`NodeView.wrong`). None if it is not known which were cut off."""
+    wrong = [item for item in _last(items) if item.acc < 0.5]
+    if not wrong or any(item.cut is None for item in wrong):
+        return None
+    found = [item.pred for item in wrong if not item.cut]
+    unanswered = None if None in found else sum(not pred.strip() for pred in found if pred is not None)
+    return len(wrong), len(wrong) - len(found), unanswered
+
+
+def _blind_pick(val_file: str | None) -> float | None:
+    """Share of the validation rows that one of the different numbers of their prompt, picked blindly, would
+    answer. None without rows."""
+    shares = []
+    with contextlib.suppress(OSError, ValueError, LookupError):
+        for row in () if val_file is None else parquet_rows(Path(val_file), ("prompt", "reward_model")):
+            known = {float(number) for number in _NUMBER.findall(_text(row["prompt"]))}
+            expected = (expected_of(row) or "").strip()
+            answered = _NUMBER.fullmatch(expected) is not None and float(expected) in known
+            shares.append(1 / len(known) if answered else 0.0)
+    return fmean(shares) if shares else None
 
 
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
@@ -95,7 +123,7 @@ def _typical(items: Iterable[ItemOutcome], most: int = 1) -> tuple[ItemOutcome, 
     return tuple(ordered[len(ordered) * part // (most + 1)] for part in range(1, most + 1))
 
 
-def _answer(item: ItemOutcome, row: Mapping[str, Any]) -> Answer:
+def _answer(item: ItemOutcome, row: Mapping[str, Any], below: tuple[int, str, bool] | None) -> Answer:
     return Answer(
         prompt=_text(row["prompt"]),
         response=item.response,
@@ -104,6 +132,7 @@ def _answer(item: ItemOutcome, row: Mapping[str, Any]) -> Answer:
         pred=item.pred,
         expected=expected_of(row),
         cut=bool(item.cut),
+        below=below,
     )
 
 
@@ -124,23 +153,35 @@ def _text(prompt: Any) -> str:
 def with_outcomes(
     storage: SearchStorage, request: ProposalRequest, val_file: str | None = None
 ) -> ProposalRequest:
-    """The request with what stored outcomes tell: wrong and cut-off answers, scores by kind of question
-    (`kind_scores`), and each checkpoint's paired difference to the best-scored one (the latest in a tie).
-    Checkpoints without stored outcomes stay as they are."""
-    scored = [one for one in request.checkpoints if one.val_score is not None]
-    shown = request.on.node
-    nodes = {shown, *(one.node for one in scored if len(scored) > 1)}
+    """The request with what stored outcomes tell: answers of the shown phase, scores by kind of question, the
+    wrong answers of every phase of its path and below it, and each checkpoint's paired difference to the
+    best-scored one (the latest in a tie). What is not stored stays as it is."""
+    shown, scored = request.on, [one for one in request.checkpoints if one.val_score is not None]
+    views = (*request.path, *request.siblings, *(() if request.best is None else (request.best,)))
+    nodes = {shown.node, *(view.node for view in views), *(one.node for one in scored)}
     items = {node: load_items(storage, node, responses=False) for node in nodes}
-    kinds, wrong = kind_scores(items[shown], val_file), wrong_answers(items[shown])
-    request = dataclasses.replace(request, on=dataclasses.replace(request.on, kinds=kinds, wrong=wrong))
-    if len(scored) < 2:
-        return request
-    best = max(scored, key=lambda one: (one.val_score or -math.inf, one.global_step))
-    reference = items[best.node].get(best.step, ())
+    below = max((view.node for view in request.siblings if view.curves.val_scores), default=None)
+    best = max(scored, key=lambda one: (one.val_score or -math.inf, one.global_step), default=None)
+    reference = () if best is None else items[best.node].get(best.step, ())
+
+    def counted(view: NodeView) -> NodeView:
+        return dataclasses.replace(view, wrong=wrong_answers(items[view.node]))
 
     def compared(one: OfferedCheckpoint) -> OfferedCheckpoint:
         own = items.get(one.node, {}).get(one.step, ())
         found = None if one is best else paired(own, reference)
         return one if found is None else dataclasses.replace(one, to_best=(found.gain, found.standard_error))
 
-    return dataclasses.replace(request, checkpoints=tuple(map(compared, request.checkpoints)))
+    return dataclasses.replace(
+        request,
+        task=dataclasses.replace(request.task, blind_pick=_blind_pick(val_file)),
+        on=dataclasses.replace(
+            counted(shown),
+            kinds=kind_scores(items[shown.node], val_file),
+            answers=load_answers(storage, shown.node, val_file, below),
+        ),
+        path=tuple(map(counted, request.path)),
+        siblings=tuple(map(counted, request.siblings)),
+        best=None if request.best is None else counted(request.best),
+        checkpoints=tuple(map(compared, request.checkpoints)),
+    )

@@ -73,9 +73,9 @@ class NodeView:
     answers: tuple[Answer, ...] = ()
     """A few answers of its last validation, then a few that its training sampled: right, wrong and cut-off
     ones."""
-    wrong: tuple[int, int] | None = None
-    """(wrong answers of its last validation, how many of them are cut off at the cap). None if that was not
-    stored."""
+    wrong: tuple[int, int, int | None] | None = None
+    """(wrong answers of its last validation, how many of them are cut off at the cap, and in how many others
+    the reward found no answer or None if it does not say). None if that was not stored."""
     kinds: tuple[KindScore, ...] = ()
     """Scores by kind of question, by name. Empty if there is one kind, or outcomes were not stored."""
     parent: int | None = None
@@ -139,6 +139,9 @@ class TaskView:
     chance: float | None = None
     """Score of always answering with the most frequent gold answer. None if there is no such answer, or it is
     not known."""
+    blind_pick: float | None = None
+    """Share of the validation items that a number of the prompt, picked blindly, would answer. None if not
+    known."""
 
 
 @dataclass(frozen=True, kw_only=True)

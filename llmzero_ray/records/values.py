@@ -179,6 +179,8 @@ class Answer:
     """Whether the response ended at the cap, of validation or of training."""
     step: int | None = None
     """Training step that sampled it, or None for a greedy answer to a validation item."""
+    below: tuple[int, str, bool] | None = None
+    """(newest phase below this one, its last answer to the same prompt, whether that is right)."""
 
 
 @dataclass(frozen=True, kw_only=True)

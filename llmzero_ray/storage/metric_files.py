@@ -132,9 +132,9 @@ def _val_gains(storage: SearchStorage, node: int, curves: Curves) -> tuple[tuple
 def load_items(
     storage: SearchStorage, node: int, *, responses: bool = True
 ) -> dict[int, tuple[ItemOutcome, ...]]:
-    """Step -> per-item outcomes of each validation of a node; without `responses` their texts are empty, and
-    are not read from a compacted file."""
-    names = ("index", "data_source", "score", "acc", "cut", *(("response", "pred") if responses else ()))
+    """Step -> per-item outcomes of each validation of a node; without `responses` these are empty, and are
+    not read from a compacted file."""
+    names = ("index", "data_source", "score", "acc", "cut", "pred", *(("response",) if responses else ()))
     rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from llmzero_ray.dynamics.stored_outcomes import choose, kind_scores, load_answers, wrong_answers
+from llmzero_ray.agents.llm.context_examples import proposal_request
+from llmzero_ray.dynamics.stored_outcomes import (
+    choose,
+    kind_scores,
+    load_answers,
+    with_outcomes,
+    wrong_answers,
+)
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
 from llmzero_ray.records import Answer, ItemOutcome, MetricPoint
@@ -119,10 +131,56 @@ def test_wrong_answers_are_counted_with_those_cut_off(tmp_path: Path, cut: bool 
                 node=3, attempt=0, step=step, global_step=step, wall_s=0.0, metrics={}, items=items
             )
             writer.write(point)
-    assert wrong_answers(load_items(storage, 3)) == (None if cut is None else (3, 2))
+    assert wrong_answers(load_items(storage, 3)) == (None if cut is None else (3, 2, 0))
     compact(storage, 3, 0)
-    assert wrong_answers(load_items(storage, 3)) == (None if cut is None else (3, 2))
+    assert wrong_answers(load_items(storage, 3, responses=False)) == (None if cut is None else (3, 2, 0))
     assert wrong_answers(load_items(storage, 4)) is None
+
+
+@pytest.mark.parametrize(("pred", "unanswered"), [(" ", 1), ("7", 0), (None, None)])
+def test_wrong_answers_in_which_the_reward_found_none_are_counted(
+    pred: str | None, unanswered: int | None
+) -> None:
+    wrong = dataclasses.replace(item(1, 0.0, cut=False), pred=pred)
+    assert wrong_answers({5: (wrong, item(2, 0.0, cut=True), item(3, 1.0))}) == (2, 1, unanswered)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.lists(st.integers(-9, 99), min_size=1, max_size=4), st.integers(-9, 99)), min_size=1
+    )
+)
+def test_a_blind_pick_among_a_prompts_numbers_scores_its_share_of_them(
+    rows: list[tuple[list[int], int]],
+) -> None:
+    asked = [
+        [{"role": "user", "content": f"Which is it, {', '.join(map(str, known))}?"}] for known, _ in rows
+    ]
+    truths = [{"ground_truth": f"{gold}"} for _, gold in rows]
+    exact = fmean((gold in known) / len(set(known)) for known, gold in rows)
+    with tempfile.TemporaryDirectory() as directory:
+        file = str(Path(directory, "val.parquet"))
+        write_parquet(Path(file), {"prompt": asked, "reward_model": truths})
+        request = with_outcomes(SearchStorage(directory, "demo"), proposal_request(), file)
+    assert request.task.blind_pick == pytest.approx(exact)
+
+
+def test_the_newest_phase_below_answers_the_same_prompts_beside(stored: tuple[SearchStorage, str]) -> None:
+    storage, rows = stored
+    with MetricWriter(storage, 4, 0) as writer:
+        for step in (0, 5):
+            items = tuple(item(i, float(i == 7), text=f"below {step}: {i}") for i in range(8))
+            writer.write(
+                MetricPoint(
+                    node=4, attempt=0, step=step, global_step=step, wall_s=0.0, metrics={}, items=items
+                )
+            )
+    *greedy, sampled_one = load_answers(storage, 3, rows, below=4)
+    assert len(greedy) > 1 and sampled_one.below is None
+    for one in greedy:
+        number = one.response.removeprefix("10: ")
+        assert one.below == (4, f"below 5: {number}", number == "7")
+    assert {one.below for one in load_answers(storage, 3, rows, below=5)} == {None}
 
 
 @pytest.mark.parametrize("sources", [("chem", "bio"), ("toy", "toy")])

@@ -77,6 +77,8 @@ HINTS_ROOM = 4000
 MOST_ANSWERS, ANSWER_ROOM = 4, 200
 """Maximum greedy and maximum sampled answers that are shown, and maximum characters of each prompt and each
 answer."""
+BELOW_ROOM = 100
+"""Maximum characters of the answer of a phase below beside them."""
 REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
 DESCRIPTION_ROOM = 1200
@@ -153,6 +155,7 @@ def stable_context(
             "test_steps": _every(task.test_freq),
             "save_steps": _every(task.save_freq),
             "chance": "" if task.chance is None else score(task.chance),
+            "blind_pick": score(task.blind_pick) if (task.blind_pick or 0.0) > (task.chance or 0.0) else "",
         },
         "metrics": [_metric(note) for note in notes if note.level != "background" or note.name in told],
         "states": [f"{state} ({STATES[state]})" if state in STATES else state for state in _ALL_STATES],
@@ -258,7 +261,8 @@ def proposer_context(
         "validation": nodes.validation(on, n_val),
         "paired": gain_course(on.curves),
         "sampled": nodes.sampled_gap(on),
-        "wrong": list(on.wrong or ()),
+        "wrong": nodes.wrong_text(on),
+        "below": nodes.below(request),
         "kinds": _kinds(on),
         "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
         "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
@@ -308,9 +312,15 @@ def _answer_title(one: Answer) -> str:
 
 
 def _answer_text(one: Answer) -> str:
-    taken = [] if one.pred is None else [f"taken as the answer: {first_words(one.pred, 80) or '(nothing)'}"]
+    whole = one.pred is not None and one.pred.strip() == one.response.strip() != ""
+    pred = "all of it" if whole else first_words(one.pred or "", 80) or "(nothing)"
+    taken = [] if one.pred is None else [f"taken as the answer: {pred}"]
     if one.expected and one.acc < 0.5:
         taken.append(f"expected: {first_words(one.expected, 80)}")
+    if one.below is not None:
+        node, response, right = one.below
+        said = middle_cut(one_line(response, None), BELOW_ROOM) or "(nothing)"
+        taken.append(f"node {node} answers, {'right' if right else 'wrong'}: {said}")
     prompt, response = (middle_cut(text, ANSWER_ROOM) for text in (one.prompt, one.response))
     text = "\n".join(["prompt:", prompt, "answer:", response, *taken])
     return quote(text, label="answer", max_lines=120, max_chars=2400, width=ANSWER_ROOM)

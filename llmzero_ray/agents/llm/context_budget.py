@@ -193,6 +193,7 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     if one <= 0:
         return []
     answer, prompt = (number(lengths[name]) for name in (LENGTH, PROMPT_LENGTH))
+    sampling, training = (_share(budget, each) for each in (cost.rollout, cost.trained))
     batch, n, epochs = (_count(full.get(key)) for key in (TRAIN_BATCH, ROLLOUT_N, PPO_EPOCHS))
     prices = [
         f"{name} {_share(budget, each)} a step ({_fit(budget, shown, each, test_freq)} fit)"
@@ -202,9 +203,9 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     n_validations = plural(_n_validations(budget, phase_steps, test_freq), "validation")
     beside = f" with {n_validations} of {number(validation / one)} steps each" if validation else ""
     return [
-        f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {number(cost.rollout)} for "
-        f"sampling + ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {number(cost.trained)} for "
-        f"training), with node {shown.node}'s mean tokens; the cap itself costs nothing",
+        f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {sampling} for sampling + "
+        f"ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {training} for training), with node "
+        f"{shown.node}'s mean tokens; the cap itself costs nothing",
         f"{', '.join(prices)}; {phase_steps} steps as it is cost {_share(budget, usual)}{beside}",
     ]
 

@@ -42,7 +42,7 @@ FEWEST = 5
 FEW_POINTS = 6
 """Maximum points of a series that is shown with others of its kind."""
 COURSES = (REWARDS[0], MIXED_GROUPS, KL, ENTROPY, LENGTH)
-"""Metrics of which a few points are shown in addition to the summary."""
+"""Metrics whose course is shown."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
 CONSTANTS = (*COURSES, LENGTH_MAX)
@@ -57,9 +57,9 @@ def summarise(
 ) -> dict[str, list[str]]:
     """Summaries of the metrics of a phase that explain it, as text.
 
-    `lines`: one per primary or diagnostic metric that changes. Of the constant ones only those in CONSTANTS
-    have a line; equal ones share that of the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN.
-    `courses`: the steps of a few metrics. Background metrics and those in `hidden` are left out.
+    `lines`: one per primary or diagnostic metric that changes, with the course of those in COURSES. Of the
+    constant ones only those in CONSTANTS have a line; equal ones share that of the first. `unknown`: metrics
+    without a note, at most UNKNOWN_SHOWN. Background metrics and those in `hidden` are left out.
     """
     lines, unknown = list[str](), list[str]()
     seen = dict[tuple[float, ...], int]()
@@ -84,16 +84,10 @@ def summarise(
         if note is None:
             unknown.append(short_summary(one))
         else:
-            lines.append(describe(one) + broken)
+            lines.append(describe(one, curves.val_steps if name in COURSES else None) + broken)
     left = len(unknown) - UNKNOWN_SHOWN
     more = [f"and {left} more"] if left > 0 else []
-    shown = (series(curves, name) for name in COURSES)
-    courses = [
-        course(one, curves.val_steps)
-        for one in shown
-        if len(one) >= FEWEST and min(one.values) < max(one.values)
-    ]
-    return {"lines": lines, "unknown": [*unknown[:UNKNOWN_SHOWN], *more], "courses": courses}
+    return {"lines": lines, "unknown": [*unknown[:UNKNOWN_SHOWN], *more]}
 
 
 def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> list[str]:
@@ -103,11 +97,14 @@ def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> li
     return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
 
 
-def describe(one: Series) -> str:
+def describe(one: Series, validated: Sequence[int] | None = None) -> str:
     """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of its level if
     two levels describe the series better than a line. The points themselves if there are few.
 
-    The change is that of a fitted line through all steps ± its standard error.
+    The change is that of a fitted line through all steps ± its standard error. With the `validated` steps the
+    course of the series stands in place of its ends: every step of a short one (`+0.17 ± 0.002; by step
+    1: 0.001, ...`), otherwise means of at most SEGMENTS segments, which end at validated steps if these are
+    enough.
     """
     if len(one) < FEWEST:
         return f"{safe_name(one.name)}: {_points(one)}"
@@ -117,10 +114,16 @@ def describe(one: Series) -> str:
     error = 0.0 if perfect else trend.slope_se * (one.steps[-1] - one.steps[0])
     sign = "+" if trend.change >= 0 else ""
     change = f"{sign}{number(trend.change)} ± {f'{error:.2g}' if error < 99 else f'{error:.0f}'}"
-    extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
-    return f"{safe_name(one.name)}: {number(one.first)} -> {number(one.last)}, {change}; {extremes}{shift}"
+    if validated is not None and len(one) <= STEPS_SHOWN:
+        return f"{safe_name(one.name)}: {change}{shift}; by step {_points(one)}"
+    extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
+    if validated is not None:
+        course = f"means up to step {_segments(one, set(validated))}"
+        return f"{safe_name(one.name)}: {change}; {extremes}{shift}; {course}"
+    ends = f"{number(one.first)} -> {number(one.last)}"
+    return f"{safe_name(one.name)}: {ends}, {change}; {extremes}{shift}"
 
 
 def _points(one: Series) -> str:
@@ -162,19 +165,14 @@ def _ends(one: Series) -> tuple[float, float]:
     return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
 
 
-def course(one: Series, validated: Sequence[int] = ()) -> str:
-    """Every step of a short series, otherwise means of at most SEGMENTS segments, each with its last step. If
-    enough steps were `validated`, segments end at them."""
+def _segments(one: Series, validated: Collection[int]) -> str:
+    """`15: 0.312, 30: 0.344`: means of at most SEGMENTS segments, each with its last step."""
     n = len(one)
-    if n <= STEPS_SHOWN:
-        return f"{safe_name(one.name)} by step: {_points(one)}"
-    known = set(validated)
-    marks = [i + 1 for i, step in enumerate(one.steps) if step in known or i + 1 == n]
+    marks = [i + 1 for i, step in enumerate(one.steps) if step in validated or i + 1 == n]
     if len(marks) < FEW_POINTS:
         marks = list(range(1, n + 1))
     ends = sorted({marks[round(i * len(marks) / SEGMENTS) - 1] for i in range(1, SEGMENTS + 1)})
-    parts = [f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise([0, *ends])]
-    return f"{safe_name(one.name)}, means up to step: {', '.join(parts)}"
+    return ", ".join(f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise([0, *ends]))
 
 
 def validation_course(

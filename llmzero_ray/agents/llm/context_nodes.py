@@ -21,7 +21,15 @@ from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
 from llmzero_ray.hyperparameters.verl_keys import TEMPERATURE
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
-from llmzero_ray.records.metrics import KL, REWARDS, Curves, accuracy_error, series
+from llmzero_ray.records.metrics import (
+    ENTROPY,
+    KL,
+    MIXED_GROUPS,
+    REWARDS,
+    Curves,
+    accuracy_error,
+    series,
+)
 from llmzero_ray.utils.text import first_words, number, number_ranges, one_line
 
 MOST_CHANGES = 8
@@ -111,6 +119,12 @@ def outcome(node: NodeView) -> str:
     return f"validation {start}best {score(node.score)}{at}{last}"
 
 
+def below(request: ProposalRequest) -> str:
+    """`node 2`, or `nodes 2, 4 to 6`: the phases below the shown one that have ended."""
+    ended = [view.node for view in request.siblings if view.status not in ("running", "pending")]
+    return f"node{'' if len(ended) == 1 else 's'} {number_ranges(ended)}" if ended else ""
+
+
 def stop_note(node: NodeView) -> str:
     """Why a phase ended before its last step, or nothing."""
     if node.status != "early_stopped":
@@ -191,7 +205,9 @@ def _views(request: ProposalRequest) -> dict[int, NodeView]:
     views = {view.node: view for view in (*request.tree, *request.path, request.on)}
     detailed = (*request.siblings, *(() if request.best is None else (request.best,)))
     return views | {
-        one.node: replace(views[one.node], curves=one.curves) for one in detailed if one.node in views
+        one.node: replace(views[one.node], curves=one.curves, wrong=one.wrong)
+        for one in detailed
+        if one.node in views
     }
 
 
@@ -237,7 +253,8 @@ def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalR
     head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
     ending = [
         _came(view, whole=beside),
-        *_moved(view, whole=beside),
+        *_moved(view, ("reward", "KL"), whole=beside),
+        *([] if shown else [*_moved(view, ("entropy", "mixed groups")), wrong_text(view)]),
         "its score is in doubt" if view.doubts else "",
         phase_cost(request.budget, view),
     ]
@@ -266,13 +283,21 @@ def _came(view: NodeView, *, whole: bool = False) -> str:
     return ", ".join([*failed, *scores, *course]) + (" so far" if view.status == "running" else "")
 
 
-def _moved(view: NodeView, *, whole: bool = False) -> list[str]:
+def _moved(view: NodeView, words: Sequence[str], *, whole: bool = False) -> list[str]:
     """`reward 0.344 -> 0.551`, `KL 0.01 -> 0.17`: first and last level where the series are known. With
     `whole` the means of four parts: `reward 0.344 -> 0.281 -> 0.4 -> 0.551`."""
     reward = next((name for name in REWARDS if len(series(view.curves, name))), REWARDS[0])
-    found = [(word, series(view.curves, name)) for word, name in (("reward", reward), ("KL", KL))]
+    names = {"reward": reward, "KL": KL, "entropy": ENTROPY, "mixed groups": MIXED_GROUPS}
     text = parts_text if whole else ends_text
-    return [f"{word} {text(one)}" for word, one in found if len(one) > 1]
+    return [f"{word} {text(one)}" for word in words if len(one := series(view.curves, names[word])) > 1]
+
+
+def wrong_text(view: NodeView) -> str:
+    """`58 wrong (9 cut off, 4 unanswered)`, of the last validation. Empty if it is not known."""
+    if view.wrong is None:
+        return ""
+    n, cut, unanswered = view.wrong
+    return f"{n} wrong ({cut} cut off{'' if unanswered is None else f', {unanswered} unanswered'})"
 
 
 def best_line(request: ProposalRequest) -> str:

@@ -14,21 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmzero_ray.errors import AgentError
-from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.plots import style
 from llmzero_ray.records.agents import NodeView, StopRequest
 from llmzero_ray.records.metrics import (
     BEST_OF_N,
-    CLIPFRAC,
     ENTROPY,
     GRAD_NORM,
     KL,
     LENGTH,
-    LENGTH_AT_MAX,
     LENGTH_MAX,
     MIXED_GROUPS,
-    PPO_KL,
     REWARDS,
     Curves,
     accuracy_error,
@@ -39,8 +35,6 @@ from llmzero_ray.utils.text import number
 COMPOSITE_WIDTH, ROW_HEIGHT = 1100, 270
 OVERLAY_SIZE = (900, 520)
 _PER_ROW = 3
-CLIPPING = (CLIPFRAC, PPO_KL)
-"""Metrics that say nothing where nothing is clipped."""
 _SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend.fontsize": 7.5}
 _COLOURS = 64
 """Colours of a picture's palette, which covers also rare ones: no line changes its colour."""
@@ -62,13 +56,11 @@ PANELS = (
     Panel(title="KL to the base model", metrics=(KL,)),
     Panel(title="entropy", metrics=(ENTROPY,)),
     Panel(title="response length", metrics=(LENGTH, LENGTH_MAX), names=("mean", "longest")),
-    Panel(title="share at longest (clip_ratio)", metrics=(LENGTH_AT_MAX,)),
     Panel(title="gradient norm", metrics=(GRAD_NORM,)),
-    Panel(title="PPO clip fraction", metrics=(CLIPFRAC,)),
-    Panel(title="KL of an update (ppo_kl)", metrics=(PPO_KL,)),
 )
 """Panels in display order. Validation comes first. Panels in which nothing changes are left out."""
-MOST_PANELS = 9
+MOST_PANELS = 6
+"""Two rows. The text has every metric of the shown phase; the picture adds the path before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +129,13 @@ def composite_png(
 
     `path` ends with `on`; borders of phases are dashed. Validations of `siblings`, which started on the path,
     and of `best`, unless it is one of the others, stand next to those of the path, with their nodes' numbers.
-    Panels of clipping are left out where nothing is clipped. `from_scratch` shows the node alone, by its own
-    steps: the context of a forced fresh start has no path.
+    `from_scratch` shows the node alone, by its own steps: the context of a forced fresh start has no path.
     """
     parts = [_Part(node=on, begin=0, cut=None)] if from_scratch else _parts((*path[:-1], on))
-    inert = CLIPPING if all(clip_is_inert(part.node.hyperparameters) for part in parts) else ()
     shown = [
         panel
         for panel in PANELS
-        if panel.metrics[0] not in inert
-        and any(len({v for part in parts for v in part.line(name)[1]}) > 1 for name in panel.metrics)
+        if any(len({v for part in parts for v in part.line(name)[1]}) > 1 for name in panel.metrics)
     ]
     known = {part.node.node for part in parts}
     others = {view.node: (view, style.ORANGE) for view in siblings}

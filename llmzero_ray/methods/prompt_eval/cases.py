@@ -29,7 +29,7 @@ from llmzero_ray.coordinator import (
     task_view,
 )
 from llmzero_ray.dynamics.incumbent import score_to_beat
-from llmzero_ray.dynamics.stored_outcomes import load_answers, with_outcomes
+from llmzero_ray.dynamics.stored_outcomes import with_outcomes
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import commands as cmd
@@ -125,10 +125,7 @@ def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
             if isinstance(command, cmd.Propose | cmd.Analyze) and command.node not in seen:
                 seen.add(command.node)
                 agent: AgentName = "proposer" if isinstance(command, cmd.Propose) else "error_analyzer"
-                shown = (
-                    load_answers(storage, command.on, _facts(whole).get("val")) if agent == "proposer" else ()
-                )
-                made = build_request(core, command, curves_of, answers=shown)
+                made = build_request(core, command, curves_of)
                 if isinstance(made, ProposalRequest):
                     made = with_outcomes(storage, made, _facts(whole).get("val"))
                 yield case(name=f"{search.name}/{command.node}", agent=agent, request=made)

@@ -11,7 +11,7 @@ from llmzero_ray.agents.knowledge import MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context import answer_lines, stop_context
 from llmzero_ray.agents.llm.context_budget import budget_lines
-from llmzero_ray.agents.llm.context_metrics import course, gain_course, summarise, validation_course
+from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import LengthSchema
@@ -122,7 +122,7 @@ class Workbench:
             return "\n".join(lines)
         for name in wanted.names[:_MOST_METRICS]:
             if name in curves.metrics:
-                lines.append(course(series(curves, name), curves.val_steps))
+                lines.append(describe(series(curves, name), curves.val_steps))
             else:
                 lines.append(f"{one_line(name, 80)}: not logged")
         return "\n".join(lines)

@@ -13,7 +13,7 @@ from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
 CHARS_PER_TOKEN = 3.6
-PICTURE_TOKENS = 1300
+PICTURE_TOKENS = 850
 """Of the largest picture: tests/agents/llm/test_figures.py."""
 FAMILIES = ("chem_edit", "chem_reaction", "chem_understanding")
 
@@ -88,8 +88,11 @@ def proposal_request() -> ProposalRequest:
         status="early_stopped",
         stop_reason="verdict: cannot reach 0.47 any more " * 4,
         kinds=tuple(KindScore(kind=kind, n=200, start=0.3, last=0.419) for kind in FAMILIES),
-        answers=(*ANSWERS, *(replace(one, step=120) for one in ANSWERS)),
-        wrong=(272, 31),
+        answers=(
+            *(replace(one, below=(14, one.response, True)) for one in ANSWERS),
+            *(replace(one, step=120) for one in ANSWERS),
+        ),
+        wrong=(272, 31, 12),
     )
     siblings = tuple(
         c.node(
@@ -101,6 +104,7 @@ def proposal_request() -> ProposalRequest:
             stop_reason="verdict: its validation flattens below the best run of the search",
             resume_from=ResumeFrom(node=6, step=90),
             parent=6,
+            wrong=(290, 40, 2),
         )
         for i in range(5)
     )

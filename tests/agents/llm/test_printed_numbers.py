@@ -76,7 +76,14 @@ def request_of(directory: Path, phases: Sequence[Phase]) -> ProposalRequest:
             for step in range(n + 1):
                 accs = one.accs.get(step, ())
                 items = tuple(
-                    ItemOutcome(index=i, data_source="toy", score=float(acc), acc=float(acc))
+                    ItemOutcome(
+                        index=i,
+                        data_source="toy",
+                        score=float(acc),
+                        acc=float(acc),
+                        cut=i % 3 == 0,
+                        pred="" if i % 5 == 0 else "7",
+                    )
                     for i, acc in enumerate(accs)
                 )
                 writer.write(
@@ -120,20 +127,27 @@ def same_score(printed: str, exact: float) -> bool:
     return float(printed) == pytest.approx(exact, abs=0.00051)
 
 
-def check_metric(line: str, values: np.ndarray) -> None:
+def check_metric(line: str, values: np.ndarray, validated: Sequence[int]) -> None:
     steps = np.arange(1, len(values) + 1)
     if len(values) < 5:
         check_points(line.partition(": ")[2], dict(zip(steps, values, strict=True)))
         return
-    extremes = rf"min ({NUMBER})@(\d+), max ({NUMBER})@(\d+)(?:; jumps at step \d+)?$"
-    form = rf": ({NUMBER}) -> ({NUMBER}), \+?({NUMBER}) ± ({NUMBER}); {extremes}"
-    found = re.search(form, line)
-    assert found is not None, line
-    first, last, change, error, low, low_at, high, high_at = found.groups()
+    summary = re.search(rf"[:,] \+?({NUMBER}) ± ({NUMBER});", line)
+    assert summary is not None, line
     (slope, _), covariance = np.polyfit(steps, values, 1, cov=True)
-    assert (near(first, ends(values)[0]), near(last, ends(values)[1])) == (True, True)
-    assert near(change, slope * (steps[-1] - steps[0]))
-    assert near(error, np.sqrt(covariance[0, 0]) * (steps[-1] - steps[0]), digits=2)
+    assert near(summary[1], slope * (steps[-1] - steps[0]))
+    assert near(summary[2], np.sqrt(covariance[0, 0]) * (steps[-1] - steps[0]), digits=2)
+    head, _, points = line.partition("; by step ")
+    if points:
+        assert len(values) <= 20
+        check_points(points, dict(enumerate(values, start=1)))
+        return
+    head, _, segments = line.partition("; means up to step ")
+    check_segments(segments, values, validated)
+    extremes = rf"min ({NUMBER})@(\d+), max ({NUMBER})@(\d+)(?:; jumps at step \d+)?$"
+    found = re.search(rf"; {extremes}", head)
+    assert found is not None, head
+    low, low_at, high, high_at = found.groups()
     assert near(low, values.min()) and values[int(low_at) - 1] == values.min()
     assert near(high, values.max()) and values[int(high_at) - 1] == values.max()
 
@@ -144,12 +158,7 @@ def check_points(text: str, exact: Mapping[int, float]) -> None:
     assert all(near(points[str(step)], value) for step, value in exact.items())
 
 
-def check_course(line: str, values: np.ndarray, validated: Sequence[int]) -> None:
-    head, _, text = line.partition(": ")
-    if head.endswith("by step"):
-        assert len(values) <= 20
-        check_points(text, dict(enumerate(values, start=1)))
-        return
+def check_segments(text: str, values: np.ndarray, validated: Sequence[int]) -> None:
     ends = [int(part.split(": ")[0]) for part in text.split(", ")]
     assert len(ends) <= 12 and ends[-1] == len(values)
     assert len(validated) < 6 or set(ends) <= set(validated)
@@ -177,6 +186,16 @@ def ends(values: np.ndarray) -> tuple[float, float]:
     return (float(values[0]), float(values[-1])) if len(values) < 5 else means(values)
 
 
+def check_wrong(text: str, accs: np.ndarray) -> None:
+    """Every third answer is cut off, and every fifth one is empty."""
+    wrong = np.flatnonzero(accs < 0.5)
+    found = re.search(r"(\d+) wrong \((\d+) cut off, (\d+) unanswered\)", text)
+    assert (found is not None) == (len(wrong) > 0)
+    if found is not None:
+        exact = [len(wrong), sum(wrong % 3 == 0), sum((wrong % 3 > 0) & (wrong % 5 == 0))]
+        assert [int(n) for n in found.groups()] == exact
+
+
 def check_tree_line(line: str, one: Phase) -> None:
     last = max(one.accs)
     for name, step in (("best ", one.best), ("last ", last)) if one.best != last else (("", last),):
@@ -184,7 +203,11 @@ def check_tree_line(line: str, one: Phase) -> None:
         assert found is not None, line
         assert same_score(found[1], one.scores[step])
         assert check_gain(found[2], found[3], one.gain(step))
-    for word, name in (("reward", REWARD), ("KL", KL_LOSS)):
+    known = {"reward": REWARD, "KL": KL_LOSS}
+    if ", shown," not in line:
+        known["mixed groups"] = "critic/score/mixed_groups"
+        check_wrong(line, one.accs[last])
+    for word, name in known.items():
         found = re.search(rf"; {word} ({NUMBER})(?: -> ({NUMBER})| on average)", line)
         assert found is not None, line
         first, end = ends(one.series[name])
@@ -251,7 +274,8 @@ def test_every_printed_number_of_a_phase_is_the_one_that_was_recorded(
     call: dict[str, Any] = proposer_context(request, knowledge, n_val=n_items)
     text = PROMPTS.render("proposer", stable_context("proposer", request.task, knowledge), call).user
 
-    course, gains, sampled = section(text, "Validation of node 1")
+    course, gains, sampled, *wrong = section(text, "Validation of node 1")
+    check_wrong("".join(wrong), on.accs[max(on.accs)])
     assert same_score(re.findall(r"start ([\d.]+);", course)[0], on.scores[0])
     found = re.findall(rf"(\d+): {DIFFERENCE}", gains)
     n_validated = len(on.accs) - 1
@@ -268,13 +292,8 @@ def test_every_printed_number_of_a_phase_is_the_one_that_was_recorded(
     said = section(text, "Metrics of node 1")
     lines = [line.removeprefix("- ") for line in said if line.startswith("- ")]
     for line in lines:
-        name = re.split(r": | by step|, means up to", line)[0]
-        values, validated = on.series[name], sorted(step for step in on.accs if step)
-        if "by step: " in line or "means up to step: " in line:
-            check_course(line, values, validated)
-        else:
-            check_metric(line, values)
-    assert {line.split(":")[0] for line in lines} >= set(SCALES)
+        check_metric(line, on.series[line.split(": ")[0]], sorted(step for step in on.accs if step))
+    assert sorted(line.split(": ")[0] for line in lines) == sorted(SCALES)
 
     tree = [line for line in section(text, "All phases of the search") if line.startswith("- node ")]
     assert len(tree) == 2
