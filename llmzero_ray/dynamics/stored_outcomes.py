@@ -48,8 +48,10 @@ def _validated(
     if not chosen or val_file is None:
         return ()
     rows = parquet_rows(Path(val_file), ("prompt", "reward_model"))
-    after = () if below is None else _last(load_items(storage, below))
-    beside = {item.index: (below, item.response, item.acc >= 0.5) for item in after if item.response}
+    beside: dict[int, tuple[int, str, bool]] = {}
+    if below is not None:
+        after = _last(load_items(storage, below))
+        beside = {item.index: (below, item.response, item.acc >= 0.5) for item in after if item.response}
     return tuple(_answer(item, rows[item.index], beside.get(item.index)) for item in chosen)
 
 
