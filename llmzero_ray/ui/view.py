@@ -354,17 +354,21 @@ def _feed(facts: SearchFacts) -> Iterator[tuple[float, str]]:
 
 
 def _budgets(facts: SearchFacts, now: float) -> list[dict[str, Any]]:
-    """Every limit of the search with what is used of it. `ends` marks the one that is reached first if all go
-    on as so far."""
+    """Every limit of the search with what is used of it. `ends` marks the one of the time left."""
     worked = active_seconds(facts.events, now if facts.core.finished is None else None)
     used = [("runs", float(len(facts.nodes)), float(facts.config.budget.runs))]
     used += budget_limits(facts.core, facts.config, worked_s=worked, now=now)
-    found: list[dict[str, Any]] = [
-        {"name": _BUDGETS[name], "used": amount, "limit": limit, "share": amount / limit if limit else 1.0}
+    ends = None if facts.core.end_reason is not None else time_left(facts.core, worked_s=worked, now=now)[1]
+    return [
+        {
+            "name": _BUDGETS[name],
+            "used": amount,
+            "limit": limit,
+            "share": amount / limit if limit else 1.0,
+            "ends": name == ends,
+        }
         for name, amount, limit in used
     ]
-    last = max(found, key=lambda one: one["share"])
-    return [{**one, "ends": one is last and facts.core.end_reason is None} for one in found]
 
 
 def _time_left(facts: SearchFacts, now: float) -> float | None:

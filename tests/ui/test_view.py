@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 import llmzero_ray
-from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.coordinator.follow import Follower, run_status
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import RunPhase
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.ui.followed import Followed
 from llmzero_ray.ui.page import data_text
-from llmzero_ray.ui.view import thinned, view
+from llmzero_ray.ui.view import Live, thinned, view
+from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, items
 from tests.report.conftest import METRICS, Written, scripted
 from tests.ui.large import Large
@@ -123,6 +124,19 @@ def test_a_view_follows_the_journal_the_metrics_and_the_coordinator(
     assert "silent" in silent["needs"][0]["text"]
     assert "llmzero resume" in silent["needs"][0]["text"]
     assert followed.view() is silent
+
+
+def test_the_limit_that_ends_the_search_is_that_of_the_time_left(tmp_path: Path) -> None:
+    config = make_config(budget={"runs": 4, "wall_clock_hours": 400 / 3600})
+    search = SearchBuilder(tmp_path, config=config).ready().play(phases=1)
+    follower = Follower(search.storage)
+    follower.poll()
+    live = Live(now=search.now, status=run_status(follower), steering=False)
+    data = view(SearchFacts(follower), live)
+    budgets = {one["name"]: one for one in data["budgets"]}
+    assert budgets["runs"]["share"] > budgets["hours"]["share"]  # though two whole phases are to come
+    assert [name for name, one in budgets.items() if one["ends"]] == ["hours"]
+    assert data["left_s"] == pytest.approx(400 - budgets["hours"]["used"] * 3600, rel=0.01)
 
 
 def test_what_a_running_phase_shows_needs_a_person(growing: tuple[SearchBuilder, SearchLock]) -> None:
