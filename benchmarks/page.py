@@ -1,12 +1,14 @@
-"""How the page of a large search does in Chromium: first picture, panning, memory, the server's load.
+"""How the page of a large search does in Chromium: first picture, panning, memory, delays, the server's load.
 
     python -m benchmarks.page [--nodes 300] [--tries 5] [--events 17280] [--watch 240]
 
 A search at work of so many nodes, each of 500 steps, is shown by `llmzero ui` and as report.html. Each
 figure is the best of `--tries`. Then the open tab receives `--events` messages of the stream as fast as it
 takes them (a day of one every 5 s; each 60th redraws a node), and the server is watched for `--watch` seconds
-while nothing happens. Prints a line each, with the limit, and how busy the machine was. Exit code 1 if a
-limit is missed.
+while nothing happens: its load, its slowest answer, and how late the loop of a process beside it runs, which
+stands for the coordinator. Last come the delays until the page shows a new node, a further step of a running
+phase, and the coordinator's death by SIGKILL. Prints a line each, with the limit, and how busy the machine
+was. Exit code 1 if a limit is missed.
 
 Needs playwright and chromium on the path, as the tests of the page do. Run nothing else at the same time.
 """
@@ -14,25 +16,38 @@ Needs playwright and chromium on the path, as the tests of the page do. Run noth
 from __future__ import annotations
 
 import argparse
+import asyncio
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
 from playwright.sync_api import Page, sync_playwright
 
+from llmzero_ray.records.commands import RunPhase
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.ui.page import report_html
+from tests.report.builder import Phase
+from tests.report.conftest import METRICS
 from tests.ui.large import Large
 
 FIRST_S, FRAMES, HEAP, GROWTH, SERVER = 2.0, 30.0, 150e6, 15e6, 0.03
 """Limits: seconds, frames per second, bytes, bytes, share of a core."""
+ANSWER_S, LATE_S, NODE_S, STEP_S, DEATH_S = 0.25, 0.01, 2.0, 6.0, 15.0
+"""Limits: the server's slowest answer, how much later a loop beside it runs, and the three delays."""
+_NAP_S = 0.02
 _HOOKS = """
 requestAnimationFrame(function look() { // the frame after the one that has the tree
   const there = document.querySelector("#tree g.node");
@@ -93,8 +108,64 @@ def heap(devtools: Any) -> int:
     return int(devtools.send("Runtime.getHeapUsage")["usedSize"])
 
 
-def measure(page: Page, file: str, served: str, server: psutil.Process, options: argparse.Namespace) -> bool:
-    """All figures of one browser; whether all limits hold."""
+def coordinator(root: Path, questions: Connection) -> None:
+    """Holds a search's lock, and tells how late its loop was since the last question (99 % of turns)."""
+    SearchLock(root).acquire(private_head=True)
+
+    async def turn() -> None:
+        late: list[float] = []
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(_NAP_S)
+            late.append(time.monotonic() - begun - _NAP_S)
+            if questions.poll():
+                questions.recv()
+                questions.send(sorted(late)[99 * len(late) // 100])
+                late.clear()
+
+    asyncio.run(turn())
+
+
+def late(questions: Connection) -> float:
+    """Seconds that the coordinator's loop was late since the last question."""
+    questions.send(None)
+    return float(questions.recv())
+
+
+def watched(page: Page, served: str, server: psutil.Process, seconds: float) -> tuple[float, float]:
+    """(Share of a core that the server takes while nothing happens, seconds of its slowest answer)."""
+    used, begun, slowest = sum(server.cpu_times()[:2]), time.monotonic(), 0.0
+    while time.monotonic() < begun + seconds:
+        asked = time.monotonic()
+        with suppress(urllib.error.HTTPError):  # 401, from the loop itself
+            urllib.request.urlopen(served.partition("/s/")[0])
+        slowest = max(slowest, time.monotonic() - asked)
+        page.wait_for_timeout(1000)
+    return (sum(server.cpu_times()[:2]) - used) / (time.monotonic() - begun), slowest
+
+
+def node_delay(page: Page, search: Large) -> float:
+    """Seconds from the end of a phase until the page shows the node that begins after it."""
+    begun = time.monotonic()
+    search.play(phases=1)
+    page.locator(f'#tree g.node[data-node="{max(search.core.runs)}"]').wait_for(state="attached")
+    return time.monotonic() - begun
+
+
+def step_delay(page: Page, search: Large, step: int) -> float:
+    """Seconds until the page shows a step of the phase that runs."""
+    command = next(one for one in search.waiting.values() if isinstance(one, RunPhase))
+    if step == 1:
+        search.start(command)
+    begun = time.monotonic()
+    search.write_points(command.spec, Phase(val={0: 60}, metrics=METRICS), until=step)
+    node = page.locator(f'#tree g.node[data-node="{command.spec.node}"]')
+    node.locator(f"text={step}/{Large.STEPS}").wait_for(state="attached")
+    return time.monotonic() - begun
+
+
+def measure(page: Page, file: str, served: str, options: argparse.Namespace) -> bool:
+    """First picture, panning and memory; whether the limits hold."""
     devtools = page.context.new_cdp_session(page)
     good = []
     for name, address in (("report.html", file), ("llmzero ui", served)):
@@ -113,10 +184,20 @@ def measure(page: Page, file: str, served: str, server: psutil.Process, options:
     good.append(show("llmzero ui, growth of the heap by them", grown, GROWTH / 1e6, unit="MB"))
     first_picture(page, served)
     page.wait_for_function("window.last")
-    used, begun = sum(server.cpu_times()[:2]), time.monotonic()
-    page.wait_for_timeout(1000 * options.watch)
-    share = (sum(server.cpu_times()[:2]) - used) / (time.monotonic() - begun)
-    good.append(show("llmzero ui, the server", 100 * share, 100 * SERVER, unit="% of a core"))
+    return all(good)
+
+
+def delays(page: Page, search: Large, beside: BaseProcess, tries: int) -> bool:
+    """How far the page is behind; whether the limits hold. Ends the process beside it."""
+    node = min(node_delay(page, search) for _ in range(tries))
+    good = [show("llmzero ui, a new node is shown after", node, NODE_S, unit="s")]
+    step = max(step_delay(page, search, step) for step in range(1, tries + 1))
+    good.append(show("llmzero ui, a step is shown after, at most", step, STEP_S, unit="s"))
+    begun = time.monotonic()
+    beside.kill()
+    page.locator("#needs >> text=its coordinator is silent").wait_for()
+    told = time.monotonic() - begun
+    good.append(show("llmzero ui, a killed coordinator is told after", told, DEATH_S, unit="s"))
     return all(good)
 
 
@@ -138,8 +219,10 @@ def main(argv: list[str] | None = None) -> int:
         file.write_text(report_html(SearchFacts(search.storage)))
         size = file.stat().st_size / 1e6
         print(f"{options.nodes} nodes of {Large.STEPS} steps; report.html has {size:.2g} MB", flush=True)
-        lock = SearchLock(search.root)
-        lock.acquire(private_head=True)
+        questions, other = multiprocessing.Pipe()
+        beside = multiprocessing.get_context("spawn").Process(target=coordinator, args=(search.root, other))
+        beside.start()
+        late(questions)
         command = [sys.executable, "-m", "llmzero_ray.cli", "ui", str(search.root), "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
             assert started.stdout is not None
@@ -149,12 +232,25 @@ def main(argv: list[str] | None = None) -> int:
                 page = browser.new_page(viewport={"width": 1400, "height": 1000}, bypass_csp=True)
                 page.set_default_timeout(400_000)
                 page.add_init_script(_HOOKS)
-                good = measure(page, file.as_uri(), address, psutil.Process(started.pid), options)
+                server = psutil.Process(started.pid)
+                good = [measure(page, file.as_uri(), address, options)]
+                late(questions)
+                share, slowest = watched(page, address, server, options.watch)
+                with_page = late(questions)
+                good.append(show("llmzero ui, the server", 100 * share, 100 * SERVER, unit="% of a core"))
+                good.append(show("llmzero ui, its slowest answer", slowest, ANSWER_S, unit="s"))
+                page.goto("about:blank")
+                late(questions)
+                page.wait_for_timeout(1000 * min(options.watch, 30))
+                later = 1000 * (with_page - late(questions))
+                good.append(show("llmzero ui, lag of a loop beside it", later, 1000 * LATE_S, unit="ms more"))
+                first_picture(page, address)
+                good.append(delays(page, search, beside, options.tries))
                 browser.close()
             finally:
                 started.kill()
-        lock.release()
-    return 0 if good else 1
+                beside.kill()
+    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":

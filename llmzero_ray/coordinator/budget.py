@@ -62,7 +62,7 @@ def time_left(
         usual = max(median(seconds for _, seconds in ended), 1e-3)
         of_slots = ([s for place, s in ended if place == slot.index] or [usual] for slot in state.open_slots)
         speed = sum(1 / max(median(seconds), 1e-3) for seconds in of_slots)
-        begun = [now - run.started_at for run in runs if run.active and run.started_at is not None]
+        begun = [0.0 if run.started_at is None else now - run.started_at for run in runs if run.active]
         to_do = state.config.budget.runs - len(state.search.nodes)
         runs_s = (to_do + sum(max(0.0, 1 - seconds / usual) for seconds in begun)) / speed
     found: list[tuple[float, BudgetKind | Literal["runs"]]] = [(runs_s, "runs")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,22 +98,47 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
     )
 
 
-def check_decisions(events: Iterable[Event], root: Path) -> Iterator[DecisionCheck]:
-    """Replay a journal and yield each decision, as recorded and as made again on the history before it.
+class DecisionChecks:
+    """The decisions of a growing journal, each made again on the history before it."""
+
+    def __init__(self, root: Path) -> None:
+        self._core, self._n_events = CoordinatorCore(SearchPaths(root=root)), 0
+        self._found: list[DecisionCheck] = []
+
+    def of(self, events: Sequence[Event]) -> list[DecisionCheck]:
+        """Those among `events`, which begin with the events of earlier calls; only the rest is replayed.
+
+        Raises:
+            JournalError: an event cannot follow the earlier events.
+        """
+        core = self._core
+        for number, event in enumerate(events[self._n_events :], start=self._n_events + 1):
+            if isinstance(event, Decided):
+                again = core.search.ask()
+                # A clone is the user's decision, not the rules'; only the state that it saw can be compared.
+                differences = () if event.clone else tuple(_differences(event, again, core.ending))
+                facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
+                self._found.append(
+                    DecisionCheck(
+                        number=number,
+                        recorded=event,
+                        again=again,
+                        reason=core.search.explain(facts),
+                        differences=differences,
+                    )
+                )
+            apply_recorded(core, event, number)
+            self._n_events = number
+        return [check for check in self._found if check.number <= len(events)]
+
+
+def check_decisions(events: Sequence[Event], root: Path) -> list[DecisionCheck]:
+    """The decisions of a journal, as recorded and as made again on the history before each.
 
     Raises:
         JournalError: an event cannot follow the earlier events.
     """
-    core = CoordinatorCore(SearchPaths(root=root))
-    for number, event in enumerate(events, start=1):
-        if isinstance(event, Decided):
-            again = core.search.ask()
-            # A clone is the user's decision, not the rules'; only the state that it saw can be compared.
-            found = () if event.clone else tuple(_differences(event, again, core.ending))
-            facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
-            reason = core.search.explain(facts)
-            yield DecisionCheck(number=number, recorded=event, again=again, reason=reason, differences=found)
-        apply_recorded(core, event, number)
+    return DecisionChecks(root).of(events)
 
 
 def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iterator[str]:

@@ -5,15 +5,16 @@ No actor is called, so that a report can be written while a search runs, after i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator import started_core
 from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.coordinator.replay import DecisionCheck, DecisionChecks
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun, without_infinities
 from llmzero_ray.hyperparameters import canonical, diff
 from llmzero_ray.hyperparameters.verl_keys import ROLLOUT_N, TRAIN_BATCH
@@ -23,6 +24,7 @@ from llmzero_ray.records import (
     Hyperparameters,
     HyperparameterValue,
     ItemOutcome,
+    PhaseFailure,
     PhaseResult,
     ResumeFrom,
 )
@@ -31,6 +33,8 @@ from llmzero_ray.records.metrics import Curves, Score, mean_score, score_without
 from llmzero_ray.search import SearchNode
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import load_curves, load_items, parquet_rows
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,8 @@ class SearchFacts:
     """One search, read from its directory, or as of the last poll of its follower.
 
     `base_model_id` is the base model's id on the Hugging Face Hub, if the configuration does not have it.
-    `before` are earlier facts of the same search: what they read of phases that had ended is not read again.
+    `before` are earlier facts of the same search: what they read of phases that had ended is not read again,
+    and the decisions that they checked are not checked again.
 
     Raises:
         ConfigError: the directory holds no search.
@@ -90,8 +95,8 @@ class SearchFacts:
     ) -> None:
         self._base_model_id = base_model_id
         self.events: tuple[Event, ...]
-        self.ended: frozenset[int]
-        """Nodes whose phases had ended, the reference among them."""
+        self.ended: Mapping[int, PhaseResult | PhaseFailure]
+        """Outcomes of the phases that had ended, the reference's among them."""
         if isinstance(search, Follower):
             self.storage, self.events, self.core = search.storage, search.events, search.core
         else:
@@ -99,15 +104,17 @@ class SearchFacts:
             self.events = read_all(self.storage.journal_to_read())
             self.core = started_core(self.events, self.storage.paths.root)
         self.paths: SearchPaths = self.storage.paths
+        self._checks = DecisionChecks(self.paths.root) if before is None else before._checks
         self._curves: dict[int, Curves] = {}
+        self._made: dict[tuple[int, Callable[..., Any]], tuple[Any, Any]] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
-        self.ended = frozenset(node for node, run in self.core.runs.items() if run.outcome is not None)
+        self.ended = {n: run.outcome for n, run in self.core.runs.items() if run.outcome is not None}
         if before is not None:
-            kept = before.ended & self.ended
+            kept = {node for node, outcome in self.ended.items() if before.ended.get(node) == outcome}
             self._curves = {node: one for node, one in before._curves.items() if node in kept}
+            self._made = {key: one for key, one in before._made.items() if key[0] in kept}
             self._items = {node: one for node, one in before._items.items() if node in kept}
-            self._test_items = before._test_items
 
     # --- configuration --------------------------------------------------------------------------------------
 
@@ -165,7 +172,7 @@ class SearchFacts:
         """Nodes of the tree by id, in the order of creation."""
         return self.core.search.nodes
 
-    @property
+    @cached_property
     def runs(self) -> dict[int, PhaseRun]:
         """Runs of the tree by node; the reference is not among them."""
         return {node: run for node, run in self.core.runs.items() if node != REFERENCE}
@@ -237,6 +244,14 @@ class SearchFacts:
             self._curves[node] = load_curves(self.storage, node)
         return self._curves[node]
 
+    def from_curves(self, node: int, make: Callable[..., Made], *given: object) -> Made:
+        """`make(its curves, *given)`; of a phase that has ended, later facts have it already."""
+        known, made = self._made.get((node, make), (None, None))
+        if known != given:
+            made = make(self.curves(node), *given)
+            self._made[node, make] = (given, made)
+        return cast(Made, made)
+
     def items(self, node: int, step: int | None) -> tuple[ItemOutcome, ...]:
         """Per-item outcomes of one validation; empty when they were not kept."""
         if step is None:
@@ -282,6 +297,10 @@ class SearchFacts:
         """Where that validation was measured, if it was taken over. None if measured before the run's own
         first step."""
         return run.outcome.start_from if run.outcome else None
+
+    def decisions(self) -> list[DecisionCheck]:
+        """All decisions, each made again by the rules of this version."""
+        return self._checks.of(self.events)
 
     # --- after the search -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from llmzero_ray.utils.text import one_line
 _TICK_S = 5.0
 """Seconds after which a search at work is shown again, as its budgets and its time left go on."""
 _REST = 40.0
-"""Times as long as making a view took, new metrics alone make no other."""
+"""Times as long as a processor made a view, new metrics alone make no other."""
 
 
 class Followed:
@@ -46,7 +46,7 @@ class Followed:
 
     def _refresh(self) -> None:
         self.follower.poll()
-        core, now = self.follower.core, time.time()
+        core, now, begun = self.follower.core, time.time(), time.thread_time()
         status = run_status(self.follower)
         training = [run.node for run in core.runs.values() if run.active and run.started]
         sizes = [
@@ -67,7 +67,7 @@ class Followed:
             self._facts = SearchFacts(self.follower, before=self._facts)
             self._view = view(self._facts, Live(now=now, status=status, steering=self._steering))
         self._events, self._seen = events, seen
-        self._again = now + _REST * (time.time() - now)
+        self._again = now + _REST * (time.thread_time() - begun)
 
     def _keep(self, found: dict[str, Any]) -> None:
         if found != self._view:

@@ -198,7 +198,7 @@ def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIAp
 async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[str, str]]:
     """The view whenever it has changed: the parts, nodes and series that its reader lacks."""
     seen: object = None
-    sent: dict[tuple[str, str], int] = {}
+    sent: dict[tuple[str, Any], Any] = {}
     while True:
         found = await asyncio.to_thread(look)
         if found is not seen and found != seen:
@@ -207,15 +207,14 @@ async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[
         await asyncio.sleep(_LOOK_S)
 
 
-def _news(found: Mapping[str, Any], sent: dict[tuple[str, str], int]) -> str:
+def _news(found: Mapping[str, Any], sent: dict[tuple[str, Any], Any]) -> str:
     if "nodes" not in found:
         sent.clear()  # the reader then has nothing else
         return data_text(found)
 
     def news(kind: str, values: Mapping[Any, Any]) -> dict[Any, Any]:
-        digests = {name: hash(json.dumps(value)) for name, value in values.items()}
-        new = {name: values[name] for name in values if sent.get((kind, str(name))) != digests[name]}
-        sent.update({(kind, str(name)): digest for name, digest in digests.items()})
+        new = {name: one for name, one in values.items() if sent.get((kind, name), sent) != one}
+        sent.update({(kind, name): one for name, one in new.items()})
         return new
 
     nodes = news("node", {node["node"]: node for node in found["nodes"]})

@@ -16,7 +16,6 @@ from llmzero_ray.agents.knowledge import metric_label
 from llmzero_ray.cli.event_text import approval_texts, event_line
 from llmzero_ray.cli.explain import BOUNDS
 from llmzero_ray.cli.results import node_facts
-from llmzero_ray.coordinator import check_decisions
 from llmzero_ray.coordinator.budget import budget_limits, time_left
 from llmzero_ray.coordinator.follow import RunStatus
 from llmzero_ray.coordinator.proposals import waiting
@@ -87,8 +86,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
     stays = stays_of(facts.events)
     account = costs(facts)
     calls = [event for event in facts.events if isinstance(event, ev.AgentCalled)]
-    checks = check_decisions(facts.events, facts.paths.root)
-    decisions = [decision_row(check, facts.nodes) for check in checks]
+    decisions = [decision_row(check, facts.nodes) for check in facts.decisions()]
     judged = [run for run in facts.runs.values() if run.verdicts]
     tables = {
         "scores": summary.score_table(known),
@@ -105,6 +103,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "metrics": phase_tables.meaning_table(phase_tables.shown_notes(facts)),
     }
     whys = {row.node: row.reason for row in decisions}
+    points = points_for(len(facts.runs))
     now = facts.core.now if live is None else live.now
     budgets = _budgets(facts, now)
     return {
@@ -125,7 +124,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "reference": _reference(facts),
         "default": dict(facts.default),
         "short": {key: short(key) for key in facts.default},
-        "series": {str(node): series(facts.curves(node), len(facts.runs)) for node in facts.runs},
+        "series": {str(node): facts.from_curves(node, series, points) for node in facts.runs},
         "labels": {name: metric_label(name) for name in phase_tables.SHOWN},
         "strategy": [
             {"node": phase.node, "begin": phase.begin, "end": phase.end, "score": score_at(facts, phase)}
@@ -208,6 +207,7 @@ def _node(
     best = facts.validation(run.node, found["best_step"], run.score)
     result = outcome if isinstance(outcome, PhaseResult) else None
     own = [stay for stay in stays if stay.node == run.node]
+    cut = next((phase.cut for phase in facts.path if phase.node == run.node), None)
     return {
         **found,
         "own": {key: new for key, (_, new) in diff(facts.default, used).items()} if used else {},
@@ -243,7 +243,7 @@ def _node(
             }
             for verdict in run.verdicts
         ],
-        "levels": _levels(facts, run.node),
+        "levels": facts.from_curves(run.node, _levels, cut),
         "wall_s": None if outcome is None else outcome.wall_s,
         "setup_s": None if result is None else result.setup_s,
         "train_s": None if result is None else result.train_wall_s,
@@ -253,12 +253,11 @@ def _node(
     }
 
 
-def _levels(facts: SearchFacts, node: int) -> list[tuple[str, str, str]]:
-    """(metric, first level, last level) of a node; of the best strategy's up to where it leaves the phase."""
-    cut = next((phase.cut for phase in facts.path if phase.node == node), None)
+def _levels(curves: Curves, cut: int | None) -> list[tuple[str, str, str]]:
+    """(metric, first level, last level) of a phase; up to `cut`, where the best strategy leaves it."""
     found = []
     for name in phase_tables.SHOWN:
-        one = curve(facts.curves(node), name)
+        one = curve(curves, name)
         one = one if cut is None else one.until(cut)
         if len(one):
             found.append((metric_label(name), number(one.first), number(one.last)))
@@ -281,21 +280,16 @@ def _reference(facts: SearchFacts) -> dict[str, Any] | None:
     }
 
 
-def series(curves: Curves, n_nodes: int) -> dict[str, Any]:
-    """Metric -> (global steps, values), thinned to the smallest and the largest of each stretch."""
+def series(curves: Curves, most: int) -> dict[str, Any]:
+    """Metric -> (global steps, values), at most `most` of them (`thinned`)."""
     found = {}
     for name in phase_tables.SHOWN:
-        values = curves.metrics.get(name, ())
-        points = [
-            (step, one)
-            for step, one in zip(curves.steps, values, strict=False)
-            if one is not None and math.isfinite(one)
-        ]
-        if points:
-            kept = thinned(points, points_for(n_nodes))
+        one = curve(curves, name)
+        if len(one):
+            kept = thinned([*zip(one.steps, one.values, strict=True)], most)
             found[name] = (
                 [curves.base_step + step for step, _ in kept],
-                [float(f"{one:.4g}") for _, one in kept],
+                [float(f"{value:.4g}") for _, value in kept],
             )
     return found
 
@@ -360,17 +354,21 @@ def _feed(facts: SearchFacts) -> Iterator[tuple[float, str]]:
 
 
 def _budgets(facts: SearchFacts, now: float) -> list[dict[str, Any]]:
-    """Every limit of the search with what is used of it. `ends` marks the one that is reached first if all go
-    on as so far."""
+    """Every limit of the search with what is used of it. `ends` marks the one of the time left."""
     worked = active_seconds(facts.events, now if facts.core.finished is None else None)
     used = [("runs", float(len(facts.nodes)), float(facts.config.budget.runs))]
     used += budget_limits(facts.core, facts.config, worked_s=worked, now=now)
-    found: list[dict[str, Any]] = [
-        {"name": _BUDGETS[name], "used": amount, "limit": limit, "share": amount / limit if limit else 1.0}
+    ends = None if facts.core.end_reason is not None else time_left(facts.core, worked_s=worked, now=now)[1]
+    return [
+        {
+            "name": _BUDGETS[name],
+            "used": amount,
+            "limit": limit,
+            "share": amount / limit if limit else 1.0,
+            "ends": name == ends,
+        }
         for name, amount, limit in used
     ]
-    last = max(found, key=lambda one: one["share"])
-    return [{**one, "ends": one is last and facts.core.end_reason is None} for one in found]
 
 
 def _time_left(facts: SearchFacts, now: float) -> float | None:

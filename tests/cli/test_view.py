@@ -127,6 +127,8 @@ def test_a_search_at_work_shows_shares_of_its_limits_and_about_how_long_it_takes
     seconds, kind = time_left(core, worked_s=100.0, now=started)
     assert kind == "runs"
     assert seconds == pytest.approx(5 * median(ended))  # four runs to begin, and the whole of the one begun
+    core.runs[3].started_at = None
+    assert time_left(core, worked_s=100.0, now=started)[0] == seconds  # also while it waits for its start
     hour = core.config.budget.model_copy(update={"wall_clock_hours": 0.1})
     core.config = core.config.model_copy(update={"budget": hour})
     assert time_left(core, worked_s=350.0, now=started) == (pytest.approx(10.0), "wall_clock")

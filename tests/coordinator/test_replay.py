@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray.coordinator import CoordinatorCore, check_decisions, extension_problem, replay
+from llmzero_ray.coordinator.replay import DecisionChecks
 from llmzero_ray.errors import JournalError
 from llmzero_ray.records import Event, from_json, to_json
 from llmzero_ray.records import commands as cmd
@@ -144,8 +145,11 @@ def test_replaying_the_journal_rebuilds_the_same_search_with_the_same_work_outst
 @slow_example
 @given(seed=st.integers(0, 10**6), n_slots=st.integers(1, 3))
 def test_every_decision_taken_again_is_the_recorded_one(seed: int, n_slots: int) -> None:
-    search = play(seed, n_slots, n_events=60)
-    assert [check.differences for check in check_decisions(search.journal, ROOT) if check.differences] == []
+    journal, growing = play(seed, n_slots, n_events=60).journal, DecisionChecks(ROOT)
+    checks = check_decisions(journal, ROOT)
+    assert [check.differences for check in checks if check.differences] == []
+    for n in range(len(journal) + 1):
+        assert growing.of(journal[:n]) == [check for check in checks if check.number <= n]
 
 
 @slow_example

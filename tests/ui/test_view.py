@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import llmzero_ray
+from llmzero_ray.coordinator.follow import Follower, run_status
 from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import RunPhase
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.ui.followed import Followed
 from llmzero_ray.ui.page import data_text
-from llmzero_ray.ui.view import thinned, view
-from tests.report.builder import Phase, SearchBuilder
+from llmzero_ray.ui.view import Live, thinned, view
+from tests.builders import make_config
+from tests.report.builder import Phase, SearchBuilder, items
 from tests.report.conftest import METRICS, Written, scripted
+from tests.ui.large import Large
 
 
 @pytest.fixture
@@ -33,6 +37,45 @@ def growing(tmp_path: Path) -> Iterator[tuple[SearchBuilder, SearchLock]]:
 
 def test_the_same_journal_gives_the_same_view(search: SearchBuilder) -> None:
     assert data_text(view(SearchFacts(search.storage))) == data_text(view(SearchFacts(search.storage)))
+
+
+@pytest.mark.parametrize("kind", [scripted, Large])
+def test_facts_that_follow_earlier_ones_give_the_view_of_a_whole_reading(
+    kind: Callable[[Path], SearchBuilder], tmp_path: Path
+) -> None:
+    search = kind(tmp_path).ready()
+    follower, facts = Follower(search.storage), None
+    for n in range(10):  # 8 nodes are the first whose 500 steps are thinned
+        if n == 3:
+            search.post(ev.NodeVetoed(node=2, reason="too long", source="user:1"))
+        search.play(phases=1)
+        for until in (3, 6):
+            for command in search.waiting.values():
+                if isinstance(command, RunPhase):
+                    search.start(command)
+                    search.write_points(command.spec, Phase(val={0: 60}, metrics=METRICS), until=until)
+            follower.poll()
+            facts = SearchFacts(follower, before=facts)
+            assert data_text(view(facts)) == data_text(view(SearchFacts(search.storage)))
+
+
+def test_an_extended_search_is_measured_again_in_facts_that_follow_earlier_ones(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2).ready().play()
+    search.finish()
+    follower = Follower(search.storage)
+    follower.poll()
+    facts = SearchFacts(follower)
+    before = view(facts)
+    search.finals = {what: items(40, first=30) for what in search.finals}
+    search.phases[-1] = Phase(val={0: 40, 10: 45, 20: 50})
+    more = ev.SearchExtended(changes={"budget.runs": 6}, before={"budget.runs": 2})
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2), more)
+    search.ready().play()
+    follower.poll()
+    after = view(SearchFacts(follower, before=facts))
+    assert data_text(after) == data_text(view(SearchFacts(search.storage)))
+    for part in ("tables", "reference", "strategy"):
+        assert after[part] != before[part]
 
 
 def test_failures_and_losses_are_told_apart(finished: Written, tmp_path: Path) -> None:
@@ -81,6 +124,19 @@ def test_a_view_follows_the_journal_the_metrics_and_the_coordinator(
     assert "silent" in silent["needs"][0]["text"]
     assert "llmzero resume" in silent["needs"][0]["text"]
     assert followed.view() is silent
+
+
+def test_the_limit_that_ends_the_search_is_that_of_the_time_left(tmp_path: Path) -> None:
+    config = make_config(budget={"runs": 4, "wall_clock_hours": 400 / 3600})
+    search = SearchBuilder(tmp_path, config=config).ready().play(phases=1)
+    follower = Follower(search.storage)
+    follower.poll()
+    live = Live(now=search.now, status=run_status(follower), steering=False)
+    data = view(SearchFacts(follower), live)
+    budgets = {one["name"]: one for one in data["budgets"]}
+    assert budgets["runs"]["share"] > budgets["hours"]["share"]  # though two whole phases are to come
+    assert [name for name, one in budgets.items() if one["ends"]] == ["hours"]
+    assert data["left_s"] == pytest.approx(400 - budgets["hours"]["used"] * 3600, rel=0.01)
 
 
 def test_what_a_running_phase_shows_needs_a_person(growing: tuple[SearchBuilder, SearchLock]) -> None:
