@@ -104,7 +104,7 @@ class SearchFacts:
             self.events = read_all(self.storage.journal_to_read())
             self.core = started_core(self.events, self.storage.paths.root)
         self.paths: SearchPaths = self.storage.paths
-        self._checks = DecisionChecks(self.paths.root) if before is None else before._checks
+        self._checks: DecisionChecks = DecisionChecks(self.paths.root) if before is None else before._checks
         self._curves: dict[int, Curves] = {}
         self._made: dict[tuple[int, Callable[..., Any]], tuple[Any, Any]] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}

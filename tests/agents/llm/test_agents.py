@@ -601,7 +601,7 @@ def test_calls_are_as_small_as_they_are_meant_to_be(lab: Callable[..., Lab]) -> 
     it.agents.proposer.propose(request_with(budget=Budget(runs=3, dollars=1.5)))
     it.agents.proposer.propose(request_with(budget=Budget(runs=3, dollars=1.5)))
     proposer = it.events[1]
-    assert 4000 <= proposer.input_tokens <= 9000
+    assert 4000 <= proposer.input_tokens <= 9200
     assert it.server.messages[0].body["max_tokens"] == 1500
     it.server.play([Answer(input={"chance": 60, "reason": "early"})])
     it.agents.early_stopper.judge(stop_request())
