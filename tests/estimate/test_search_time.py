@@ -147,7 +147,7 @@ def test_dollars_are_proposals_and_verdicts_at_the_price_of_their_tokens() -> No
     # One verdict before the end, at steps 10, 20 and 30 of 40, and nine of them.
     assert low.dollars == pytest.approx(4 * (proposal + kept + verdict) / 1e6)
     assert planned.dollars == pytest.approx(4 * (proposal + 3 * (written + verdict)) / 1e6)
-    longest = 2 * (1500 * 2 + 16_000 * 10) + 9 * (100 * 2 + written + (150 + 3850) * 10)
+    longest = 2 * (1500 * 2 + 16_000 * 10) + 9 * (100 * 2 + written + (250 + 3850) * 10)
     assert high.dollars == pytest.approx(4 * longest / 1e6)
 
 
