@@ -110,7 +110,8 @@ def heap(devtools: Any) -> int:
 
 def coordinator(root: Path, questions: Connection) -> None:
     """Holds a search's lock, and tells how late its loop was since the last question (99 % of turns)."""
-    SearchLock(root).acquire(private_head=True)
+    lock = SearchLock(root)  # held as long as it is referred to
+    lock.acquire(private_head=True)
 
     async def turn() -> None:
         late: list[float] = []
@@ -193,9 +194,11 @@ def delays(page: Page, search: Large, beside: BaseProcess, tries: int) -> bool:
     good = [show("llmzero ui, a new node is shown after", node, NODE_S, unit="s")]
     step = max(step_delay(page, search, step) for step in range(1, tries + 1))
     good.append(show("llmzero ui, a step is shown after, at most", step, STEP_S, unit="s"))
+    silent = page.locator("#needs >> text=its coordinator is silent")
+    silent.wait_for(state="detached")
     begun = time.monotonic()
     beside.kill()
-    page.locator("#needs >> text=its coordinator is silent").wait_for()
+    silent.wait_for()
     told = time.monotonic() - begun
     good.append(show("llmzero ui, a killed coordinator is told after", told, DEATH_S, unit="s"))
     return all(good)
