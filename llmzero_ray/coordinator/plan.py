@@ -14,7 +14,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun, without_infinities
 from llmzero_ray.errors import HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space, format_value, scored_alike
-from llmzero_ray.hyperparameters.compute import spent, token_cost
+from llmzero_ray.hyperparameters.compute import spent, token_cost, validates_every_start
 from llmzero_ray.hyperparameters.root import limits
 from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import (
@@ -127,8 +127,7 @@ class Planner:
     @property
     def validates_every_start(self) -> bool:
         """Whether every phase is validated before its first step, and not an engine's first one alone."""
-        asked = self.config.phase.validate_start
-        return asked == "always" or (asked == "auto" and self.config.engine.platform == "cpu")
+        return validates_every_start(self.config, on_gpus=self.config.engine.platform != "cpu")
 
     def known_start(self, spec: PhaseSpec) -> KnownStart | None:
         """Scores that an earlier phase measured for the policy that this one starts from, on the same rows

@@ -5,13 +5,12 @@ Tokens are counted as compute.py charges them, with the answers and prompts of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_cost
+from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_cost, validations
 from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
 from llmzero_ray.utils.text import short_duration
 
@@ -164,7 +163,7 @@ def _tokens(
         rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
         trained=outcome.tokens.trained / outcome.steps_done,
     )
-    n_validations = math.ceil(n_steps / min(state.config.phase.test_freq, n_steps))
-    n_validations += state.planner.validates_every_start
+    starts, test_freq = state.planner.validates_every_start, state.config.phase.test_freq
+    n_validations = validations(n_steps, test_freq, at_start=starts)
     found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
     return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from llmzero_ray.config import SearchConfig
+from llmzero_ray.hyperparameters.compute import validates_every_start, validations
 
 Course: TypeAlias = Literal["low", "planned", "high"]
 Dollars: TypeAlias = Callable[[Course, Mapping[str, int]], float]
@@ -120,17 +121,6 @@ def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
         if limit is not None and amount is not None and amount > limit
     ]
     return min(reached, key=lambda found: found.share, default=None)
-
-
-def validations(n_steps: int, test_freq: int, *, at_start: bool = True) -> int:
-    """Validations of a phase: before its first step, every `test_freq` steps, and after its last."""
-    return at_start + math.ceil(n_steps / min(test_freq, n_steps))
-
-
-def validates_every_start(config: SearchConfig, *, on_gpus: bool) -> bool:
-    """Whether every phase validates before its first step, and not an engine's first one alone."""
-    asked = config.phase.validate_start
-    return asked == "always" or (asked == "auto" and not on_gpus)
 
 
 def disk_bytes(config: SearchConfig, adapter_bytes: int, course: Course) -> int:

@@ -92,6 +92,17 @@ def steps_that_fit(left: float, step: float, validation: float = 0.0, every: int
     return int(whole) * every + min(every - 1, int(max(0.0, rest - validation) // step))
 
 
+def validations(n_steps: int, test_freq: int, *, at_start: bool = True) -> int:
+    """Validations of a phase: before its first step, every `test_freq` steps, and after its last."""
+    return at_start + math.ceil(n_steps / min(test_freq, n_steps))
+
+
+def validates_every_start(config: SearchConfig, *, on_gpus: bool) -> bool:
+    """Whether every phase validates before its first step, and not an engine's first one alone."""
+    asked = config.phase.validate_start
+    return asked == "always" or (asked == "auto" and not on_gpus)
+
+
 def token_cost(config: SearchConfig) -> TokenCost:
     """What a token counts in `budget.compute`."""
     return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)

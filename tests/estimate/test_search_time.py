@@ -15,7 +15,8 @@ from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate import Cases, Estimate, MeasuredTimes, Tokens
 from llmzero_ray.estimate.model_shape import adapter_bytes
-from llmzero_ray.estimate.search_time import disk_bytes, first_limit, validations
+from llmzero_ray.estimate.search_time import disk_bytes, first_limit
+from llmzero_ray.hyperparameters.compute import validations
 from llmzero_ray.tasks.tiny_model import SHAPE
 
 ROOT = Path(__file__).parents[2]

@@ -54,8 +54,8 @@ class LlmAgentSettings:
     """Number of validation items."""
     n_gpus: int = 1
     """Number of GPUs of a slot."""
-    stop_below: float = 0.1
-    """Chance of the best score below which a phase is stopped."""
+    stop_below: float
+    """Chance of a new best score below which a phase is stopped."""
     visual: bool = True
     multi_stage: bool = True
     priors: Priors = "paper"

@@ -32,6 +32,7 @@ from llmzero_ray.hyperparameters import (
     format_value,
     short,
 )
+from llmzero_ray.hyperparameters.compute import validations
 from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TRAIN_BATCH
 from llmzero_ray.records import DiagnosisState, Hyperparameters, Proposal
 from llmzero_ray.records.agents import (
@@ -460,9 +461,7 @@ def stop_context(
             "step": now,
             "n_steps": running.n_steps,
             "steps_left": max(0, running.n_steps - now),
-            "validations_left": sum(
-                step % freq == 0 or step == running.n_steps for step in range(now + 1, running.n_steps + 1)
-            ),
+            "validations_left": validations(running.n_steps, freq, at_start=False) - now // freq,
             "validation": nodes.validation(running, n_val, base=running.base_step),
         },
         "incumbent": {

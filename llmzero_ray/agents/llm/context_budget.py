@@ -19,6 +19,7 @@ from llmzero_ray.hyperparameters.compute import (
     steps_that_fit,
     tokens_of,
     tokens_so_far,
+    validations,
 )
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
@@ -261,7 +262,7 @@ def _phase(budget: Budget, shown: NodeView, step: float, n_steps: int, test_freq
 
 
 def _n_validations(budget: Budget, n_steps: int, test_freq: int | None) -> int:
-    return budget.validates_start + math.ceil(n_steps / (test_freq or n_steps))
+    return validations(n_steps, test_freq or n_steps, at_start=budget.validates_start)
 
 
 def _median(shown: NodeView, metric: str) -> float:

@@ -163,7 +163,9 @@ TOOLS: dict[AgentName, ResponseTool] = {
         schema=ErrorSchema,
     ),
     "early_stopper": ResponseTool(
-        name="give_verdict", description="Hand in the chance of the running phase.", schema=VerdictSchema
+        name="give_verdict",
+        description="Hand in the chance that the running phase wins.",
+        schema=VerdictSchema,
     ),
 }
 """The tool of each agent."""
