@@ -454,6 +454,16 @@ def test_questions_of_the_second_tier_are_many_and_right() -> None:
             assert truth == of([int(number) for number in re.findall(r"\d+", question)])
 
 
+def test_the_page_has_the_scores_of_the_searches_that_were_run_again() -> None:
+    page = Path("docs/suite.md").read_text(encoding="utf-8")
+    kept = {(row["task"], row["method"], row["seed"]): row["test"] for row in scores.read()}
+    again = [(task, seed) for task, method, seed in kept if method == "claude_again"]
+    assert len(again) == 7
+    for task, seed in again:
+        figures = (kept[task, method, seed] for method in ("claude", "claude_again", "expert"))
+        assert f"| {task}, {seed} | {' | '.join(f'{one:.3f}' for one in figures)} |" in page
+
+
 def test_the_page_has_the_scores_of_the_kept_searches() -> None:
     page = Path("docs/suite.md").read_text(encoding="utf-8").partition("## A pretrained model")[2]
     rows = real.scores().rows
