@@ -230,6 +230,14 @@ def _shared_address() -> str | None:
     return None  # the file of a cluster that is gone
 
 
+def is_alive() -> bool:
+    """Whether the head that this process is connected to takes connections. Ray reports a dead one after a
+    minute."""
+    import ray
+
+    return _answers(ray.get_runtime_context().gcs_address)
+
+
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:

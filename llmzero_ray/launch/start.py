@@ -57,7 +57,7 @@ _ANSWER_S = 5.0
 """Seconds that Ray gets to answer before the search's directory is looked at instead: without its head Ray
 waits for a minute, and then ends the process."""
 _BACK_S = 60.0
-"""Seconds that Ray may take to restart a coordinator on a cluster that outlives the commands."""
+"""Seconds that Ray may take to restart a coordinator whose process died."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +211,8 @@ def _find_or_start(
 
 
 def _over_check(follower: Follower) -> Callable[[], bool]:
-    """Callback to poll: whether the started coordinator has written its final event to the journal, or has
-    died, some seconds ago. Ray may not report that, for example if its head is dead."""
+    """Callback to poll: whether the started coordinator wrote its final event to the journal some seconds
+    ago, or died and was not restarted. Ray may not report that, for example if its head is dead."""
     root = follower.storage.paths.root
     follower.poll()
     n_before, has_come, since = len(follower.events), False, 0.0
@@ -228,7 +228,8 @@ def _over_check(follower: Follower) -> Callable[[], bool]:
             since = 0.0
             return False
         since = since or time.monotonic()
-        return time.monotonic() - since > _ANSWER_S
+        passed = time.monotonic() - since
+        return passed > _BACK_S or (passed > _ANSWER_S and (last_word or not actors.head.is_alive()))
 
     return is_over
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +18,12 @@ import pytest
 import ray
 import yaml
 
-from actors import app
+from actors import app, head
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.journal import Journal
+from llmzero_ray.launch import start
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import SearchLock, owner
@@ -93,6 +97,33 @@ def test_a_coordinator_waits_for_the_command_that_prepares_its_directory(make_se
     time.sleep(3.0)  # longer than a lock is tried for when its holder is not expected to exit
     command.release()
     assert search.wait().finished.reason == "budget"
+
+
+@pytest.mark.parametrize("head_lives", [True, False])
+def test_a_killed_coordinator_may_take_longer_to_restart_than_ray_to_answer(
+    make_search: MakeSearch, monkeypatch: pytest.MonkeyPatch, head_lives: bool
+) -> None:
+    monkeypatch.setattr(start, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(head, "is_alive", lambda is_alive=head.is_alive: head_lives and is_alive())
+    search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 20}).start()
+    is_over = start.LaunchedSearch(
+        follower=Follower(search.storage), running=search.running, private_head=True
+    ).end_check()
+    search.until_step(0, 3)
+    assert not is_over()
+    coordinator = owner(search.root)
+    assert coordinator is not None
+    os.kill(coordinator.pid, signal.SIGKILL)
+    slow = SearchLock(search.root)
+    slow.acquire(private_head=True, role="command", wait_s=PATIENCE_S)  # the next coordinator waits for it
+    ends, until = False, time.monotonic() + 2.0
+    while not ends and time.monotonic() < until:
+        ends = is_over()
+        time.sleep(0.1)
+    slow.release()
+    assert ends is not head_lives
+    assert search.wait().finished.reason == "budget"
+    assert len(search.events(ev.CoordinatorStarted)) == 2
 
 
 def test_a_command_whose_coordinator_was_replaced_leaves_the_new_one_alone(make_search: MakeSearch) -> None:
