@@ -21,10 +21,19 @@ from benchmarks.suite.tasks import BASE, TASKS, prepare, settings, task_named
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
+
+def _warmed_up(n_steps: int) -> dict[str, Any]:
+    """Eight equal phases of the default recipe, of which those that resume warm up for `n_steps`."""
+    resumed = [{"steps": 1, "changes": {"lr_warmup_steps": n_steps}} for _ in range(7)]
+    return {"search.method": "schedule", "search.schedule": {"phases": [{"steps": 1}, *resumed]}}
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "unchanged": {},
     "carried": {"search.method": "unchanged", "engine.carry_optimizer": True},
+    **{f"warm_up_{n}": _warmed_up(n) for n in (3, 6)},
+    **{f"carried_warm_up_{n}": {**_warmed_up(n), "engine.carry_optimizer": True} for n in (3, 6)},
     "random": {},
     "grid": {},
     "tpe": {},
