@@ -99,7 +99,7 @@ def _blind_pick(val_file: str | None) -> float | None:
     shares = []
     with contextlib.suppress(OSError, ValueError, LookupError):
         for row in () if val_file is None else parquet_rows(Path(val_file), ("prompt", "reward_model")):
-            known = {float(number) for number in _NUMBER.findall(_text(row["prompt"]))}
+            known = {float(number) for number in _NUMBER.findall(prompt_text(row["prompt"]))}
             expected = (expected_of(row) or "").strip()
             answered = _NUMBER.fullmatch(expected) is not None and float(expected) in known
             shares.append(1 / len(known) if answered else 0.0)
@@ -127,7 +127,7 @@ def _typical(items: Iterable[ItemOutcome], most: int = 1) -> tuple[ItemOutcome, 
 
 def _answer(item: ItemOutcome, row: Mapping[str, Any], below: tuple[int, str, bool] | None) -> Answer:
     return Answer(
-        prompt=_text(row["prompt"]),
+        prompt=prompt_text(row["prompt"]),
         response=item.response,
         score=item.score,
         acc=item.acc,
@@ -145,7 +145,7 @@ def expected_of(row: Mapping[str, Any]) -> str | None:
     return expected if isinstance(expected, str) else None
 
 
-def _text(prompt: Any) -> str:
+def prompt_text(prompt: Any) -> str:
     """Messages of a prompt joined by newlines, without their roles."""
     messages = prompt if isinstance(prompt, list) else [{"content": prompt}]
     contents = [message.get("content") for message in messages if isinstance(message, dict)]

@@ -51,15 +51,15 @@ def test_a_sampled_answer_has_its_texts_and_what_the_reward_told() -> None:
             return [" ".join(map(str, row.tolist())) for row in rows]
 
     told = {"reward_extra_info": {"acc": 1.0, "pred": "x" * 999}}
+    asked = [[{"role": "user", "content": text}] for text in ("1 + 6", "4")]
     rows = [
-        {"prompts": [1, 2], "responses": [3], "extra_fields": told, "reward_model": {"ground_truth": "7"}},
-        {"prompts": [4], "responses": [5, 6], "extra_fields": {}, "reward_model": {"ground_truth": 7}},
+        {"responses": [3], "extra_fields": told, "reward_model": {"ground_truth": "7"}},
+        {"responses": [5, 6], "extra_fields": {}, "reward_model": {"ground_truth": 7}},
     ]
-    ids = {name: torch.nested.as_nested_tensor([torch.tensor(row[name]) for row in rows], layout=torch.jagged)
-           for name in ("prompts", "responses")}  # fmt: skip
+    ids = torch.nested.as_nested_tensor([torch.tensor(row["responses"]) for row in rows], layout=torch.jagged)
     others = {name: NonTensorStack(*(row[name] for row in rows)) for name in ("extra_fields", "reward_model")}
-    columns = TensorDict({**ids, **others}, batch_size=2)
+    columns = TensorDict({"responses": ids, "raw_prompt": NonTensorStack(*asked), **others}, batch_size=2)
     assert sampled_answers(columns, [(0.9, False), (0.0, True)], Tokenizer(), 12) == (
-        Answer(prompt="1 2", response="3", score=0.9, acc=1.0, pred="x" * 200, expected="7", step=12),
+        Answer(prompt="1 + 6", response="3", score=0.9, acc=1.0, pred="x" * 200, expected="7", step=12),
         Answer(prompt="4", response="5 6", score=0.0, acc=0.0, cut=True, step=12),
     )

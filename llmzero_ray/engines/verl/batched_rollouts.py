@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 ROW_KEY = "llmzero_row"
 """Key in the reward's extra information that carries the row's position to the validation."""
 
-READ_FIELDS = ("uid", "reward_model", "data_source")
-"""Data columns that VeRL's trainer reads back from the queue."""
+READ_FIELDS = ("uid", "raw_prompt", "reward_model", "data_source")
+"""Data columns that the trainer reads back from the queue: `raw_prompt` for the answers that are shown, the
+others for VeRL."""
 
 _SINGLE_TURN = "single_turn_agent"
 _OWN_PATH_COLUMNS = ("__rollout_n__", "__do_sample__", "priority")

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import Dataset
 from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 
-from llmzero_ray.dynamics.stored_outcomes import expected_of
+from llmzero_ray.dynamics.stored_outcomes import expected_of, prompt_text
 from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, rows_of
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import Answer, ItemOutcome
@@ -88,7 +88,7 @@ class CallbackLogger:
         """No-op: nothing is held open."""
 
 
-SAMPLED_FIELDS = ("prompts", "responses", "extra_fields", "reward_model")
+SAMPLED_FIELDS = ("raw_prompt", "responses", "extra_fields", "reward_model")
 """VeRL's columns of an answer that is shown."""
 MOST_PRED = 200
 """Maximum stored characters of the answer that a reward extracted."""
@@ -168,12 +168,11 @@ def sampled_answers(
     score of each, and whether it ended at the cap."""
     found = []
     for row, (score, cut) in zip(rows_of(columns), judged, strict=True):
-        ids = [row["prompts"], row["responses"]]
-        prompt, response = tokenizer.batch_decode(ids, skip_special_tokens=True)
+        (response,) = tokenizer.batch_decode([row["responses"]], skip_special_tokens=True)
         info = (row.get("extra_fields") or {}).get("reward_extra_info") or {}
         pred = info.get("pred")
         answer = Answer(
-            prompt=prompt,
+            prompt=prompt_text(list(row["raw_prompt"])),
             response=response,
             score=score,
             acc=float(info.get("acc", score)),

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from actors.model_server import ModelServer
+from llmzero_ray.dynamics.stored_outcomes import prompt_text
 from llmzero_ray.records import KnownStart, MetricPoint, PhaseFailure, PhaseResult, ResumeFrom
 from llmzero_ray.storage.manifests import write_manifest
+from llmzero_ray.storage.metric_files import parquet_rows
 from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics, live_logits
 from tests.waiting import PATIENCE_S
 
@@ -54,13 +56,14 @@ def test_first_phase_is_cold_and_streams_every_step_under_verls_names(lab: Lab, 
 def test_validations_carry_one_outcome_per_row_and_step_zero_is_no_score(lab: Lab, first: Any) -> None:
     outcome, points = first
     validated = [p for p in points if p.val_score is not None]
+    asked = {prompt_text(row["prompt"]) for row in parquet_rows(Path(lab.task.train), ("prompt",))}
     assert [p.step for p in validated] == [0, 2, 4]
     for point in validated:
         assert [i.index for i in point.items] == list(range(64))
         assert point.val_score == pytest.approx(sum(i.acc for i in point.items) / 64)
         assert {i.data_source for i in point.items} == {"echo"}
         for answer in point.sampled:
-            assert answer.step == point.step and answer.prompt and answer.expected
+            assert answer.step == point.step and answer.prompt in asked and answer.expected
     assert [bool(p.sampled) for p in points] == [p in validated[1:] for p in points]
     assert outcome.start_score == points[0].val_score
     assert outcome.best_step in (2, 4) and outcome.best_score == max(p.val_score for p in validated[1:])
