@@ -49,8 +49,10 @@ def raise_on_termination(console: Console) -> None:
 
 
 def leave_in_time(leave: Callable[[], None], code: int) -> None:
-    """Leave the cluster. If its head is dead, Ray waits for it in this call and again at the end of the
-    process. Then the process ends with `code` after a few seconds, and a private head with it."""
+    """Leave the cluster, and ignore a further SIGTERM. If the head is dead, Ray waits for it in this call and
+    again at the end of the process. Then the process ends with `code` after a few seconds, and a private head
+    with it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leaving = threading.Thread(target=leave, name="leave-ray", daemon=True)
     leaving.start()
     leaving.join(_LEAVE_S)

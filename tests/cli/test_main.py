@@ -29,6 +29,26 @@ def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixtur
     assert "end a search's processes, give hardware back; resume continues" in shown
 
 
+SIGNALLED_TWICE = """
+import os, signal
+from rich.console import Console
+from llmzero_ray.cli.interrupts import Terminated, leave_in_time, raise_on_termination
+
+raise_on_termination(Console())
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except Terminated:
+    leave_in_time(lambda: None, 0)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_second_sigterm_while_a_command_leaves_shows_no_traceback() -> None:
+    command = [sys.executable, "-c", SIGNALLED_TWICE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 @pytest.mark.parametrize("name", subcommands())
 def test_every_command_shows_its_own_help(name: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
