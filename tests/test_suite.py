@@ -9,6 +9,7 @@ import json
 import random
 import re
 import shutil
+import statistics
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -414,7 +415,8 @@ def test_the_table_of_headroom_is_printed_without_measuring(
 def test_recorded_answers_of_a_language_model_belong_to_the_searches_that_are_scored(tmp_path: Path) -> None:
     with tarfile.open(tasks.HERE / "llm_answers.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    scored = {f"{row['task']}-claude-{row['seed']}" for row in scores.read() if row["method"] == "claude"}
+    answered = [row for row in scores.read() if row["method"] in ("claude", "claude_again")]
+    scored = {f"{row['task']}-{row['method']}-{row['seed']}" for row in answered}
     assert {search.name for search in tmp_path.iterdir()} == scored
     call = LlmCall(
         agent="proposer",
@@ -458,10 +460,14 @@ def test_the_page_has_the_scores_of_the_searches_that_were_run_again() -> None:
     page = Path("docs/suite.md").read_text(encoding="utf-8")
     kept = {(row["task"], row["method"], row["seed"]): row["test"] for row in scores.read()}
     again = [(task, seed) for task, method, seed in kept if method == "claude_again"]
-    assert len(again) == 7
-    for task, seed in again:
-        figures = (kept[task, method, seed] for method in ("claude", "claude_again", "expert"))
-        assert f"| {task}, {seed} | {' | '.join(f'{one:.3f}' for one in figures)} |" in page
+    assert len(again) == 12
+    for name in {task for task, _ in again}:
+        cells = []
+        for method in ("claude", "claude_again", "expert"):
+            found = [kept[task, method, seed] for task, seed in again if task == name]
+            error = statistics.stdev(found) / len(found) ** 0.5
+            cells.append(f"{statistics.fmean(found):.3f} ± {error:.3f}")
+        assert f"| {' | '.join(cells)} |" in page
 
 
 def test_the_page_has_the_scores_of_the_kept_searches() -> None:
