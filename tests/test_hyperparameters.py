@@ -70,6 +70,11 @@ def test_names_are_unique() -> None:
     assert len(hp.BY_KEY) == len(hp.SPACE)
 
 
+def test_the_floor_of_a_cosine_needs_no_new_engine() -> None:
+    assert hp.is_hot("actor_rollout_ref.actor.optim.min_lr_ratio")
+    assert not hp.is_hot("actor_rollout_ref.actor.optim.num_cycles")
+
+
 def test_a_key_without_a_row_is_cold() -> None:
     assert not hp.is_hot("actor_rollout_ref.model.use_liger")
     assert not hp.is_hot("no.such.key")

@@ -232,7 +232,10 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.RunnerLost: _describe_lost,
     ev.VerdictPosted: _describe_verdict,
     ev.AgentCalled: _describe_called,
-    ev.BudgetReached: lambda _, e: f"budget reached: {e.kind} {e.used:.2f} of {e.limit:g}",
+    ev.BudgetReached: lambda _, e: (
+        f"budget reached: {e.kind} {e.used:.2f} of {e.limit:g}"
+        + ("" if e.used >= e.limit else "; the rest pays for no step with its validation")
+    ),
     ev.UserStop: lambda _, e: f"stopped by a person: {e.reason}",
     ev.HintGiven: lambda _, e: f"hint for the proposer: {one_line(e.text, 120)}",
     ev.NodeVetoed: lambda _, e: (

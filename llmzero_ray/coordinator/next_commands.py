@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from llmzero_ray.coordinator.price import a_step_fits
 from llmzero_ray.coordinator.proposals import towards_plan
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
@@ -115,6 +116,8 @@ def _next_decision(state: SearchState) -> Command | None:
         return None
     if decision.action == "stop":
         return None if training else _record_stop(state, str(decision.stop_reason))
+    if not a_step_fits(state, decision.on, state.config):
+        return None if training else _compute_is_spent(state)
     node = len(state.search.nodes)
     decided = ev.Decided(
         action=decision.action,
@@ -157,6 +160,15 @@ def _refuse_clone(state: SearchState, why: str) -> Command | None:
     return cmd.Record.of(
         f"clone-{clone.source}", ev.RequestRefused(kind="clone", message=f"clone of node {clone.of}: {why}")
     )
+
+
+def _compute_is_spent(state: SearchState) -> Command:
+    """The end of a search whose compute left pays for no validated step. An event of its own, so that an
+    older journal, whose search went on here, is replayed as it was."""
+    limit = state.config.budget.compute
+    assert limit is not None
+    reached = ev.BudgetReached(kind="compute", used=state.compute, limit=limit)
+    return cmd.Record.of(f"compute-{limit:g}-{state.n_settings}", reached)
 
 
 def _record_stop(state: SearchState, reason: str) -> Command:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
+from llmzero_ray.hyperparameters import diff
 from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_cost, validations
 from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
+from llmzero_ray.search import plans_its_runs
 from llmzero_ray.utils.text import short_duration
 
 _Limit = tuple[str | None, float, TokenCost]
@@ -38,8 +41,9 @@ def phase_price(
 ) -> PhasePrice | None:
     """Price of a planned phase. `before` is the configuration that its changes apply to. None if no
     phase has been counted yet."""
+    starts = _validates_start(state, run, spec)
     for like in _similar(state, run, spec):
-        planned = _tokens(state, like, spec.hyperparameters, spec.n_steps)
+        planned = _tokens(state, like, spec.hyperparameters, spec.n_steps, starts=starts)
         usual = _tokens(state, like, before, state.config.phase.n_steps)
         if planned is None or usual is None:
             continue
@@ -96,10 +100,21 @@ def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyper
 def _duration(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
     """`about 1.2 h`. Empty if no similar phase was timed."""
     for like in _similar(state, run, spec):
-        tokens = _tokens(state, like, spec.hyperparameters, spec.n_steps)
+        starts = _validates_start(state, run, spec)
+        tokens = _tokens(state, like, spec.hyperparameters, spec.n_steps, starts=starts)
         if tokens is not None and like.outcome is not None and like.outcome.cost is not None:
             return f"about {short_duration(amount(tokens, like.outcome.cost))}"
     return ""
+
+
+def a_step_fits(state: SearchState, on: int | None, config: SearchConfig) -> bool:
+    """Whether the compute that `config` leaves pays for one step like those of node `on`, with its
+    validation. True where that is not known, and for a method that shares the compute out itself."""
+    whole, run = config.budget.compute, None if on is None else state.runs[on]
+    if whole is None or run is None or run.spec is None or plans_its_runs(state.search):
+        return True
+    tokens = _tokens(state, run, run.spec.hyperparameters, 1)
+    return amount(tokens, token_cost(config)) <= whole - state.compute
 
 
 def fresh_start_fits(state: SearchState) -> bool:
@@ -110,6 +125,18 @@ def fresh_start_fits(state: SearchState) -> bool:
         return True
     tokens = _tokens(state, root, state.planner.root, best.base_step + best.outcome.best_step)
     return tokens is None or all(amount(tokens, cost) <= left for _, left, cost in _limits(state, root, 0))
+
+
+def _validates_start(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> bool:
+    """Whether a planned phase is validated before its first step: no score of its start is stored, or the
+    engine of its slot has to start for it."""
+    if state.planner.known_start(spec) is None:
+        return True
+    earlier = [one for one in state.runs.values() if one.slot == run.slot and one.started and one is not run]
+    before = earlier[-1].spec if earlier else None
+    if before is None:
+        return True
+    return not all(map(state.planner.space.is_hot, diff(before.hyperparameters, spec.hyperparameters)))
 
 
 def _similar(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Iterator[PhaseRun]:
@@ -147,9 +174,15 @@ def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:
 
 
 def _tokens(
-    state: SearchState, like: PhaseRun, hyperparameters: Hyperparameters, n_steps: int
+    state: SearchState,
+    like: PhaseRun,
+    hyperparameters: Hyperparameters,
+    n_steps: int,
+    *,
+    starts: bool | None = None,
 ) -> TokenCounts | None:
-    """Tokens of a phase of that length, with the answers and prompts of `like`."""
+    """Tokens of a phase of that length, with the answers and prompts of `like`. `starts` says whether its
+    start is validated (default: whether every phase's is)."""
     spec, outcome = like.spec, like.outcome
     if spec is None or outcome is None or outcome.tokens is None or not outcome.steps_done:
         return None
@@ -163,7 +196,7 @@ def _tokens(
         rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
         trained=outcome.tokens.trained / outcome.steps_done,
     )
-    starts, test_freq = state.planner.validates_every_start, state.config.phase.test_freq
-    n_validations = validations(n_steps, test_freq, at_start=starts)
+    at_start = state.planner.validates_every_start if starts is None else starts
+    n_validations = validations(n_steps, state.config.phase.test_freq, at_start=at_start)
     found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
     return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)

@@ -13,6 +13,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.changes import CHANGEABLE, settings_text, with_changes
 from llmzero_ray.coordinator.budget import reached_limits
+from llmzero_ray.coordinator.price import a_step_fits
 from llmzero_ray.coordinator.proposals import answer_problem
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
@@ -227,9 +228,10 @@ def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[tuple[s
     begun, best = len(state.search.nodes), state.search.best
     before, state.search.budget = state.search.budget, config.budget.runs
     try:
-        reason = state.search.ask().stop_reason
+        decision = state.search.ask()
     finally:
         state.search.budget = before
+    reason = decision.stop_reason
     if reason == "budget":
         said = f"budget.runs is {config.budget.runs} and {begun} runs have begun"
         yield said, "budget.runs", begun + _MORE_RUNS
@@ -240,8 +242,13 @@ def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[tuple[s
         said = f"budget.target is {target:g} and the best validation score is {best.score:.4f}"
         yield said, "budget.target", None
     worked_s = state.active_time.seconds()
-    for kind, used, limit in reached_limits(state, config, worked_s=worked_s, now=state.now):
+    reached = list(reached_limits(state, config, worked_s=worked_s, now=state.now))
+    for kind, used, limit in reached:
         yield f"{_LIFTED[kind]} is {limit:g} and {used:.4g} are used", _LIFTED[kind], float(f"{2 * used:.3g}")
+    if not a_step_fits(state, decision.on, config) and all(kind != "compute" for kind, *_ in reached):
+        left = f"budget.compute is {config.budget.compute:g} and {state.compute:.4g} are used"
+        said = f"{left}, so that no step with its validation fits"
+        yield said, "budget.compute", float(f"{2 * state.compute:.3g}")
 
 
 def _lifts(changes: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from llmzero_ray.records import Answer, ItemOutcome
@@ -93,6 +93,17 @@ def wrong_answers(items: Outcomes) -> tuple[int, int, int | None] | None:
     return len(wrong), len(wrong) - len(found), unanswered
 
 
+def by_length(items: Outcomes) -> tuple[int, float, float] | None:
+    """Accuracy of shorter and of longer answers of a node's last validation (`NodeView.by_length`). None
+    without texts, or with fewer than a tenth of them on a side of the median."""
+    whole = [item for item in _last(items) if item.cut is False and item.response]
+    middle = int(median(len(item.response) for item in whole)) if whole else 0
+    shorter = [item.acc for item in whole if len(item.response) < middle]
+    longer = [item.acc for item in whole if len(item.response) > middle]
+    few = 10 * min(len(shorter), len(longer)) < max(1, len(whole))
+    return None if few else (middle, fmean(shorter), fmean(longer))
+
+
 def _blind_pick(val_file: str | None) -> float | None:
     """Share of the validation rows that one of the different numbers of their prompt, picked blindly, would
     answer. None without rows."""
@@ -161,7 +172,7 @@ def with_outcomes(
     shown, scored = request.on, [one for one in request.checkpoints if one.val_score is not None]
     views = (*request.path, *request.siblings, *(() if request.best is None else (request.best,)))
     nodes = {shown.node, *(view.node for view in views), *(one.node for one in scored)}
-    items = {node: load_items(storage, node, responses=False) for node in nodes}
+    items = {node: load_items(storage, node, responses=node == shown.node) for node in nodes}
     below = max((view.node for view in request.siblings if view.curves.val_scores), default=None)
     best = max(scored, key=lambda one: (one.val_score or -math.inf, one.global_step), default=None)
     reference = () if best is None else items[best.node].get(best.step, ())
@@ -179,6 +190,7 @@ def with_outcomes(
         task=dataclasses.replace(request.task, blind_pick=_blind_pick(val_file)),
         on=dataclasses.replace(
             counted(shown),
+            by_length=by_length(items[shown.node]),
             kinds=kind_scores(items[shown.node], val_file),
             answers=load_answers(storage, shown.node, val_file, below),
         ),

@@ -196,7 +196,7 @@ class Space:
 
     def is_hot(self, key: str) -> bool:
         """Whether a live engine can accept a new value between phases. Unknown keys are cold."""
-        return key in self.by_key and self.by_key[key].hot
+        return any(row.hot for row in (*self.parameters, *self.proposable) if row.key == key)
 
     # --- who may set what -----------------------------------------------------------------------------------
 

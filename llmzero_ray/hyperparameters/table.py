@@ -287,7 +287,7 @@ of."""
 PROPOSABLE: tuple[Parameter, ...] = (
     *_further(
         "optimisation",
-        _float(_OPTIM + "min_lr_ratio", "", 0.0, 1.0, None, "Share of the rate where a cosine ends."),
+        _float(_OPTIM + "min_lr_ratio", "", 0.0, 1.0, None, "Share of lr where a cosine ends.", hot=True),
         _float(_OPTIM + "num_cycles", "", 0.1, 10.0, None, "Waves of a cosine."),
         _int(_ACTOR + "loss_scale_factor", "", 1, _MANY, None,
              "Constant that seq-mean-token-sum-norm divides by.", nullable=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -162,6 +163,18 @@ def test_advice_on_rates_names_the_scale_of_the_adapter_and_the_size_of_the_mode
     for text in (packaged.hyperparameters[hp.canonical("lr")], skill_texts()["download_model"]):
         assert "lr x lora_alpha / lora_rank" in " ".join(text.split())
         assert "5e-5" in text and "8 billion" in text and "2e-3" in text
+
+
+def test_larger_groups_of_fewer_prompts_lost_on_as_many_tasks_as_the_guide_says(packaged: Knowledge) -> None:
+    lost = []
+    for file in sorted(Path("benchmarks/suite/headroom_runs").glob("*.jsonl")):
+        runs = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        wide = [run for run in runs if run["arm"] == "wide"]
+        same = {(run["seed"], run["times"]): run["test"] for run in runs if run["arm"] == "default"}
+        lost += [run["test"] < same[run["seed"], run["times"]] for run in wide]
+    told = packaged.hyperparameters["actor_rollout_ref.rollout.n"]
+    assert "8 prompts x 8 answers beat 4 x 16 on six of six small tasks" in told
+    assert lost == [True] * 6
 
 
 def test_advice_asks_for_no_strong_pull_and_no_step_regardless_of_the_gap(packaged: Knowledge) -> None:

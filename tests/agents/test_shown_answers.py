@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from llmzero_ray.agents.llm.context_examples import proposal_request
 from llmzero_ray.dynamics.stored_outcomes import (
+    by_length,
     choose,
     kind_scores,
     load_answers,
@@ -143,6 +144,27 @@ def test_wrong_answers_in_which_the_reward_found_none_are_counted(
 ) -> None:
     wrong = dataclasses.replace(item(1, 0.0, cut=False), pred=pred)
     assert wrong_answers({5: (wrong, item(2, 0.0, cut=True), item(3, 1.0))}) == (2, 1, unanswered)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        # (characters, right, cut off at the cap)
+        ([(2, 1, 0), (4, 1, 0), (6, 0, 0), (8, 0, 0), (9, 1, 0), (50, 0, 1)], (6, 1.0, 0.5)),
+        ([(6, 1, 0)] * 12 + [(2, 0, 0), (9, 1, 0)], None),
+        ([(6, 1, 0)] * 8, None),
+        ([(0, 0, 0)] * 8, None),
+    ],
+)
+def test_shorter_and_longer_answers_have_an_accuracy_of_their_own(
+    told: list[tuple[int, int, int]], found: tuple[int, float, float] | None
+) -> None:
+    items = tuple(
+        dataclasses.replace(item(i, acc, cut=bool(cut)), response="x" * size)
+        for i, (size, acc, cut) in enumerate(told)
+    )
+    assert by_length({5: items}) == found
+    assert by_length({0: items}) is None
 
 
 @given(

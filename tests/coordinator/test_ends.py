@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.coordinator import build_request, busy_gpu_hours, extension_problem, over_budget, replay
+from llmzero_ray.coordinator import (
+    build_request,
+    busy_gpu_hours,
+    check_decisions,
+    extension_problem,
+    over_budget,
+    replay,
+)
 from llmzero_ray.records import ComputeLimit, PhaseResult, Proposal, TokenCost, TokenCounts
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
@@ -177,11 +184,12 @@ def by_model(**proposal: Any) -> Proposal:
     return dataclasses.replace(make_proposal(**proposal), agent="claude")
 
 
-def train_counted(search: Driver, node: int, tokens: float = 300.0) -> None:
+def train_counted(
+    search: Driver, node: int, tokens: float = 300.0, *, val_tokens: float | None = None
+) -> None:
     search.start(node)
-    result = dataclasses.replace(
-        make_result(node), tokens=TokenCounts(rollout=tokens / 2, trained=tokens / 2)
-    )
+    counted = TokenCounts(rollout=tokens / 2, trained=tokens / 2)
+    result = dataclasses.replace(make_result(node), tokens=counted, val_tokens=val_tokens)
     search.post(ev.PhaseFinished(node=node, phase_attempt=0, result=result))
 
 
@@ -199,6 +207,51 @@ def test_each_phase_may_compute_what_is_left_and_the_search_ends_when_no_step_fi
         assert limit_of(search, node) == left
         train_counted(search, node, min(300.0, left))
     assert (search.core.end_reason, search.core.compute) == ("compute", 1000.0)
+
+
+@pytest.mark.parametrize(("left", "ends"), [(41.0, False), (40.0, True)])
+def test_nobody_is_asked_for_a_phase_of_which_no_step_can_be_validated(left: float, ends: bool) -> None:
+    """The root took 300: three validations of 30, and 20 steps of 10.5."""
+    search = computing(compute=300.0 + left)
+    train_counted(search, 0, val_tokens=30.0)
+    assert (search.core.end_reason == "compute") == ends == search.none(cmd.Propose)
+    reached = [event for event in search.journal if isinstance(event, ev.BudgetReached)]
+    assert [(event.kind, event.used) for event in reached] == [("compute", 300.0)] * ends
+    assert not any(check.differences for check in check_decisions(search.journal, ROOT))
+    assert replay(search.journal, ROOT).end_reason == search.core.end_reason
+    if ends:
+        refused = extension_problem(search.core, {"budget.compute": 340.2})
+        assert refused is not None and "no step with its validation fits" in refused
+        assert extension_problem(search.core, {"budget.compute": 700.0}) is None
+
+
+def test_a_search_that_went_on_with_too_little_for_a_step_is_replayed_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("llmzero_ray.coordinator.next_commands.a_step_fits", lambda *_: True)
+        search = computing(compute=340.0)
+        train_counted(search, 0, val_tokens=30.0)
+        search.propose(1)
+        train_counted(search, 1, 40.0)
+    assert search.core.end_reason == "compute"
+    again = replay(search.journal, ROOT)
+    assert (again.end_reason, list(again.runs)) == ("compute", list(search.core.runs))
+    assert not any(check.differences for check in check_decisions(search.journal, ROOT))
+
+
+def test_a_phase_that_trains_is_not_ended_because_no_further_one_fits() -> None:
+    search = Driver(make_config(budget={"runs": 9, "compute": 1000.0}, slots={"count": 2}))
+    search.ready(0, 1)
+    train_counted(search, 0, val_tokens=30.0)
+    search.propose(1)
+    search.propose(2)
+    search.start(2)
+    train_counted(search, 1, 664.0, val_tokens=30.0)
+    assert search.none(cmd.Propose) and search.none(cmd.StopPhase)
+    assert search.core.ending is None
+    train_counted(search, 2, 30.0)
+    assert search.core.end_reason == "compute"
 
 
 def test_a_proposal_that_takes_much_of_what_is_left_goes_back_once_with_its_price_and_is_then_accepted() -> (

@@ -37,7 +37,10 @@ WHOLE = 1e6
     validates_last=st.booleans(),
     at_start=st.booleans(),
     starts=st.sampled_from(["first", "always"]),
-    more=st.fixed_dictionaries({"n": st.integers(2, 9), "ppo_epochs": st.integers(1, 3)}),
+    more=st.fixed_dictionaries(
+        {"n": st.integers(2, 9), "ppo_epochs": st.integers(1, 3)},
+        optional={"max_num_seqs": st.just(32)},
+    ),
 )
 def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     batch: int,
@@ -49,7 +52,8 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     starts: str,
     more: dict[str, int],
 ) -> None:
-    """The root is validated every 3 steps and is stopped after `lengths`, with or without a validation."""
+    """The root is validated every 3 steps and is stopped after `lengths`, with or without a validation. The
+    engine reads `max_num_seqs` at its start, after which it validates."""
     prompt, validation, done = 11.0, 700.0, len(lengths)
     search = Driver(
         make_config(
@@ -119,7 +123,8 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
     assert run.spec is not None
     price = phase_price(search.core, run, run.spec, spec.hyperparameters)
     full = run.spec.hyperparameters
-    charged = TokenCounts(rollout=sampled) if starts == "always" else TokenCounts()
+    validates = starts == "always" or not at_start or "max_num_seqs" in more
+    charged = TokenCounts(rollout=sampled) if validates else TokenCounts()
     for step in range(1, 41):
         ends = {VAL_TOKENS: sampled} if step % 3 == 0 or step == 40 else {}
         charged = plus(charged, tokens_of(full, {**mean, **ends}))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tensordict import NonTensorStack, TensorDict
 
+from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.engines.verl.verl_hooks import group_metrics, places_to_show, sampled_answers
 from llmzero_ray.records import Answer
 
@@ -26,6 +29,19 @@ def test_groups_that_all_score_the_same_teach_nothing() -> None:
     for score in (0.0, 1.0):
         found = group_metrics(keys, [score] * 4)
         assert found == {"critic/score/mixed_groups": 0.0, "critic/score/best@n": score}
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([0.0, 1.0])] * 3), min_size=1, max_size=9))
+def test_groups_that_are_all_wrong_or_all_right_follow_as_the_note_says(
+    groups: list[tuple[float, ...]],
+) -> None:
+    keys = [f"{prompt}_{session}_0" for prompt, group in enumerate(groups) for session in range(len(group))]
+    found = group_metrics(keys, [score for group in groups for score in group])
+    mixed, best = found["critic/score/mixed_groups"], found["critic/score/best@n"]
+    note = metric_notes()["critic/score/mixed_groups"].description
+    assert "all wrong (1 - best@n) or all right (best@n - mixed_groups)" in note
+    assert 1 - best == pytest.approx(sum(not any(group) for group in groups) / len(groups))
+    assert best - mixed == pytest.approx(sum(all(group) for group in groups) / len(groups))
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,22 @@ def test_every_notation_of_the_value_is_right(gold: str, response: str) -> None:
 
 
 @needs_math_verify
+@pytest.mark.parametrize(
+    ("response", "pred"),
+    [
+        ("80 + 99 = 179", "179"),
+        ("I add them up. " * 40 + "30 + 73 = 107 in this scenario.", "107"),
+        ("The answer to 90 + 89 is 179", "179"),
+        ("I do not know.", ""),
+        (r"\boxed{80 + 99}", "80 + 99"),
+        ("179", "179"),
+    ],
+)
+def test_the_prediction_is_what_was_judged_and_not_the_text_around_it(response: str, pred: str) -> None:
+    assert math_answer.compute_score("x", response, '{"target": ["", "12", "179"]}')["pred"] == pred
+
+
+@needs_math_verify
 def test_an_answer_that_cannot_be_computed_is_given_up_and_the_next_one_is_judged() -> None:
     assert math_answer.compute_score("x", r"\boxed{9^{9^{9^{9}}}}", "3")["acc"] == 0
     assert math_answer.compute_score("x", r"\boxed{\frac{2}{4}}", "1/2")["acc"] == 1
@@ -216,18 +232,18 @@ def test_an_answer_that_cannot_be_computed_is_given_up_and_the_next_one_is_judge
 
 @needs_math_verify
 def test_a_lost_process_is_replaced() -> None:
-    assert math_client.is_equivalent(r"\boxed{0.5}", r"\boxed{\frac{1}{2}}")
+    assert math_client.compare(r"\boxed{0.5}", r"\boxed{\frac{1}{2}}")[0]
     child = math_client._child
     assert child is not None
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
-    math_client.is_equivalent(r"\boxed{0.5}", r"\boxed{\frac{1}{2}}")
-    assert math_client.is_equivalent(r"\boxed{0.5}", r"\boxed{\frac{1}{2}}")
+    math_client.compare(r"\boxed{0.5}", r"\boxed{\frac{1}{2}}")
+    assert math_client.compare(r"\boxed{0.5}", r"\boxed{\frac{1}{2}}")[0]
 
 
 @needs_math_verify
 def test_nothing_is_left_once_it_was_closed() -> None:
-    assert math_client.is_equivalent("$0.5$", r"$\frac{1}{2}$")
+    assert math_client.compare("$0.5$", r"$\frac{1}{2}$")[0]
     child = math_client._child
     assert child is not None
     math_client.close()
@@ -238,7 +254,7 @@ def test_nothing_is_left_once_it_was_closed() -> None:
 CLIENT = """
 import sys, time
 from llmzero_ray.tasks.rewards import math_client
-math_client.is_equivalent("$0.5$", r"$\\frac{1}{2}$")
+math_client.compare("$0.5$", r"$\\frac{1}{2}$")
 print(math_client._child.pid, flush=True)
 time.sleep(600)
 """

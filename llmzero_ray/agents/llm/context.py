@@ -8,6 +8,7 @@ fresh start has no checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
 from llmzero_ray.agents.expert.early_stopper import (
@@ -18,12 +19,13 @@ from llmzero_ray.agents.expert.early_stopper import (
 )
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
 from llmzero_ray.agents.llm import context_nodes as nodes
-from llmzero_ray.agents.llm.context_budget import budget_lines, without_own_steps
+from llmzero_ray.agents.llm.context_budget import budget_lines, fitting_steps, without_own_steps
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.dynamics.incumbent import score_to_beat
 from llmzero_ray.hyperparameters import (
+    SPACE,
     VERL_SPACE,
     Parameter,
     Space,
@@ -52,6 +54,7 @@ from llmzero_ray.records.metrics import (
     GRAD_NORM,
     KL,
     LENGTH,
+    LENGTH_AT_MAX,
     LENGTH_MAX,
     MEMORY_ALLOCATED,
     MEMORY_HOST,
@@ -131,6 +134,8 @@ def stable_context(
     told = knowledge.appendix.metrics if priors == "appendix_f" else {}  # the paper tells all agents of these
     if agent == "early_stopper":
         notes = [note for note in notes if note.name in (told or _STOPPER_NOTES)]
+    if agent == "error_analyzer":
+        notes = [note for note in notes if note.name in (*ERROR_METRICS, MEMORY_RESERVED)]
     if agent == "proposer":  # their names say enough, and most requests are without them
         notes = [note for note in notes if note.name not in _KNOWN_BY_NAME or note.name in told]
     return {
@@ -198,10 +203,17 @@ def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
                 "key": _key_hint(row, space),
                 "allowed": _range(row),
                 "note": notes.get(row.key, row.doc),
+                "brief": row.group == "memory" or row.alias.startswith("algo_kl"),
             }
             groups.setdefault(row.group, []).append(entry)
     others = [
-        {"name": row.key, "key": "", "allowed": _range(row), "note": notes.get(row.key, row.doc)}
+        {
+            "name": row.key,
+            "key": "",
+            "allowed": _range(row),
+            "note": notes.get(row.key, row.doc),
+            "brief": False,
+        }
         for row in space.proposable
         if row not in VERL_SPACE.proposable  # those are named in the prompt, a few words for all
     ]
@@ -242,6 +254,7 @@ def proposer_context(
     on, scratch = request.on, request.from_scratch
     path = () if scratch else request.path
     base = request.base(None)
+    budget = request.budget if scratch else replace(request.budget, root_step=None)
     return {
         "from_scratch": scratch,
         "n_scratch": request.n_scratch,
@@ -256,13 +269,14 @@ def proposer_context(
             "reasons": nodes.reasons(on, SAID_ROOM),
         },
         "early_stop": nodes.stop_note(on),
-        "base_configuration": nodes.configuration(base, request.default),
+        "base_configuration": nodes.configuration(base, request.default, _idle_keys(request, base)),
         "bases": nodes.other_bases(request),
         "clip_inert": clip_is_inert(base),
         "validation": nodes.validation(on, n_val),
         "paired": gain_course(on.curves),
         "sampled": nodes.sampled_gap(on),
         "wrong": nodes.wrong_text(on),
+        "by_length": nodes.length_text(on),
         "below": nodes.below(request),
         "kinds": _kinds(on),
         "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
@@ -276,8 +290,9 @@ def proposer_context(
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
+        "fitting": fitting_steps(budget, on, request.task, n_gpus),
         "budget": budget_lines(
-            request.budget,
+            budget,
             on,
             request.task.phase_steps,
             n_gpus,
@@ -291,11 +306,31 @@ def proposer_context(
 
 
 def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
-    """Metrics of time and memory, where no hours are limited and no phase ran out of memory."""
-    limit, views = request.budget, (*request.tree, *request.path, request.on)
+    """Metrics of time and memory, where no hours are limited and no phase ran out of memory, and the share of
+    longest answers, where none reached the cap."""
+    limit = request.budget
     timed = limit.gpu_hours is not None or limit.wall_clock_hours is not None
-    full = any(view.failure is not None and view.failure.failure_class == "oom" for view in views)
-    return (*(() if timed else (STEP_TIME,)), *(() if full else (MEMORY_RESERVED,)))
+    longest, cap = series(request.on.curves, LENGTH_MAX).values, request.on.hyperparameters.get(MAX_RESPONSE)
+    cut = not longest or not isinstance(cap, int) or max(longest) >= cap
+    hidden = ((STEP_TIME, timed), (MEMORY_RESERVED, _ran_out(request)), (LENGTH_AT_MAX, cut))
+    return tuple(name for name, shown in hidden if not shown)
+
+
+def _ran_out(request: ProposalRequest) -> bool:
+    """Whether a phase of the search ran out of memory."""
+    views = (*request.tree, *request.path, request.on)
+    return any(view.failure is not None and view.failure.failure_class == "oom" for view in views)
+
+
+def _idle_keys(request: ProposalRequest, full: Hyperparameters) -> tuple[str, ...]:
+    """Keys of a configuration that no proposal has to weigh: those of memory while it is not short, and those
+    of a KL term that is off."""
+    off = VERL_SPACE.inert(full)
+    return tuple(
+        row.key
+        for row in SPACE
+        if (row.group == "memory" and not _ran_out(request)) or (row.group == "kl" and row.key in off)
+    )
 
 
 def answer_lines(on: NodeView) -> list[Context]:

@@ -23,7 +23,7 @@ from llmzero_ray.hyperparameters.compute import (
 )
 from llmzero_ray.hyperparameters.verl_keys import PPO_EPOCHS, ROLLOUT_N, TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters, TokenCost, TokenCounts
-from llmzero_ray.records.agents import Budget, NodeView
+from llmzero_ray.records.agents import Budget, NodeView, TaskView
 from llmzero_ray.records.metrics import LENGTH, PROMPT_LENGTH, STEP_TIME, TESTING_TIME, VAL_TOKENS, series
 from llmzero_ray.utils.text import number, number_ranges, plural, short_duration
 
@@ -71,6 +71,19 @@ def budget_lines(
         when = f"after {after} more run{'' if after == 1 else 's'}" if after else "right after this run"
         lines.append(f"a fresh start from the base model is forced {when}, and draws on the same limits")
     return lines
+
+
+def fitting_steps(budget: Budget, shown: NodeView, task: TaskView, n_gpus: int) -> int | None:
+    """Steps of one phase that the limits pay for with its validations, like those of the root where its
+    price is known and of the `shown` node elsewhere. None if the task's longest phase fits."""
+    found, freq = [task.max_phase_steps], task.test_freq
+    step = budget.root_step or _step(shown)
+    if budget.compute is not None and (cost := amount(step, budget.compute.cost)) > 0:
+        found.append(_fit(budget, shown, cost, freq))
+    for hours, gpus in ((budget.gpu_hours, n_gpus), (budget.wall_clock_hours, 1)):
+        if hours is not None and _median(shown, STEP_TIME) > 0:
+            found.append(_timed_steps(budget, shown, hours / max(1, gpus), freq))
+    return min(found) if min(found) < task.max_phase_steps else None
 
 
 def without_own_steps(budget: Budget, running: NodeView) -> Budget:
@@ -133,9 +146,7 @@ def _hours(
         if seconds > 0:
             left = hours * 3600 / max(1, gpus)
             at = f" on {n_gpus} GPUs" if n_gpus > 1 else ""
-            steps = _steps(
-                steps_that_fit(left - budget.validates_start * validation, seconds, validation, test_freq)
-            )
+            steps = _steps(_timed_steps(budget, shown, hours / max(1, gpus), test_freq))
             counted = f", validations of {number(validation)} s counted" if validation else ""
             text += f": {steps} like node {shown.node}'s ({number(seconds)} s{at} each{counted})"
             phases = slots * left / usual
@@ -182,7 +193,7 @@ def _step_costs(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
         *_step_price(budget, shown, phase_steps, test_freq),
         *([last] if fit < phase_steps else []),
         "a phase that does not fit is not refused: it is cut at the step nearest to what is left, which is "
-        "saved and validated (with less than two steps left it may end without a validation)",
+        "saved and validated",
     ]
 
 
@@ -203,6 +214,8 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     validation, usual = _validation(shown, cost), _phase(budget, shown, one, phase_steps, test_freq)
     n_validations = plural(_n_validations(budget, phase_steps, test_freq), "validation")
     beside = f" with {n_validations} of {number(validation / one)} steps each" if validation else ""
+    if beside and not budget.validates_start:
+        beside += ", one more where the start has no score or a memory key changes"
     return [
         f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {sampling} for sampling + "
         f"ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {training} for training), with node "
@@ -252,6 +265,13 @@ def _fit(budget: Budget, shown: NodeView, step: float, test_freq: int | None) ->
     validation = _validation(shown, budget.compute.cost)
     left = budget.compute.amount - budget.validates_start * validation
     return steps_that_fit(left, step, validation, every=test_freq)
+
+
+def _timed_steps(budget: Budget, shown: NodeView, hours: float, test_freq: int | None) -> int:
+    """Steps like those of the shown node that fit into the hours, with their validations."""
+    seconds, validation = _median(shown, STEP_TIME), _median(shown, TESTING_TIME)
+    left = hours * 3600 - budget.validates_start * validation
+    return steps_that_fit(left, seconds, validation, every=test_freq)
 
 
 def _phase(budget: Budget, shown: NodeView, step: float, n_steps: int, test_freq: int | None) -> float:

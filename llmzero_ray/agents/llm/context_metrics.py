@@ -101,7 +101,8 @@ def describe(one: Series, validated: Sequence[int] | None = None) -> str:
     """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of its level if
     two levels describe the series better than a line. The points themselves if there are few.
 
-    The change is that of a fitted line through all steps ± its standard error. With the `validated` steps the
+    The change is that of a fitted line through all steps ± its standard error; of a reward also the scatter
+    of a step around the line. With the `validated` steps the
     course of the series stands in place of its ends: every step of a short one (`+0.17 ± 0.002; by step
     1: 0.001, ...`), otherwise means of at most SEGMENTS segments, which end at validated steps if these are
     enough.
@@ -114,6 +115,8 @@ def describe(one: Series, validated: Sequence[int] | None = None) -> str:
     error = 0.0 if perfect else trend.slope_se * (one.steps[-1] - one.steps[0])
     sign = "+" if trend.change >= 0 else ""
     change = f"{sign}{number(trend.change)} ± {f'{error:.2g}' if error < 99 else f'{error:.0f}'}"
+    if one.name in REWARDS and not perfect:
+        change += f", one step scatters by {trend.noise:.2g}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
     if validated is not None and len(one) <= STEPS_SHOWN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,12 +43,14 @@ FEWER_POINTS = 4
 # --- configurations -----------------------------------------------------------------------------------------
 
 
-def configuration(full: Hyperparameters, root: Hyperparameters) -> str:
-    """Configuration as YAML with short names. Differences from the root are marked, and no line wraps."""
+def configuration(full: Hyperparameters, root: Hyperparameters, hidden: Collection[str] = ()) -> str:
+    """Configuration as YAML with short names. Differences from the root are marked, and no line wraps. Keys
+    in `hidden` have a line only if they differ."""
     differs = diff(root, full)
     order = {row.key: i for i, row in enumerate(SPACE)}
     lines = []
-    for key in sorted(full, key=lambda k: (order.get(k, len(order)), k)):
+    shown = (key for key in full if key in differs or key not in hidden)
+    for key in sorted(shown, key=lambda k: (order.get(k, len(order)), k)):
         was = f"  # root: {_value(key, differs[key][0])}" if key in differs else ""
         lines.append(f"{short(key)}: {_value(key, full[key])}{was}")
     return "\n".join(lines)
@@ -298,6 +300,14 @@ def wrong_text(view: NodeView) -> str:
         return ""
     n, cut, unanswered = view.wrong
     return f"{n} wrong ({cut} cut off{'' if unanswered is None else f', {unanswered} unanswered'})"
+
+
+def length_text(view: NodeView) -> str:
+    """`those of less than 21 characters score 0.520, longer ones 0.310`. Empty if it is not known."""
+    if view.by_length is None:
+        return ""
+    middle, shorter, longer = view.by_length
+    return f"those of less than {middle} characters score {score(shorter)}, longer ones {score(longer)}"
 
 
 def best_line(request: ProposalRequest) -> str:

@@ -54,6 +54,7 @@ READ_AT_START = (
     f"{_ACTOR}.optim.lr_scheduler_type",
     f"{_ACTOR}.optim.lr_warmup_steps",
     f"{_ACTOR}.optim.lr_warmup_steps_ratio",
+    f"{_ACTOR}.optim.min_lr_ratio",
     f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
     f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
     f"{_ACTOR}.policy_loss.loss_mode",

@@ -195,7 +195,8 @@ class PhaseWorker(ActorRolloutRefWorker):
             "optimizer_state_empty": not engine.optimizer.state,
         }
         # VeRL's engine reads these from its own optimizer configuration at every step and schedule.
-        for name in ("clip_grad", "lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio"):
+        schedule = ("lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio", "min_lr_ratio")
+        for name in ("clip_grad", *schedule):
             effective[f"{actor}.optim.{name}"] = getattr(engine.optimizer_config, name)
         for name in (
             "kl_loss_coef",

@@ -18,7 +18,7 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import accepted_answers
 from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_boxed, last_tagged, result, visible
-from llmzero_ray.tasks.rewards.math_client import is_equivalent
+from llmzero_ray.tasks.rewards.math_client import compare
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 MAX_ANSWER = 300
@@ -36,12 +36,16 @@ def compute_score(
     extra_info: Any = None,
     **others: Any,
 ) -> Result:
-    """Score one response; `pred` is the marked answer, or the end of a response without one."""
+    """Score one response; `pred` is the marked answer, or what was judged of a response without one."""
     marked, answer = _answer(visible(solution_str))
     golds = [gold.strip() for gold in accepted_answers(ground_truth)[:_MAX_TARGETS]]
-    right = answer != "" and any(_is_same(gold, answer, marked) for gold in golds if gold)
+    right, pred = False, answer
+    for gold in filter(None, golds if answer else ()):
+        right, pred = _judged(gold, answer, marked)
+        if right:
+            break
     bonus = options_of_row(extra_info, others).get("format_bonus")
-    return result(right=right, found=marked and answer != "", pred=answer, format_bonus=bonus)
+    return result(right=right, found=marked and answer != "", pred=pred, format_bonus=bonus)
 
 
 def check_math_verify() -> None:
@@ -66,15 +70,17 @@ def _answer(text: str) -> tuple[bool, str]:
     return (True, tagged.strip()) if tagged is not None else (False, text.strip()[-_TAIL:])
 
 
-def _is_same(gold: str, answer: str, marked: bool) -> bool:
+def _judged(gold: str, answer: str, marked: bool) -> tuple[bool, str]:
+    """Whether an answer is the expected one, and what of it was compared."""
     if gold == answer:
-        return True
+        return True, answer
     if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(answer) and Fraction(gold) == Fraction(answer):
         # 8/2 is no way to write 4.
-        return "/" not in answer or Fraction(answer).denominator > 1
+        return "/" not in answer or Fraction(answer).denominator > 1, answer
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
-        return False
-    return is_equivalent(_boxed(gold), _boxed(answer) if marked else answer)
+        return False, answer
+    same, read = compare(_boxed(gold), _boxed(answer) if marked else answer)
+    return same, answer if marked or read is None else read
 
 
 def _boxed(text: str) -> str:

@@ -25,7 +25,7 @@ START_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 30.0
 """For one answer; the child ends itself long before, after its limit of processor time."""
 _END_TIMEOUT_S = 5.0
-_READY = b"ready"
+_READY, _KILLED = b"ready", b"killed"
 
 _lock = threading.Lock()
 _child: subprocess.Popen[bytes] | None = None
@@ -33,17 +33,17 @@ _owner = 0
 _numbers = itertools.count()
 
 
-def is_equivalent(gold: str, answer: str) -> bool:
-    """Whether math-verify considers two texts the same object; False when it cannot be called or takes too
-    long."""
+def compare(gold: str, answer: str) -> tuple[bool, str | None]:
+    """Whether math-verify considers two texts the same object, and the text that it read as the answer, empty
+    if it found none. (False, None) when it cannot be called or takes too long."""
     with _lock:
         try:
             reply = _request(next(_numbers), gold, answer)
         except OSError:
-            reply = b""
-        if reply == b"":
+            reply = None
+        if reply is None:
             _end()
-        return reply == b"true"
+        return reply or (False, None)
 
 
 def close() -> None:
@@ -52,18 +52,20 @@ def close() -> None:
         _end()
 
 
-def _request(number: int, gold: str, answer: str) -> bytes:
-    """`true`, `false`, or `killed`; empty when the child is gone."""
+def _request(number: int, gold: str, answer: str) -> tuple[bool, str | None] | None:
+    """The reply; None when the child is gone."""
     child = _started()
     if child is None or child.stdin is None:
-        return b""
+        return None
     child.stdin.write(json.dumps([number, gold, answer]).encode() + b"\n")
     while line := _line(child, ANSWER_TIMEOUT_S):
-        echoed, _, reply = line.strip().rpartition(b" ")
+        if line.strip() == _KILLED:
+            return False, None
+        echoed, same, read = json.loads(line)
         # The answer to an earlier question may still come when its process was killed in between.
-        if echoed in (b"", str(number).encode()):
-            return reply
-    return b""
+        if echoed == number:
+            return same, read
+    return None
 
 
 def _started() -> subprocess.Popen[bytes] | None:

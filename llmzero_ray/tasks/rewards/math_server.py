@@ -6,7 +6,8 @@ truth is another constant, no two numbers are left to add or multiply, and none 
 truth has unknowns, or is such arithmetic itself, every equal expression counts.
 
 The process forks a worker and replaces it when a request kills it: after `CPU_LIMIT_S` seconds of processor
-time, or for memory. Such a request is answered with `killed`, others with their number and `true` or `false`.
+time, or for memory. Such a request is answered with `killed`, others with a JSON list: their number, the
+result, and the text that was read as the answer (empty if none was found).
 Both end when standard input closes. Run as a file; imports nothing of this project.
 """
 
@@ -70,9 +71,9 @@ def _answer_all(library: Any) -> int:
     while question := _next_line():
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
         number, gold, answer = json.loads(question)
-        same = _same(library, gold, answer)
+        same, read = _same(library, gold, answer)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        os.write(1, f"{number} {str(same).lower()}\n".encode())
+        os.write(1, json.dumps([number, same, read]).encode() + b"\n")
     return 0
 
 
@@ -87,19 +88,24 @@ def _next_line() -> bytes:
     return held
 
 
-def _same(library: Any, gold: str, answer: str) -> bool:
+def _same(library: Any, gold: str, answer: str) -> tuple[bool, str]:
+    """Whether an answer is the truth, and the text of it that was judged."""
+    read = ""
     try:
         truth = _parsed(library, gold)
-        while library.verify(truth, found := _parse(library, answer), timeout_seconds=None):
+        while found := _parse(library, answer):
+            read = str(found[-1])
+            if not library.verify(truth, found, timeout_seconds=None):
+                break
             if _is_value(library, truth, found):
-                return True
+                return True, read
             # "The answer to 31 - 29 is 2": what stands behind the arithmetic counts.
             _, arithmetic, answer = answer.rpartition(found[-1])
             if not arithmetic:
-                return False
+                break
     except Exception:  # noqa: BLE001  a parser's many exceptions all mean: not the same
         pass
-    return False
+    return False, read
 
 
 def _is_value(library: Any, truth: list[Any], found: list[Any]) -> bool:

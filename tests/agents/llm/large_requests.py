@@ -93,6 +93,7 @@ def proposal_request() -> ProposalRequest:
             *(replace(one, step=120) for one in ANSWERS),
         ),
         wrong=(272, 31, 12),
+        by_length=(1234, 0.512, 0.431),
     )
     siblings = tuple(
         c.node(

@@ -47,7 +47,15 @@ from llmzero_ray.agents.llm.context_nodes import (
 from llmzero_ray.agents.llm.prompt_text import quote, safe_name
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.agents.llm.response_schemas import TOOLS
-from llmzero_ray.records import Change, Diagnosis, FailureClass, PhaseFailure, ResumeFrom, Saving
+from llmzero_ray.records import (
+    Change,
+    Diagnosis,
+    FailureClass,
+    Hyperparameters,
+    PhaseFailure,
+    ResumeFrom,
+    Saving,
+)
 from llmzero_ray.records.agents import (
     AgentName,
     Answer,
@@ -186,6 +194,14 @@ def test_a_change_is_shown_with_its_error_whether_or_not_it_stands_out() -> None
         assert "trend" not in line
 
 
+def test_a_reward_is_shown_with_the_scatter_of_one_step_around_its_line() -> None:
+    zigzag = [0.3 + 0.01 * step + (0.04 if step % 2 else -0.04) for step in range(40)]
+    line = describe(series_of(zigzag, "critic/score/mean"))
+    assert re.search(r" ± 0\.\d+, one step scatters by 0\.041;", line)
+    assert "scatters" not in describe(series_of(zigzag))
+    assert "scatters" not in describe(series_of([0.1 * step for step in range(9)], "critic/score/mean"))
+
+
 def test_a_line_tells_levels_change_error_and_extremes() -> None:
     line = describe(series_of(c.line(0.0, 0.19, 20, 0.002)))
     assert line.startswith("actor/kl_loss: 0.0148 -> 0.175, +0.19 ± 0.0008")
@@ -294,6 +310,32 @@ def test_the_configuration_is_yaml_of_the_whole_configuration_with_the_roots_val
     assert text.count("# root:") == 2
 
 
+@pytest.mark.parametrize("failure", ["oom", "nan"])
+def test_keys_that_no_proposal_has_to_weigh_are_left_out_of_its_configuration(failure: FailureClass) -> None:
+    request = large_requests.proposal_request()
+    lost = PhaseFailure(node=request.tree[-1].node, failure_class=failure, cause="", log_tail="")
+    elsewhere = tuple(replace(view, failure=None) for view in request.tree[:-1])
+    request = replace(request, tree=(*elsewhere, replace(request.tree[-1], failure=lost)))
+    shown = yaml.safe_load(proposer_context(request, KNOWLEDGE)["base_configuration"])
+    assert {"lr", "clip_low", "use_kl_in_reward", "kl_loss_coef", "n"} <= set(shown)
+    assert ("gpu_memory_utilization" in shown) == (failure == "oom")
+    assert "algo_kl_type" not in shown
+    paid = hp.complete(request.on.hyperparameters, {"use_kl_in_reward": True})
+    request = replace(request, on=replace(request.on, hyperparameters=paid))
+    shown = yaml.safe_load(proposer_context(request, KNOWLEDGE)["base_configuration"])
+    assert "algo_kl" in shown and "kl_loss_type" not in shown
+
+
+@pytest.mark.parametrize(("longest", "shown"), [(7679.0, False), (7680.0, True)])
+def test_the_share_of_longest_answers_is_shown_where_they_reach_the_cap(longest: float, shown: bool) -> None:
+    request = large_requests.proposal_request()
+    lengths = tuple(longest for _ in request.on.curves.steps)
+    curves = replace(request.on.curves, metrics={**request.on.curves.metrics, "response_length/max": lengths})
+    request = replace(request, on=replace(request.on, curves=curves))
+    lines = proposer_context(request, KNOWLEDGE)["metrics"]["lines"]
+    assert any(line.startswith("response_length/clip_ratio") for line in lines) == shown
+
+
 def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left() -> None:
     budget = Budget(runs=5, gpu_hours=212.5, whole_gpu_hours=850.0, dollars=1.37)
     request = replace(large_requests.proposal_request(), budget=budget)
@@ -357,8 +399,14 @@ def test_the_configuration_in_the_prompt_is_the_one_that_changes_apply_to(
     starts = [None, *dict.fromkeys(ResumeFrom(node=one.node, step=90) for one in request.checkpoints)]
     start = data.draw(st.sampled_from(starts))
     text = user_text("proposer", proposer_context(request, KNOWLEDGE))
-    shown = hp.normalize(shown_configuration(text, start, request))
-    assert hp.diff(request.base(start), shown) == {}
+    assert_is_shown(request.base(start), shown_configuration(text, start, request))
+
+
+def assert_is_shown(full: Hyperparameters, shown: dict[str, Any]) -> None:
+    """Every key but those of memory and of a KL term that is off."""
+    differing = hp.diff(full, hp.normalize(shown))
+    idle = {row.key for row in hp.SPACE if row.group == "memory"} | hp.VERL_SPACE.inert(full).keys()
+    assert idle >= differing.keys() and not differing.keys() & hp.normalize(shown).keys()
 
 
 def test_the_tree_shows_what_runs_waits_and_is_being_proposed_elsewhere() -> None:
@@ -523,9 +571,8 @@ def test_a_checkpoint_of_another_branch_has_the_configuration_that_its_changes_a
     request = replace(request, checkpoints=offered, best=best)
     start = ResumeFrom(node=best.node, step=60)
     text = user_text("proposer", proposer_context(request, KNOWLEDGE))
-    shown = hp.normalize(shown_configuration(text, start, request))
     assert request.base(start) == best.hyperparameters
-    assert hp.diff(best.hyperparameters, shown) == {}
+    assert_is_shown(best.hyperparameters, shown_configuration(text, start, request))
     assert f"- node {best.node}: saved steps 5 to 60 by 5;" in text
 
 
@@ -564,6 +611,9 @@ def test_the_length_of_a_phase_is_limited_where_it_is_asked_for() -> None:
     assert "saved at steps 10, 20, 30, ..., at each new best score and at its last one" in words
     assert "Split a small budget over phases" in words
     assert "n_steps may be 1 to 77." in user_text("proposer", call)
+    budget = Budget(wall_clock_hours=1.0)  # at 231 to 262 s a step
+    call = proposer_context(replace(request, budget=budget), KNOWLEDGE)
+    assert re.search(r"n_steps may be 1 to 77; 1[34] as it is fit\. At", user_text("proposer", call))
 
 
 def test_changes_are_bounded() -> None:
@@ -634,6 +684,13 @@ def test_an_error_call_names_class_memory_attempts_and_checkpoints() -> None:
     assert "actor/perf/max_memory_reserved_gb: at most" in text
     assert len(re.findall(r"^\d\. node 2\d .*failed \(oom: CUDA out of memory\)$", text, flags=re.M)) == 4
     assert "- node 6: saved steps 5 to 120 by 5; validation 5: 0.317, " in text
+
+
+def test_an_error_call_explains_the_metrics_that_it_shows_and_no_other() -> None:
+    request = large_requests.error_request(log="")
+    shown = {line.partition(":")[0] for line in error_context(request)["metrics"]}
+    told = {note["name"] for note in stable_context("error_analyzer", request.task, KNOWLEDGE)["metrics"]}
+    assert shown | {"actor/perf/max_memory_reserved_gb"} == told and len(shown) > 3
 
 
 def test_an_error_call_shows_where_it_started_what_led_to_it_and_what_does_nothing_once() -> None:
@@ -941,7 +998,8 @@ def test_answers_are_shown_as_data_with_their_score_and_what_was_taken_of_them()
     titles += [f"sampled in step 120, {title}" for title in titles]
     lines = section.splitlines()
     assert [line for line in lines if line.endswith(":") and not line.startswith("|")] == titles
-    assert "Of the last validation's answers 272 wrong (31 cut off, 12 unanswered)." in text
+    assert "Of the last validation's answers 272 wrong (31 cut off, 12 unanswered); those of " in text
+    assert "; those of less than 1234 characters score 0.512, longer ones 0.431." in text
     blocks = re.findall(r"<<<data answer .*?>>>end answer \w+", section, flags=re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:

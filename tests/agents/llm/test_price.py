@@ -17,7 +17,7 @@ from llmzero_ray.agents.llm.context import (
     stable_context,
     stop_context,
 )
-from llmzero_ray.agents.llm.context_budget import budget_lines, phase_cost, without_own_steps
+from llmzero_ray.agents.llm.context_budget import budget_lines, fitting_steps, phase_cost, without_own_steps
 from llmzero_ray.agents.llm.prompts import Prompts
 from llmzero_ray.hyperparameters import VERL_SPACE, complete
 from llmzero_ray.hyperparameters.compute import (
@@ -240,6 +240,10 @@ def test_a_phase_that_validates_its_start_pays_for_it() -> None:
         assert f"about {fit} steps of node 0's" in text
         n = "2 validations" if starts else "1 validation"
         assert f"10 steps as it is cost {cost}% with {n} of 10 steps each" in text
+        assert ("one more where the start has no score or a memory key changes" in text) != starts
+        longest = replace(large_requests.proposal_request().task, max_phase_steps=99, test_freq=10)
+        assert fitting_steps(budget, view, longest, 1) == fit
+        assert fitting_steps(budget, view, replace(longest, max_phase_steps=fit), 1) is None
 
 
 @pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])

@@ -132,9 +132,12 @@ def check_metric(line: str, values: np.ndarray, validated: Sequence[int]) -> Non
     if len(values) < 5:
         check_points(line.partition(": ")[2], dict(zip(steps, values, strict=True)))
         return
-    summary = re.search(rf"[:,] \+?({NUMBER}) ± ({NUMBER});", line)
+    summary = re.search(rf"[:,] \+?({NUMBER}) ± ({NUMBER})(?:, one step scatters by ({NUMBER}))?;", line)
     assert summary is not None, line
-    (slope, _), covariance = np.polyfit(steps, values, 1, cov=True)
+    (slope, level), covariance = np.polyfit(steps, values, 1, cov=True)
+    if summary[3] is not None:
+        beside = values - (slope * steps + level)
+        assert near(summary[3], np.sqrt((beside**2).sum() / (len(values) - 2)), digits=2)
     assert near(summary[1], slope * (steps[-1] - steps[0]))
     assert near(summary[2], np.sqrt(covariance[0, 0]) * (steps[-1] - steps[0]), digits=2)
     head, _, points = line.partition("; by step ")

@@ -173,6 +173,7 @@ SWAPS: dict[tuple[str, ...], dict[str, Any]] = {
         f"{ACTOR}.optim.betas": (0.8, 0.9),
         f"{ACTOR}.optim.clip_grad": 0.25,
         f"{ACTOR}.optim.lr_scheduler_type": "cosine",
+        f"{ACTOR}.optim.min_lr_ratio": 0.2,
     },
     ("loss",): {
         f"{ACTOR}.kl_loss_coef": 0.02,
