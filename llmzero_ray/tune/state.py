@@ -45,7 +45,7 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import Curves, curves_of
 from llmzero_ray.search import SearchMethod
-from llmzero_ray.search.tree_search import MAX_SCORE
+from llmzero_ray.search.method_base import MAX_SCORE
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, load_points
 from llmzero_ray.tune.phase_start import PhaseStart
