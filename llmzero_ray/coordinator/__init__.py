@@ -8,6 +8,7 @@ from llmzero_ray.coordinator.replay import (
     check_decisions,
     not_started,
     replay,
+    run_of,
     started_core,
 )
 from llmzero_ray.coordinator.requests import (
@@ -42,6 +43,7 @@ __all__ = [
     "refusal",
     "replay",
     "request_record",
+    "run_of",
     "started_core",
     "task_view",
     "time_left",
