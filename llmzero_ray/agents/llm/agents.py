@@ -217,15 +217,17 @@ class LlmAgents:
         except CapReachedError as error:
             if self._settings.on_cap == "stop":
                 raise
-            return _fallback(expert(), str(error))
+            return instead_of_model(expert(), error)
         except AgentError as error:
             raise_outage(error, self._settings.on_outage)
-            return _fallback(expert(), str(error))
+            return instead_of_model(expert(), error)
         if request.rejected is None:
             return proposal  # the coordinator judges it, and sends it back with the reason
         bounded = enforce_bounds(proposal, bounds)
         if bounded is None:
-            return _fallback(expert(), f"nothing of its second proposal could be kept ({request.rejected})")
+            return instead_of_model(
+                expert(), f"nothing of its second proposal could be kept ({request.rejected})"
+            )
         proposal, notes = bounded
         if not notes:
             return proposal
@@ -313,9 +315,9 @@ def _diagnosis(response: ProposalSchema) -> Diagnosis:
     )
 
 
-def _fallback(proposal: Proposal, why: str) -> Proposal:
+def instead_of_model(proposal: Proposal, why: object) -> Proposal:
     """The expert's proposal, with the reason why the model's is not used."""
-    why = collapse_whitespace(why)
+    why = collapse_whitespace(str(why))
     why = why if len(why) <= 400 else f"{why[:399]}…"
     return dataclasses.replace(
         proposal, rationale=f"The rules answer instead of the language model: {why} {proposal.rationale}"

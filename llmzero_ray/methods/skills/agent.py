@@ -18,6 +18,7 @@ from typing import Literal
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
 from llmzero_ray.agents.llm.agent_client import CallReport, Report, outcome_of
+from llmzero_ray.agents.llm.agents import instead_of_model
 from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
 from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError, raise_outage
 from llmzero_ray.agents.llm.messages import (
@@ -36,7 +37,6 @@ from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import Proposal, StopDecision
 from llmzero_ray.records.agents import SKILL_AGENT, ProposalRequest, Proposer, StopRequest
 from llmzero_ray.search import SearchRules
-from llmzero_ray.utils.text import collapse_whitespace
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class SkillAgent:
                 raise_outage(error, self._settings.on_outage)
                 why = error
         # A decision of before a kill may no longer fit what is saved now.
-        return _instead(self._expert.propose(self._for_expert(request)), why)
+        return instead_of_model(self._expert.propose(self._for_expert(request)), why)
 
     def judge(self, request: StopRequest) -> StopDecision:
         """Decision whether a run continues. CONTINUE without an answer. The agent also judges runs that the
@@ -263,12 +263,3 @@ class SkillAgent:
                     png=None,
                 )
             )
-
-
-def _instead(proposal: Proposal, why: Exception) -> Proposal:
-    """The expert's proposal with the reason why it is not the agent's."""
-    said = collapse_whitespace(str(why))
-    said = said if len(said) <= 400 else f"{said[:399]}…"
-    return dataclasses.replace(
-        proposal, rationale=f"The rules answer instead of the language model: {said} {proposal.rationale}"
-    )
