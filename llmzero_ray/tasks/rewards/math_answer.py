@@ -17,7 +17,7 @@ from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import accepted_answers
-from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_boxed, last_tagged, result, visible
+from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_marked, result, visible
 from llmzero_ray.tasks.rewards.math_client import is_equivalent
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
@@ -37,7 +37,9 @@ def compute_score(
     **others: Any,
 ) -> Result:
     """Score one response; `pred` is the marked answer, or the end of a response without one."""
-    marked, answer = _answer(visible(solution_str))
+    text = visible(solution_str)
+    found = last_marked(text)
+    marked, answer = found is not None, text.strip()[-_TAIL:] if found is None else found
     golds = [gold.strip() for gold in accepted_answers(ground_truth)[:_MAX_TARGETS]]
     right = answer != "" and any(_is_same(gold, answer, marked) for gold in golds if gold)
     bonus = options_of_row(extra_info, others).get("format_bonus")
@@ -56,14 +58,6 @@ def check_math_verify() -> None:
             f"reward math needs the package math-verify ({', '.join(missing)} not found); install "
             "llmzero-ray[tasks] on every node"
         )
-
-
-def _answer(text: str) -> tuple[bool, str]:
-    """Whether the answer is marked, and the answer."""
-    if has_box(text):
-        return True, (last_boxed(text) or "").strip()
-    tagged = last_tagged(text)
-    return (True, tagged.strip()) if tagged is not None else (False, text.strip()[-_TAIL:])
 
 
 def _is_same(gold: str, answer: str, marked: bool) -> bool:
