@@ -242,7 +242,7 @@ def prompt_directory(directory: str) -> Path:
     """
     path = Path(directory).expanduser()
     if not path.is_dir():
-        what = "is no directory" if path.exists() else "does not exist"
+        what = "is not a directory" if path.exists() else "does not exist"
         raise ConfigError(
             f"the prompt directory {directory} {what}; name a directory with the files to replace, or leave "
             "it out to use the packaged prompts."

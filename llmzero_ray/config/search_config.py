@@ -222,8 +222,8 @@ def _prices(value: Any) -> Any:
     numbers = isinstance(value, list) and all(is_number(v) and v >= 0 for v in value)
     if not numbers or len(value) != _N_PRICES:
         raise ValueError(
-            f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "
-            "output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
+            f"{value!r} is not a price; must be null or four numbers >= 0: dollars per million tokens of "
+            "input, output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
         )
     return tuple(float(v) for v in value)
 
@@ -559,8 +559,8 @@ class TrackingConfig(StrictModel):
         for name in variables:
             if any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD", "NOTIFY_URLS")):
                 raise ValueError(
-                    f"{name} names a key, and search.yaml is no place for keys: it is kept in the search's "
-                    "directory. Set it in the environment of the command."
+                    f"{name} names a key, and search.yaml is not the place for keys: it is kept in the "
+                    "search's directory. Set it in the environment of the command."
                 )
         return variables
 

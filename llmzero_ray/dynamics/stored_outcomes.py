@@ -147,7 +147,7 @@ def _answer(item: ItemOutcome, row: Mapping[str, Any], below: tuple[int, str, bo
 
 
 def expected_of(row: Mapping[str, Any]) -> str | None:
-    """Right answer that a row of a data set gives, or None if it is no text."""
+    """Right answer that a row of a data set gives, or None if it is not text."""
     judged = row.get("reward_model")
     expected = judged.get("ground_truth") if isinstance(judged, Mapping) else None
     return expected if isinstance(expected, str) else None

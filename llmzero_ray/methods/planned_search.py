@@ -208,7 +208,7 @@ class PlannedSearch(MethodBase[PlannedNode]):
         """Refuse what `next_run` must not return.
 
         Raises:
-            SearchError: it is no plan, starts nowhere, or starts from a run that trains.
+            SearchError: it is not a plan, starts nowhere, or starts from a run that trains.
         """
         name = f"{type(self).__name__}.next_run"
         if not isinstance(plan, RunPlan):

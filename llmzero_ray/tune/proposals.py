@@ -89,7 +89,7 @@ class AsyncProposals:
         """The answer as a proposal with the space's names and values.
 
         Raises:
-            ProposalError: it is no proposal, or has a name or a value outside the space.
+            ProposalError: it is not a proposal, or has a name or a value outside the space.
         """
         proposal = answer if isinstance(answer, Proposal) else _proposal(request, answer)
         search, changes = self._search, []

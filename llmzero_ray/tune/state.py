@@ -477,8 +477,8 @@ class TuneSearch:
     def _no_metric(self, phase: TunePhase) -> ConfigError:
         if self._odd is not None:
             return ConfigError(
-                f"metric {self.metric!r} of trial {phase.trials[-1]} is no number but {self._odd!r}; report "
-                "a number with tune.report, or name another metric in tree_search(metric=...)."
+                f"metric {self.metric!r} of trial {phase.trials[-1]} is not a number but {self._odd!r}; "
+                "report a number with tune.report, or name another metric in tree_search(metric=...)."
             )
         reported = sorted({name for step in phase.steps.values() for name in step.metrics})
         near = nearest(self.metric, reported)

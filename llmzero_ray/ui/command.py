@@ -65,8 +65,8 @@ def ui(
 
     if host not in _LOOPBACK and not token_file:
         raise ConfigError(
-            f"--host {host} is no loopback address: others can reach it. Give --token-file FILE, which holds "
-            "the token and which nobody else can read, or forward a loopback port."
+            f"--host {host} is not a loopback address: others can reach it. Give --token-file FILE, which "
+            "holds the token and which nobody else can read, or forward a loopback port."
         )
     if child_of:  # of `search --ui`, whose search may not have begun
         die_with_parent(child_of, signal.SIGTERM)

@@ -30,7 +30,7 @@ def small_text(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read, or is larger.
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: it is not UTF-8.
     """
     with path.open("rb") as file:
         content = file.read(MOST_TEXT + 1)

@@ -341,7 +341,7 @@ def test_a_start_that_failed_keeps_the_initialization(folder: Folder) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Folder], Any], str]] = {
-    "no folder": (lambda f: shutil.rmtree(f.path), "is no directory; name the folder that holds the data"),
+    "no folder": (lambda f: shutil.rmtree(f.path), "is not a directory; name the folder that holds the data"),
     "empty folder": (lambda f: (f.path / "rows.jsonl").unlink(), "holds no rows that can be read"),
     "empty file": (lambda f: (f.path / "rows.jsonl").write_text(""), "rows.jsonl is empty"),
     "binary file": (lambda f: (f.path / "rows.jsonl").write_bytes(b"\x00\x01"), "is binary, not text"),

@@ -308,7 +308,7 @@ def test_agents_are_told_what_is_left_and_what_each_phase_took_as_it_is_charged(
     left = request.budget.compute
     assert left == ComputeLimit(amount=1000.0 - 260.0, cost=TokenCost(rollout=2.0, trained=1.0))
     assert request.budget.whole_compute == 1000.0
-    # Three validations of 10 tokens each, the one at step 0 included, are no part of the 20 steps.
+    # Three validations of 10 tokens each, the one at step 0 included, are not part of the 20 steps.
     assert request.budget.root_step == TokenCounts(rollout=70.0 / 20, trained=60.0 / 20)
     assert isinstance(request, ProposalRequest)
     assert (request.on.tokens, request.on.step_tokens) == (tokens, request.budget.root_step)

@@ -434,7 +434,7 @@ def test_a_schedule_is_made_of_the_strategy_of_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"schedule": "wildsy"}, r"'wildsy' is no file; shipped are .* Did you mean wildsci\?"),
+        ({"schedule": "wildsy"}, r"'wildsy' is not a file; shipped are .* Did you mean wildsci\?"),
         ({"ranges": "nothing_like_it"}, r"shipped are paper, relative\.$"),
         ({"ranges": {"lr": {"low": 1.0}}}, r"needs either low and high, or choices"),
         ({"ranges": {"lr": {"low": 1, "high": 2, "choices": [1]}}}, r"needs either low and high, or choices"),

@@ -39,7 +39,7 @@ def waiting():
     return found
 
 def frames():
-    """What the frames above hold; an address is no difference."""
+    """What the frames above hold; an address is not a difference."""
     found, frame = [], sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_filename != __file__:

@@ -2,8 +2,8 @@
 the last 300 characters) is the same mathematical object as the expected one, else 0.
 
 math-verify decides, in a child process with a limit on its time (math_client.py): an answer such as a
-tower of powers would keep it busy for ever. Arithmetic that equals the expected number is no answer: it may
-be the question. math_server.py says what is. The ground truth is LaTeX or plain notation, or
+tower of powers would keep it busy forever. Arithmetic that equals the expected number is not an answer: it
+may be the question. math_server.py says what is. The ground truth is LaTeX or plain notation, or
 `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
 Source: the package math-verify (Kydlíček, Hugging Face).
 """
@@ -64,7 +64,7 @@ def _is_same(gold: str, answer: str, marked: bool) -> bool:
     if gold == answer:
         return True
     if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(answer) and Fraction(gold) == Fraction(answer):
-        # 8/2 is no way to write 4.
+        # 8/2 is not a way to write 4.
         return "/" not in answer or Fraction(answer).denominator > 1
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
         return False

@@ -233,7 +233,7 @@ def test_a_folder_without_rows_is_refused_with_what_it_holds(tmp_path: Path) -> 
     (tmp_path / "notes.txt").write_text("What is 1 + 1?")
     with pytest.raises(TaskError, match=r"notes.txt is read as a description"):
         inspect_data(tmp_path)
-    with pytest.raises(TaskError, match="is no directory"):
+    with pytest.raises(TaskError, match="is not a directory"):
         inspect_data(tmp_path / "nowhere")
 
 
