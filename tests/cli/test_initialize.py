@@ -411,7 +411,7 @@ def test_the_name_of_a_search_with_a_configuration_is_refused(
     assert "was begun with a configuration" in capsys.readouterr().err
 
 
-def test_a_reward_that_the_gate_refuses_can_be_mended(
+def test_a_reward_that_validation_refuses_can_be_corrected(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = folder.tmp_path / "mine.py"
