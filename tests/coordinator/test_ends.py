@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.coordinator import build_request, busy_gpu_hours, extension_problem, over_budget, replay
+from llmzero_ray.coordinator import build_request, extension_problem, gpu_hours, over_budget, replay
 from llmzero_ray.records import ComputeLimit, PhaseResult, Proposal, TokenCost, TokenCounts
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
@@ -91,7 +91,7 @@ def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_reported_once
     search.now = 1000.0
     search.ready()
     search.start(0)
-    assert busy_gpu_hours(search.core, 1000.0 + 1800.0) == 1.0
+    assert gpu_hours(search.core, 1000.0 + 1800.0)[0] == 1.0
     assert list(over_budget(search.core, worked_s=60.0, now=1000.0 + 3600.0)) == []
     (reached,) = over_budget(search.core, worked_s=60.0, now=1000.0 + 2 * 3600.0)
     assert (reached.kind, reached.used, reached.limit) == ("gpu_hours", 4.0, 4.0)
