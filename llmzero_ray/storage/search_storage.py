@@ -39,7 +39,7 @@ from llmzero_ray.records import (
 )
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import manifests
-from llmzero_ray.utils.files import replace_file, storage_error
+from llmzero_ray.utils.files import replace_file, storage_errors
 from llmzero_ray.utils.text import size
 
 _LOG_TAIL = 4000
@@ -198,11 +198,9 @@ class SearchStorage:
                 search.
         """
         root = self.paths.root
-        try:
+        with storage_errors(root):
             root.mkdir(parents=True, exist_ok=True)
             present = {entry.name for entry in root.iterdir()}
-        except OSError as error:
-            raise storage_error(root, error) from error
         if present and not present & {*_BEGUN, *_BEFORE, "search.yaml"}:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.errors import ConfigError, StorageError, TaskError
+from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared import check_model_dir
-from llmzero_ray.utils.files import file_digest, replace_directory, storage_error
+from llmzero_ray.utils.files import file_digest, replace_directory, storage_errors
 from llmzero_ray.utils.text import one_line
 
 QUESTIONS = (
@@ -76,25 +76,24 @@ def make_model(name: str, out: Path, given: Path | None, say: Callable[[str], No
     _check_libraries()
     from llmzero_ray.tasks.tiny_model import save
 
-    try:
-        with tempfile.TemporaryDirectory(prefix="llmzero-model-") as folder, replace_directory(out) as part:
-            file = _gguf_file(packaged, given, Path(folder), say)
-            own = given is not None and file == given
-            say(f"reading {file.name}")
-            model, tokenizer = _loaded(file)
-            _mend_tokens(model, tokenizer, file)
-            save(model, tokenizer, part)
-            (part / "README.md").write_text(_readme(packaged, file, own=own), encoding="utf-8")
-            for note in check_model_dir(part):
-                say(f"note: {note}")
-            say(f"asking it {len(QUESTIONS)} questions")
-            answers = _answers(model, tokenizer)
-            if not own:
-                _judge(answers, packaged)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise storage_error(out, error) from error
+    with (
+        storage_errors(out),
+        tempfile.TemporaryDirectory(prefix="llmzero-model-") as folder,
+        replace_directory(out) as part,
+    ):
+        file = _gguf_file(packaged, given, Path(folder), say)
+        own = given is not None and file == given
+        say(f"reading {file.name}")
+        model, tokenizer = _loaded(file)
+        _mend_tokens(model, tokenizer, file)
+        save(model, tokenizer, part)
+        (part / "README.md").write_text(_readme(packaged, file, own=own), encoding="utf-8")
+        for note in check_model_dir(part):
+            say(f"note: {note}")
+        say(f"asking it {len(QUESTIONS)} questions")
+        answers = _answers(model, tokenizer)
+        if not own:
+            _judge(answers, packaged)
     return answers
 
 

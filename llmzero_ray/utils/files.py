@@ -212,6 +212,17 @@ def is_locked(path: Path) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """Context in which an error of the system becomes the `storage_error` of `path`."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
 def storage_error(path: Path | str, error: OSError) -> StorageError:
     """Error for a failure at `path`, with the remedy."""
     what = error.strerror or str(error)

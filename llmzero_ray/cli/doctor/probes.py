@@ -20,7 +20,7 @@ from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.prepared.sandbox import Isolation, find_isolation
-from llmzero_ray.utils.files import file_digest, storage_error, text_digest
+from llmzero_ray.utils.files import file_digest, storage_errors, text_digest
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
 SCRATCH = ("/tmp", "/dev/shm")
@@ -82,13 +82,10 @@ def write_probe(directory: str, name: str) -> float:
     if not os.path.isdir(directory):
         raise StorageError(f"does not see {directory}")
     began, path = time.monotonic(), Path(directory) / name
-    try:
-        with open(path, "wb") as file:
-            file.write(content_of(name))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise storage_error(path, error) from error
+    with storage_errors(path), open(path, "wb") as file:
+        file.write(content_of(name))
+        file.flush()
+        os.fsync(file.fileno())
     return time.monotonic() - began
 
 

@@ -23,7 +23,7 @@ from llmzero_ray.tasks.sft.config import CHANGEABLE, SftConfig
 from llmzero_ray.tasks.sft.examples import EncodedExamples, encode
 from llmzero_ray.tasks.sft.gold import gold_responses, read_examples
 from llmzero_ray.tasks.sft.models import load_tokenizer
-from llmzero_ray.utils.files import FileLock, file_digest, replace_file, storage_error, text_digest
+from llmzero_ray.utils.files import FileLock, file_digest, replace_file, storage_errors, text_digest
 
 IDENTITY, RESULT, TURN = "identity.json", "warm_start.json", ".turn"
 EXAMPLES = "examples"
@@ -107,10 +107,8 @@ def check_turn(job: Job) -> None:
     Raises:
         StorageError: one has.
     """
-    try:
+    with storage_errors(job.output / TURN):
         now = (job.output / TURN).read_text(encoding="utf-8")
-    except OSError as error:
-        raise storage_error(job.output / TURN, error) from error
     if now != job.turn:
         raise StorageError(f"{job.output}: a later command goes on with this warm start; these workers end.")
 
@@ -124,10 +122,8 @@ def only_one(output: Path) -> Iterator[None]:
         StorageError: another command is at work there, or it cannot be written.
     """
     lock = FileLock(output / ".lock")
-    try:
+    with storage_errors(output):
         taken = lock.acquire()
-    except OSError as error:
-        raise storage_error(output, error) from error
     if not taken:
         raise StorageError(
             f"{output}: another warm start is at work there. Wait for it, or choose another output."
