@@ -25,7 +25,7 @@ def status(
     *,
     log: Annotated[bool, typer.Option("--log", help="one line per event as well")] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="journal alone: do not look whether anybody is at work")
+        bool, typer.Option("--offline", help="read the journal alone: do not check whether it is running")
     ] = False,
     as_json: options.AsJson = False,
     storage: options.Storage = "runs",

@@ -351,7 +351,7 @@ class AgentsConfig(StrictModel):
     """Whether each proposal waits for a person, who accepts, edits or refuses it (`llmzero approve`), while
     other slots train on. With `recorded`, the answers that were recorded count instead."""
     approve_hours: float | None = setting(24.0, "hours", gt=0)
-    """Deadline of a person's answer. After it the proposal is accepted. Null: it waits however long."""
+    """Deadline of a person's answer. After it the proposal is accepted. Null: it waits indefinitely."""
     recorded_from: LocalPath | None = None
     """Directory of the search whose answers `recorded` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""

@@ -280,8 +280,8 @@ class PhaseResult:
     start_from: ResumeFrom | None = None
     """Where `start_score` was measured, if it was taken over from there. None if by this phase."""
     doubts: tuple[str, ...] | None = None
-    """Reasons not to believe its score, sentences about its answers (agents/answers.py). None if the answers
-    were not examined."""
+    """Reasons not to believe its score, sentences about its answers (dynamics/answers.py). None if the
+    answers were not examined."""
 
 
 @dataclass(frozen=True, kw_only=True)

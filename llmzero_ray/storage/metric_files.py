@@ -134,7 +134,7 @@ def load_items(
     rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:
-        fields = {key: row[key] for key in names if key in row}  # older versions kept fewer
+        fields = {key: row[key] for key in names if key in row}  # version 0.1 kept fewer
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
 

@@ -148,8 +148,8 @@ def _identity(config: SftConfig, model: str, files: Mapping[str, str]) -> dict[s
 
 
 def _digest(paths: list[Path]) -> str:
+    """Digest over the names and contents of some files."""
     try:
-        # The raw digests of the files after their names, so that what older versions wrote compares equal.
         parts = [path.name.encode() + bytes.fromhex(file_digest(path)) for path in paths]
     except OSError as error:
         raise TaskError(f"{error.filename} cannot be read: {error.strerror or error}") from error
