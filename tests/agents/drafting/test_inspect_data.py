@@ -162,7 +162,7 @@ def test_links_pipes_and_hidden_files_are_left_alone(tmp_path: Path) -> None:
     seen = inspect_data(folder)
     assert [table.files for table in seen.tables] == [("rows.jsonl",)]
     assert set(seen.skipped) == {"linked.jsonl", "loop", "pipe.jsonl"}
-    assert "no plain file" in seen.skipped["pipe.jsonl"]
+    assert "not a plain file" in seen.skipped["pipe.jsonl"]
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

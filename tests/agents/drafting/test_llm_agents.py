@@ -186,7 +186,7 @@ def test_unknown_recipes_are_refused_then_left_out(run_draft: RunDraft) -> None:
     ("wrong", "message"),
     [
         (judged(kind="mcq"), "has no options"),
-        (judged(kind="regex", pattern="(", gold="{answer}"), "no regular expression"),
+        (judged(kind="regex", pattern="(", gold="{answer}"), "not a regular expression"),
         (judged(kind="regex", gold="{answer}"), "pattern is"),
         (judged(kind="regex", pattern="(.*)"), "gold is null"),
         (judged(instruction=""), "instruction is empty"),
