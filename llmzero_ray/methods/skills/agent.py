@@ -9,7 +9,6 @@ the next run and a running one continues; the question is then dropped from the 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +16,9 @@ from typing import Literal
 
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
-from llmzero_ray.agents.llm.agent_client import CallReport, Report, outcome_of
+from llmzero_ray.agents.llm.agent_client import Report, reported_call
 from llmzero_ray.agents.llm.agents import instead_of_model
-from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
+from llmzero_ray.agents.llm.budget import BudgetClient, LlmClient
 from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError, raise_outage
 from llmzero_ray.agents.llm.messages import (
     LlmCall,
@@ -37,8 +36,6 @@ from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import Proposal, StopDecision
 from llmzero_ray.records.agents import SKILL_AGENT, ProposalRequest, Proposer, StopRequest
 from llmzero_ray.search import SearchRules
-
-logger = logging.getLogger(__name__)
 
 MOST_CALLS = 24
 """Maximum calls for one decision."""
@@ -237,29 +234,8 @@ class SkillAgent:
             deadline_s=self._settings.deadline_s,
             exchanges=exchanges,
         )
-        client = self._client(node, name)
-        worst = client.worst_case(call)
-        budget = CallBudget(self._budget, call.agent, node, worst, least_output=call.max_tokens)
-        response: LlmResponse | None = None
-        problem, outcome = "", "interrupted"
-        try:
-            response = call_within_budget(client, call, budget)
-            outcome = "ok"
+        client, model = self._client(node, name), self._settings.model
+        with reported_call(client, self._budget, self._report, call, name=name, model=model) as made:
+            response = made.send()
+            made.outcome = "ok"
             return response
-        except (CapReachedError, AgentError) as error:
-            problem, outcome = str(error), outcome_of(error)
-            logger.warning("node=%d %s: %s", node, name, problem)
-            raise
-        finally:
-            self._report(
-                CallReport.of(
-                    budget,
-                    name=name,
-                    call=call,
-                    model=budget.model or self._settings.model,
-                    response=response,
-                    outcome=outcome,
-                    problem=problem,
-                    png=None,
-                )
-            )
