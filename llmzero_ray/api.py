@@ -150,7 +150,7 @@ class RunningSearch:
 
     def _request(self, kind: Any, reason: str, **fields: Any) -> None:
         if self.done:
-            raise ConfigError(f"nobody is at work on {self.root}: it takes no request.")
+            raise ConfigError(f"{self.root} is not running: it takes no request.")
         request(self.root, kind, reason, **fields)
 
     def close(self) -> None:

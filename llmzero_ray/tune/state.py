@@ -468,7 +468,7 @@ class TuneSearch:
                 self.fatal = self._no_metric(phase)
         elif self.config.search.multi_stage and not any(self.checkpoints.values()):
             self.fatal = ConfigError(
-                f"trial {phase.trials[-1]} ended without a checkpoint, so that no phase can go on from it. "
+                f"trial {phase.trials[-1]} ended without a checkpoint, so no phase can continue from it. "
                 "A function trainable reports one with tune.report(..., checkpoint=...); a class trainable "
                 "needs RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1)). For a search "
                 "that always starts from scratch pass rules=SearchRules(multi_stage=False)."

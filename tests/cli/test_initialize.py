@@ -378,7 +378,7 @@ def test_options_of_other_searches_are_refused(
     folder: Folder, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     assert folder.run(option) == 2
-    assert "no folder with a sentence" in capsys.readouterr().err
+    assert "not a folder with a sentence" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_sentence_is_told_what_is_missing(

@@ -84,7 +84,7 @@ def _report_progress(console: Console) -> Callable[[Mapping[str, Any]], None]:
         nonlocal last_share
         if "resumed" in line:
             last_share = -1.0
-            print_line(console, f"warm start: going on from the checkpoint of step {line['resumed']}")
+            print_line(console, f"warm start: continuing from the checkpoint of step {line['resumed']}")
         elif VAL_LOSS in line:
             print_line(console, f"warm start: held-out loss {line[VAL_LOSS]:.4f} at step {line['step']}")
         elif LOSS in line and (

@@ -180,7 +180,7 @@ def _check_same(output: Path, identity: Mapping[str, Any]) -> None:
     if differences:
         raise ConfigError(
             f"output {output} holds a warm start with other settings: {'; '.join(differences)}. Choose "
-            "another output, go on with the settings it had, or remove that directory to start again."
+            "another output, continue with the settings it had, or remove that directory to start again."
         )
 
 
@@ -195,7 +195,7 @@ def result_in(output: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise StorageError(f"{output / RESULT} cannot be read: {error}; remove it to go on") from error
+        raise StorageError(f"{output / RESULT} cannot be read: {error}; remove it to continue") from error
     return dict(found)
 
 
