@@ -10,17 +10,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.expert.early_stopper import RULE
-from llmzero_ray.agents.knowledge import Priors
 from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
 from llmzero_ray.agents.llm.errors import raise_outage
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
+from llmzero_ray.config.search_config import OnCap, OnOutage, Priors
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
@@ -62,8 +62,8 @@ class LlmAgentSettings:
     """Source of the experience in the prompts."""
     strict_tools: bool = True
     """Whether the server enforces the response schemas."""
-    on_cap: Literal["expert", "stop"] = "expert"
-    on_outage: Literal["wait", "rules"] = "rules"
+    on_cap: OnCap = "expert"
+    on_outage: OnOutage = "rules"
     space: Space = VERL_SPACE
     """Hyper-parameters that a proposal may set."""
     backend: str = "claude"

@@ -12,7 +12,6 @@ import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
@@ -26,6 +25,7 @@ from llmzero_ray.agents.llm.messages import (
     TextBlock,
     ToolExchange,
 )
+from llmzero_ray.config.search_config import OnCap, OnOutage
 from llmzero_ray.errors import AgentError, CapReachedError, HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.methods.skills.handover import proposal_of_tree
@@ -52,14 +52,14 @@ class SkillSettings:
     """Number of validation items."""
     n_gpus: int = 1
     """Number of GPUs of a slot."""
-    on_cap: Literal["expert", "stop"] = "expert"
+    on_cap: OnCap = "expert"
     space: Space = VERL_SPACE
     rules: SearchRules = field(default_factory=SearchRules)
     """Rules of the tree search that takes over runs."""
     model: str
     deadline_s: float = 120.0
     """Timeout of one call in seconds."""
-    on_outage: Literal["wait", "rules"] = "rules"
+    on_outage: OnOutage = "rules"
 
 
 class SkillAgent:
