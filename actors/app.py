@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 from collections.abc import Iterable
@@ -24,6 +22,7 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.utils.api_key import KEY_ENVS, key_file, tracker_key_file
+from llmzero_ray.utils.plugins import installed_versions
 
 from .coordinator import SearchCoordinator
 from .names import coordinator_name, end_actor, restarting, slot_of, stopper_name
@@ -121,7 +120,4 @@ def clean_up(config: SearchConfig) -> list[str]:
 
 def _versions() -> dict[str, str]:
     found = {"llmzero_ray": version.__version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    return found | installed_versions(_PACKAGES)

@@ -77,7 +77,7 @@ class CheckpointRetention:
             raise StorageError(
                 f"{self._storage.paths.root}: adapters that the search still needs take {kept:.3g} GiB; "
                 f"checkpoints.max_gib is {limit:g}. The same command with a higher one "
-                "(--set checkpoints.max_gib=...) goes on where it was."
+                "(--set checkpoints.max_gib=...) continues the search."
             )
 
     async def delete(self, command: cmd.DeleteCheckpoints) -> None:

@@ -142,7 +142,7 @@ def _event_from(core: CoordinatorCore, request: Request) -> Event:
     """
     fields: Mapping[str, Any] = request.fields
     if request.kind == "unreadable":
-        raise LlmzeroError(f"requests/{request.id}.json is no request and was removed: {request.reason}")
+        raise LlmzeroError(f"requests/{request.id}.json is not a request and was removed: {request.reason}")
     if request.kind == "stop":
         return ev.UserStop(reason=request.reason, deadline_s=_Stop.model_validate(fields).deadline_s)
     if request.kind == "pause":

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.coordinator import CoordinatorCore, busy_gpu_hours, over_budget
+from llmzero_ray.coordinator import CoordinatorCore, gpu_hours, over_budget
 from llmzero_ray.coordinator.proposals import unanswered
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.estimate import LEAST_S, Estimate, TimeLimits
@@ -68,9 +68,7 @@ class SearchMonitor:
 
     async def export_metrics(self) -> None:
         """Set Ray's metrics to the current state."""
-        now = time.time()
-        busy = busy_gpu_hours(self._core, now)
-        idle = max(0.0, self._core.meter.gpu_hours(now) - busy)
+        busy, idle = gpu_hours(self._core, time.time())
         self._gauges.observe(self._core, busy_gpu_hours=busy, idle_gpu_hours=idle, newest=self._newest)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.config import SearchConfig, change_settings, resolve_config
 from llmzero_ray.config.yaml_text import read_yaml
+from llmzero_ray.coordinator import run_of
 from llmzero_ray.coordinator.follow import RunStatus, run_status, stage_now
 from llmzero_ray.errors import ConfigError, SearchBusyError
 from llmzero_ray.launch.start import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
@@ -149,7 +150,7 @@ class RunningSearch:
 
     def _request(self, kind: Any, reason: str, **fields: Any) -> None:
         if self.done:
-            raise ConfigError(f"nobody is at work on {self.root}: it takes no request.")
+            raise ConfigError(f"{self.root} is not running: it takes no request.")
         request(self.root, kind, reason, **fields)
 
     def close(self) -> None:
@@ -413,10 +414,7 @@ class Search:
         return f'<iframe srcdoc="{html.escape(page)}" width="100%" height="900" style="border:0"></iframe>'
 
     def _known(self, node: int) -> int:
-        if node not in self._facts.runs:
-            nodes = ", ".join(map(str, self._facts.runs)) or "none"
-            raise ConfigError(f"{self.name} has no node {node!r}; it has {nodes}.")
-        return node
+        return run_of(self._facts.runs, node, self.name).node
 
     def __repr__(self) -> str:
         best = "" if self._facts.best is None else f", best node {self.best}: {self._facts.best.score}"

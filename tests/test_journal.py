@@ -118,7 +118,7 @@ def test_a_record_that_is_no_event_is_refused(tmp_path: Path) -> None:
     event = {"type": "ResumeFrom", "node": 0, "step": 1}
     packed = json.dumps(event, sort_keys=True, separators=(",", ":")).encode()
     rewrite(tmp_path / "00000001.e001.json", event=event, checksum=f"{zlib.crc32(packed):08x}")
-    with pytest.raises(JournalError, match="holds a ResumeFrom, which is no event"):
+    with pytest.raises(JournalError, match="holds a ResumeFrom, which is not an event"):
         read_all(tmp_path)
 
 

@@ -73,7 +73,7 @@ def test_the_base_model_is_measured_once_and_by_the_phase_that_did() -> None:
     search, _ = after_root()
     base = KnownStart(source=ResumeFrom(node=0, step=0), score=0.3, val_tokens=700.0)
     assert known(search, 1, None) == base
-    # A phase that took it over is no source, and its first step's score is the root's.
+    # A phase that took it over is not a source, and its first step's score is the root's.
     taken = dataclasses.replace(make_result(1), start_score=0.3, start_from=base.source)
     search.start(1)
     search.post(ev.PhaseFinished(node=1, phase_attempt=0, result=taken))

@@ -16,7 +16,7 @@ from tests.report.builder import Phase, SearchBuilder, proposal
 
 def searched(directory: Path, *, phases: dict[int, Phase] | None = None) -> SearchFacts:
     """Four phases: the root gains, node 1 raises the rate and gains, node 2 raises it again and loses, node 3
-    is a forced start from scratch with a higher rate than the root's, which is no raise."""
+    is a forced start from scratch with a higher rate than the root's, which is not a raise."""
     config = make_config(budget={"runs": 4}, search={"rho_min": 0.4}, final={"default_recipe": False})
     search = SearchBuilder(directory, config=config)
     search.answers = {

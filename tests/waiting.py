@@ -1,6 +1,6 @@
 """Waits of tests: for an event, with an outer limit that holds on a machine many times overloaded.
 
-Reaching the limit says that something is wrong. How long a thing takes is no rule here, and no test
+Reaching the limit says that something is wrong. How long a thing takes is not a rule here, and no test
 compares seconds with what an idle machine needs.
 """
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import StringConstraints
 
+from llmzero_ray.config.search_config import Priors
 from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, validated
 from llmzero_ray.errors import ConfigError, HyperparameterError
 from llmzero_ray.hyperparameters import canonical
@@ -26,10 +27,6 @@ from llmzero_ray.utils.text import collapse_whitespace, nearest
 
 METRICS, HYPERPARAMETERS = "metrics.yaml", "hyperparameters.yaml"
 APPENDIX_F = "appendix_f.yaml"
-
-Priors: TypeAlias = Literal["paper", "appendix_f"]
-"""Source of the experience in the notes for agents: `paper` for ours and the paper's conclusions,
-`appendix_f` for the notes that the paper gives its own agents."""
 
 Level: TypeAlias = Literal["primary", "diagnostic", "background"]
 When: TypeAlias = Literal["step", "validation", "save", "kl_loss", "kl_reward", "entropy"]
@@ -242,7 +239,7 @@ def prompt_directory(directory: str) -> Path:
     """
     path = Path(directory).expanduser()
     if not path.is_dir():
-        what = "is no directory" if path.exists() else "does not exist"
+        what = "is not a directory" if path.exists() else "does not exist"
         raise ConfigError(
             f"the prompt directory {directory} {what}; name a directory with the files to replace, or leave "
             "it out to use the packaged prompts."

@@ -92,7 +92,7 @@ class Interrupts:
 
     def _detach(self, *, wait: bool) -> bool:
         if wait:
-            self._print(f"detached: {self._name} goes on. Ctrl-C again within {_DETACH_S:.0f} s stops it.")
+            self._print(f"detached: {self._name} continues. Ctrl-C again within {_DETACH_S:.0f} s stops it.")
             time.sleep(_DETACH_S)
         self._print(f"llmzero status {self._root} follows it, llmzero stop {self._root} ends it")
         return False

@@ -12,6 +12,7 @@ import typer
 
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
+from llmzero_ray.coordinator import run_of
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.storage import SearchStorage
@@ -66,7 +67,5 @@ def logs(
 
 
 def _of_node(place: SearchStorage, node: int) -> list[Path]:
-    runs = Follower.of(place).core.runs
-    if node not in runs:
-        raise ConfigError(f"{place.name} has no node {node}; it has {', '.join(map(str, runs)) or 'none'}.")
-    return [place.paths.log(node), place.paths.logs / f"slot-{runs[node].slot}" / "engine.log"]
+    run = run_of(Follower.of(place).core.runs, node, place.name)
+    return [place.paths.log(node), place.paths.logs / f"slot-{run.slot}" / "engine.log"]

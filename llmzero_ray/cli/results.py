@@ -18,6 +18,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.grammar import ONLY
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.config.changes import differing_keys
+from llmzero_ray.coordinator import run_of
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import diff as differences
@@ -101,10 +102,7 @@ def _request_texts(place: SearchStorage, node: int) -> list[str]:
 
 
 def _run(facts: SearchFacts, node: int) -> PhaseRun:
-    if node not in facts.runs:
-        nodes = ", ".join(map(str, facts.runs)) or "none"
-        raise ConfigError(f"{facts.config.name} has no node {node}; it has {nodes}.")
-    return facts.runs[node]
+    return run_of(facts.runs, node, facts.config.name)
 
 
 def _node_lines(found: Mapping[str, Any]) -> Iterable[str]:

@@ -83,8 +83,8 @@ def search(
             )
         if resume or dry_run:
             raise ConfigError(
-                "--resume and --dry-run take a search.yaml or a search, no folder with a sentence. Leave the "
-                "option out: a search from a folder goes on where it was, by itself."
+                "--resume and --dry-run take a search.yaml or a search, not a folder with a sentence. Leave "
+                "the option out: a search from a folder resumes by itself."
             )
         drafted = config_of_folder(
             settings,

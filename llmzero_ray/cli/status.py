@@ -25,7 +25,7 @@ def status(
     *,
     log: Annotated[bool, typer.Option("--log", help="one line per event as well")] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="journal alone: do not look whether anybody is at work")
+        bool, typer.Option("--offline", help="read the journal alone: do not check whether it is running")
     ] = False,
     as_json: options.AsJson = False,
     storage: options.Storage = "runs",
@@ -59,8 +59,8 @@ def status(
         print_line(console, not_started(follower.core, place.paths.root))
     elif now is not None and now.last_alive is not None:
         age = short_duration(max(0.0, time.time() - now.last_alive))
-        goes_on = f"`llmzero resume {place.paths.root}` continues it"
-        print_line(console, f"nobody is at work on it (last sign of life {age} ago): {goes_on}")
+        resume = f"`llmzero resume {place.paths.root}` continues it"
+        print_line(console, f"it is not running (last sign of life {age} ago): {resume}")
     return 0
 
 

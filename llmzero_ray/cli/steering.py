@@ -39,7 +39,7 @@ def pause(search: options.Search, *, reason: options.Reason = "", storage: optio
     console, follower = TerminalConsole(), Follower.of(place)
     root = place.paths.root
     if owner(root) is None:
-        raise ConfigError(f"nobody is at work on {root}: there is nothing to pause.")
+        raise ConfigError(f"{root} is not running: there is nothing to pause.")
     code = send(place, "pause", reason)
     ended = end_check(follower)
     while not ended():
@@ -157,7 +157,7 @@ def send(
     if kind == "hint" and backend not in MODEL_BACKENDS:
         say(f"agents.backend is {backend!r}: only a language model reads hints")
     if owner(root) is None:
-        say("nobody is at work on it; kept for when it is resumed")
+        say("it is not running; kept for when it is resumed")
         return 0
     answer = _answer(follower, request_id)
     if answer is None:

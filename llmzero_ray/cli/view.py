@@ -18,7 +18,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from llmzero_ray.cli.event_text import approval_texts, changes_text, global_step, policy_name, score_text
-from llmzero_ray.coordinator import CoordinatorCore, budget_limits, busy_gpu_hours, time_left
+from llmzero_ray.coordinator import CoordinatorCore, budget_limits, gpu_hours, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
 from llmzero_ray.hyperparameters.compute import amount, tokens_so_far
@@ -187,10 +187,8 @@ def _cut_text(core: CoordinatorCore, cut: Cut) -> str:
 
 
 def _hours(core: CoordinatorCore, now: float | None) -> str:
-    """GPU hours of training, and GPU hours reserved."""
-    at = core.now if now is None else now
-    busy = busy_gpu_hours(core, at)
-    idle = max(0.0, core.meter.gpu_hours(at) - busy)
+    """GPU hours of training, and those in which reserved slots were idle."""
+    busy, idle = gpu_hours(core, core.now if now is None else now)
     return f"{busy:.2f} GPU hours (and {idle:.2f} idle)"
 
 

@@ -48,8 +48,8 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
     """The configuration in a YAML file, or a shipped one by its name, with `dotted.key=value` overrides
     applied in order and paths made absolute.
 
-    Relative directories count from the current directory; a `model.path` that is no local directory is kept
-    as a name.
+    Relative directories count from the current directory; a `model.path` that is not a local directory is
+    kept as a name.
 
     Raises:
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values

@@ -92,7 +92,7 @@ def read_shipped(folder: str, value: Any) -> Any:
     if not path.is_file():
         near = nearest(value, list(known))
         hint = f" Did you mean {near}?" if near else ""
-        raise ValueError(f"{value!r} is no file; shipped are {', '.join(known)}.{hint}")
+        raise ValueError(f"{value!r} is not a file; shipped are {', '.join(known)}.{hint}")
     try:
         return read_yaml(path)
     except ConfigError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -50,6 +50,13 @@ FIXED_UTILIZATION = 0.5
 """What `auto` is without an estimate."""
 
 
+Provider: TypeAlias = Literal["anthropic", "bedrock", "vertex", "foundry", "openai"]
+Thinking: TypeAlias = Literal["enabled", "adaptive", "between_tools", "disabled"]
+Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
+Priors: TypeAlias = Literal["paper", "appendix_f"]
+OnCap: TypeAlias = Literal["expert", "stop"]
+OnOutage: TypeAlias = Literal["wait", "rules"]
+"""Values of the settings of `agents` with these names."""
 AGENT_METHODS = ("llmzero", "skills")
 """Search methods whose phases agents propose. All others plan their runs themselves."""
 
@@ -222,8 +229,8 @@ def _prices(value: Any) -> Any:
     numbers = isinstance(value, list) and all(is_number(v) and v >= 0 for v in value)
     if not numbers or len(value) != _N_PRICES:
         raise ValueError(
-            f"{value!r} is no price; must be null or four numbers >= 0: dollars per million tokens of input, "
-            "output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
+            f"{value!r} is not a price; must be null or four numbers >= 0: dollars per million tokens of "
+            "input, output, cache write and cache read, such as [3, 15, 3.75, 0.3]."
         )
     return tuple(float(v) for v in value)
 
@@ -236,11 +243,11 @@ class AgentModelConfig(StrictModel):
 
     model: str | None = setting(None, min_length=1)
     """Id of its language model."""
-    thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
+    thinking: Thinking | None = None
     """The API's thinking type."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Tokens for thinking in addition to the answer's own."""
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     """How much effort the model spends on an answer."""
     deadline_s: float | None = setting(None, "seconds", gt=0)
     """Timeout of one of its answers."""
@@ -293,7 +300,7 @@ class AgentsConfig(StrictModel):
     (llmzero_ray/records/agents.py), or the name of an entry point in the group llmzero_ray.proposers."""
     model: str = setting("claude-sonnet-5-5", min_length=1)
     """Id of the language model, as its server names it."""
-    provider: Literal["anthropic", "bedrock", "vertex", "foundry", "openai"] = "anthropic"
+    provider: Provider = "anthropic"
     """Who serves `model`. `bedrock`, `vertex` and `foundry`: Anthropic's models on AWS, Google Cloud and
     Azure. `openai`: OpenAI, or any server of its chat completions at `base_url` (Azure, vLLM, OpenRouter)."""
     base_url: str | None = None
@@ -304,20 +311,20 @@ class AgentsConfig(StrictModel):
     environment's key is sent to the public server and to servers of this machine, and none to others."""
     temperature: float | None = setting(None, ge=0, le=2)
     """Sampling temperature of the agents' model. If null, it is not sent. It is never sent with thinking."""
-    thinking: Literal["enabled", "adaptive", "between_tools", "disabled"] | None = None
+    thinking: Thinking | None = None
     """The API's thinking type; the accepted ones depend on the model. If null, it follows what the server's
     models endpoint states: proposer and error analyzer think before an answer where the model can, and the
     early stopper does not where that can be turned off. If nothing is stated, it is not sent."""
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Tokens for thinking in addition to the answer's own."""
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     """How much effort the model spends on an answer. If null, it is not sent."""
     per_agent: dict[
         Literal["proposer", "error_analyzer", "early_stopper", "skill_agent"], AgentModelConfig
     ] = Field(default_factory=dict)
     """Model, thinking and effort of single agents, if they differ from those above; `skill_agent` is that of
     `search.method: skills`."""
-    priors: Literal["paper", "appendix_f"] = "paper"
+    priors: Priors = "paper"
     """Source of the experience in the prompts: `paper` for our notes with the conclusions of the LLMZero
     paper, `appendix_f` for the notes that the paper gives its own agents."""
     allow: dict[str, AllowedKey] = Field(default_factory=dict)
@@ -330,12 +337,12 @@ class AgentsConfig(StrictModel):
     continues. If null: 600 for the proposer, 60 for the early stopper, 120 for the others."""
     price: _Price = None
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
-    on_cap: Literal["expert", "stop"] = "expert"
+    on_cap: OnCap = "expert"
     """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
     fallback_model: str | None = setting(None, min_length=1)
     """Id of another model of the same server. It is asked once the main model has been overloaded or out of
     reach for half of a deadline. It costs its list price, or `price` if it has none; the cap counts it."""
-    on_outage: Literal["wait", "rules"] = "rules"
+    on_outage: OnOutage = "rules"
     """What happens if no model answers because the server is overloaded or out of reach. `rules`: the expert
     answers. `wait`: proposer and error analyzer ask again, after one minute and then ever longer, up to a
     quarter of an hour; other slots train on."""
@@ -351,7 +358,7 @@ class AgentsConfig(StrictModel):
     """Whether each proposal waits for a person, who accepts, edits or refuses it (`llmzero approve`), while
     other slots train on. With `recorded`, the answers that were recorded count instead."""
     approve_hours: float | None = setting(24.0, "hours", gt=0)
-    """Deadline of a person's answer. After it the proposal is accepted. Null: it waits however long."""
+    """Deadline of a person's answer. After it the proposal is accepted. Null: it waits indefinitely."""
     recorded_from: LocalPath | None = None
     """Directory of the search whose answers `recorded` gives; for the proposer `strategy` the
     strategy.yaml that it repeats."""
@@ -559,8 +566,8 @@ class TrackingConfig(StrictModel):
         for name in variables:
             if any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD", "NOTIFY_URLS")):
                 raise ValueError(
-                    f"{name} names a key, and search.yaml is no place for keys: it is kept in the search's "
-                    "directory. Set it in the environment of the command."
+                    f"{name} names a key, and search.yaml is not the place for keys: it is kept in the "
+                    "search's directory. Set it in the environment of the command."
                 )
         return variables
 

@@ -1,7 +1,4 @@
-"""Settings of early stopping, with default, bound and unit.
-
-`config.py` embeds `StopperSettings` in search.yaml.
-"""
+"""Settings of early stopping: the block `stopper` of search.yaml."""
 
 from __future__ import annotations
 

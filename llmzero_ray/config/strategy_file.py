@@ -207,7 +207,6 @@ class Strategy(StrictModel):
 
     def to_yaml(self) -> str:
         """The file; `load_strategy` gives the same strategy back."""
-        # Older versions read a strategy without a confirmed score as ever.
         absent = {"confirmed"} if self.confirmed is None else set()
         return _HEADER + to_yaml(self.model_dump(mode="json", exclude=absent))
 

@@ -173,8 +173,8 @@ def read_yaml(source_or_text: Path | str, *, source: str | None = None) -> Any:
     """The data of a file (always a mapping) or of a one-line text (any value).
 
     Raises:
-        ConfigError: the file is missing or unreadable, is no mapping, or its YAML is broken (line and column
-        are given).
+        ConfigError: the file is missing or unreadable, is not a mapping, or its YAML is broken (line and
+        column are given).
     """
     if isinstance(source_or_text, str):
         return _parse(source_or_text, source or "text")
@@ -244,7 +244,7 @@ def _problems(error: ValidationError, model: type[BaseModel], source: str) -> st
     unknown = [str(f["loc"][0]) for f in findings if f["type"] == "extra_forbidden" and len(f["loc"]) == 1]
     if len(unknown) > _MOST_UNKNOWN:  # another kind of file
         given, known = ", ".join(unknown), ", ".join(model.model_fields)
-        return f"{source}: holds {given}, which are no keys of such a file. Its keys are {known}."
+        return f"{source}: holds {given}, which are not keys of such a file. Its keys are {known}."
     lines = [f"{source}: {_describe(finding, model)}" for finding in findings]
     return "\n".join(dict.fromkeys(lines))
 

@@ -1,6 +1,6 @@
 """The functional core of a search: events in, commands out, no clock, no Ray, no disk."""
 
-from llmzero_ray.coordinator.budget import budget_limits, busy_gpu_hours, over_budget, time_left
+from llmzero_ray.coordinator.budget import budget_limits, gpu_hours, over_budget, time_left
 from llmzero_ray.coordinator.core import CoordinatorCore
 from llmzero_ray.coordinator.plan import phase_seed
 from llmzero_ray.coordinator.replay import (
@@ -8,6 +8,7 @@ from llmzero_ray.coordinator.replay import (
     check_decisions,
     not_started,
     replay,
+    run_of,
     started_core,
 )
 from llmzero_ray.coordinator.requests import (
@@ -28,10 +29,10 @@ __all__ = [
     "budget_limits",
     "budget_of",
     "build_request",
-    "busy_gpu_hours",
     "check_decisions",
     "earlier_verdicts",
     "extension_problem",
+    "gpu_hours",
     "incumbent_chain",
     "measures_alone",
     "node_view",
@@ -42,6 +43,7 @@ __all__ = [
     "refusal",
     "replay",
     "request_record",
+    "run_of",
     "started_core",
     "task_view",
     "time_left",

@@ -71,11 +71,13 @@ def time_left(
     return min(found, key=lambda each: each[0])
 
 
-def busy_gpu_hours(state: SearchState, now: float) -> float:
-    """GPU hours of training, the reference included. Running phases count up to `now`."""
+def gpu_hours(state: SearchState, now: float) -> tuple[float, float]:
+    """(GPU hours of training, the reference included; GPU hours in which reserved slots were idle). Running
+    phases count up to `now`."""
     running_s = sum(
         now - run.started_at
         for run in state.runs.values()
         if run.started and run.active and run.started_at is not None
     )
-    return state.gpu_hours + state.reference_gpu_hours + running_s / 3600 * state.config.slots.n_gpus
+    busy = state.gpu_hours + state.reference_gpu_hours + running_s / 3600 * state.config.slots.n_gpus
+    return busy, max(0.0, state.meter.gpu_hours(now) - busy)

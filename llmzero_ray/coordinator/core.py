@@ -87,7 +87,7 @@ class CoordinatorCore(SearchState):
             )
         handler = _HANDLERS.get(type(event))
         if handler is None:
-            raise JournalError(f"{type(event).__name__} is no event of a search.")
+            raise JournalError(f"{type(event).__name__} is not an event of a search.")
         self.now = event.time
         handler(self, event)
         self.meter.take(event)

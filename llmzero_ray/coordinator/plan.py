@@ -28,7 +28,6 @@ from llmzero_ray.records import (
 )
 from llmzero_ray.records.agents import base_of_changes
 from llmzero_ray.records.events import REFERENCE
-from llmzero_ray.search import nearest_saved_step
 from llmzero_ray.utils.text import number_ranges
 
 MAX_REFUSALS = 3
@@ -272,7 +271,7 @@ class Planner:
                 f"resume_from names node {wanted.node}; checkpoints are offered of nodes {nodes}."
             )
         saved = [kept.step for kept in self.runs[wanted.node].checkpoints]
-        step = nearest_saved_step(saved, wanted.step)
+        step = max((one for one in saved if one <= wanted.step), default=None)
         if step == wanted.step:
             return wanted, ""
         missing = f"step {wanted.step} of node {wanted.node} is not saved"

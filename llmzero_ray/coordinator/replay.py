@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.coordinator.core import CoordinatorCore
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError, JournalError, LlmzeroError
 from llmzero_ray.records import Event
 from llmzero_ray.records.events import Decided
@@ -96,6 +97,17 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
         f"{root}: the search has not started; it begins with the folder "
         f"{core.initialization.folder}. Go on with it as it was begun: `llmzero search FOLDER SENTENCE`."
     )
+
+
+def run_of(runs: Mapping[int, PhaseRun], node: int, search: str) -> PhaseRun:
+    """The run of a node that a user named, among the `runs` of a search.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if node not in runs:
+        raise ConfigError(f"{search} has no node {node!r}; it has {', '.join(map(str, runs)) or 'none'}.")
+    return runs[node]
 
 
 class DecisionChecks:

@@ -94,7 +94,7 @@ def fit(series: Series) -> Trend:
     slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
     rest = [b - mean_y - slope * (a - mean_x) for a, b in zip(x, y, strict=True)]
     noise = math.sqrt(sum(r * r for r in rest) / (n - 2)) if n > 2 else 0.0
-    # Rounding leaves ~1e-17 of a constant series: that is no slope.
+    # Rounding leaves ~1e-17 of a constant series: that is not a slope.
     tiny = 1e-12 * max(1.0, abs(mean_y))
     slope_se = noise / math.sqrt(spread) if n > 2 else math.inf
     if abs(slope) * (x[-1] - x[0]) < tiny:

@@ -63,7 +63,7 @@ def standings(
 
     def difference(new: _Validated, old: _Validated) -> Difference:
         exact = paired(outcomes(new), outcomes(old))
-        # Outcomes and scores are of the same answers, unless the score is no accuracy.
+        # Outcomes and scores are of the same answers, unless the score is not an accuracy.
         if exact is not None and math.isclose(exact.gain, new.score - old.score, abs_tol=1e-6):
             return exact
         return _independent(new.score, old.score, n_val)

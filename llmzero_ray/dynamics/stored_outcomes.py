@@ -26,14 +26,31 @@ logger = logging.getLogger(__name__)
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)")
 
 
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+"""Validation rows, in the order of the items' indices."""
+Outcomes: TypeAlias = Mapping[int, tuple[ItemOutcome, ...]]
+"""Step -> per-item outcomes of a node's validation at that step."""
+
+
+def load_rows(val_file: str | None) -> Rows:
+    """The validation rows in a parquet file. Empty if there is none, or it cannot be read."""
+    if val_file is None:
+        return ()
+    try:
+        return parquet_rows(Path(val_file), ("prompt", "reward_model", "ability"))
+    except (OSError, ValueError) as error:
+        logger.warning("the validation rows cannot be read, so no answers to them are shown: %s", error)
+        return ()
+
+
 def load_answers(
-    storage: SearchStorage, node: int, val_file: str | None, below: int | None = None
+    storage: SearchStorage, node: int, rows: Rows, below: int | None = None
 ) -> tuple[Answer, ...]:
     """Answers of a node's last validation, each to another prompt, and some that its training sampled, read
-    from disk. Without those whose outcomes, texts or rows are missing. `val_file` is the parquet file of the
-    validation rows; the phase `below` has its answers to the same prompts beside them."""
+    from disk. Without those whose outcomes, texts or rows are missing. The phase `below` has its answers to
+    the same prompts beside them."""
     found: list[Answer] = []
-    for read in (partial(_validated, storage, node, val_file, below), partial(load_sampled, storage, node)):
+    for read in (partial(_validated, storage, node, rows, below), partial(load_sampled, storage, node)):
         try:
             found += read()
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -41,13 +58,10 @@ def load_answers(
     return tuple(found)
 
 
-def _validated(
-    storage: SearchStorage, node: int, val_file: str | None, below: int | None
-) -> tuple[Answer, ...]:
+def _validated(storage: SearchStorage, node: int, rows: Rows, below: int | None) -> tuple[Answer, ...]:
     chosen = choose(_last(load_items(storage, node)))
-    if not chosen or val_file is None:
+    if not chosen or not rows:
         return ()
-    rows = parquet_rows(Path(val_file), ("prompt", "reward_model"))
     beside: dict[int, tuple[int, str, bool]] = {}
     if below is not None:
         after = _last(load_items(storage, below))
@@ -60,18 +74,12 @@ def _last(items: Outcomes) -> tuple[ItemOutcome, ...]:
     return items[max(items)] if items and max(items) > 0 else ()
 
 
-Outcomes: TypeAlias = Mapping[int, tuple[ItemOutcome, ...]]
-"""Step -> per-item outcomes of a node's validation at that step."""
-
-
-def kind_scores(items: Outcomes, val_file: str | None) -> tuple[KindScore, ...]:
-    """Scores of a node by kind of question. Empty if there is one kind, or outcomes are missing. `val_file`
-    is the parquet file of the validation rows."""
+def kind_scores(items: Outcomes, rows: Rows) -> tuple[KindScore, ...]:
+    """Scores of a node by kind of question. Empty if there is one kind, or outcomes are missing."""
     last, start = _last(items), {item.index: item.acc for item in items.get(0, ())}
     kinds = {item.index: item.data_source for item in last}
-    if len(set(kinds.values())) == 1 and val_file is not None:
-        with contextlib.suppress(OSError, ValueError, LookupError):
-            rows = parquet_rows(Path(val_file), ("ability",))
+    if len(set(kinds.values())) == 1:
+        with contextlib.suppress(LookupError):
             kinds = {index: str(rows[index]["ability"]) for index in kinds}
     found = []
     for kind in sorted(set(kinds.values())):
@@ -104,12 +112,12 @@ def by_length(items: Outcomes) -> tuple[int, float, float] | None:
     return None if few else (middle, fmean(shorter), fmean(longer))
 
 
-def _blind_pick(val_file: str | None) -> float | None:
+def _blind_pick(rows: Rows) -> float | None:
     """Share of the validation rows that one of the different numbers of their prompt, picked blindly, would
     answer. None without rows."""
     shares = []
-    with contextlib.suppress(OSError, ValueError, LookupError):
-        for row in () if val_file is None else parquet_rows(Path(val_file), ("prompt", "reward_model")):
+    with contextlib.suppress(LookupError):
+        for row in rows:
             known = {float(number) for number in _NUMBER.findall(prompt_text(row["prompt"]))}
             expected = (expected_of(row) or "").strip()
             answered = _NUMBER.fullmatch(expected) is not None and float(expected) in known
@@ -150,7 +158,7 @@ def _answer(item: ItemOutcome, row: Mapping[str, Any], below: tuple[int, str, bo
 
 
 def expected_of(row: Mapping[str, Any]) -> str | None:
-    """Right answer that a row of a data set gives, or None if it is no text."""
+    """Right answer that a row of a data set gives, or None if it is not text."""
     judged = row.get("reward_model")
     expected = judged.get("ground_truth") if isinstance(judged, Mapping) else None
     return expected if isinstance(expected, str) else None
@@ -168,7 +176,9 @@ def with_outcomes(
 ) -> ProposalRequest:
     """The request with what stored outcomes tell: answers of the shown phase, scores by kind of question, the
     wrong answers of every phase of its path and below it, and each checkpoint's paired difference to the
-    best-scored one (the latest in a tie). What is not stored stays as it is."""
+    best-scored one (the latest in a tie). What is not stored stays as it is. `val_file` is the parquet file
+    of the validation rows."""
+    rows = load_rows(val_file)
     shown, scored = request.on, [one for one in request.checkpoints if one.val_score is not None]
     views = (*request.path, *request.siblings, *(() if request.best is None else (request.best,)))
     nodes = {shown.node, *(view.node for view in views), *(one.node for one in scored)}
@@ -187,12 +197,12 @@ def with_outcomes(
 
     return dataclasses.replace(
         request,
-        task=dataclasses.replace(request.task, blind_pick=_blind_pick(val_file)),
+        task=dataclasses.replace(request.task, blind_pick=_blind_pick(rows)),
         on=dataclasses.replace(
             counted(shown),
             by_length=by_length(items[shown.node]),
-            kinds=kind_scores(items[shown.node], val_file),
-            answers=load_answers(storage, shown.node, val_file, below),
+            kinds=kind_scores(items[shown.node], rows),
+            answers=load_answers(storage, shown.node, rows, below),
         ),
         path=tuple(map(counted, request.path)),
         siblings=tuple(map(counted, request.siblings)),

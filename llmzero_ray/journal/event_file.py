@@ -84,7 +84,7 @@ def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
     """As `decode`, for JSON that is already parsed. If `trusted`, the content was verified before and its
     checksum is not computed."""
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
-        raise TornBodyError("is no event file")
+        raise TornBodyError("is not an event file")
     if (written := body["format"]) != FORMAT:
         raise OtherVersionError(f"has format {written!r} and this version reads {FORMAT}")
     place = EventName(body["number"], body["epoch"])
@@ -110,7 +110,7 @@ def _event(data: Mapping[str, Any]) -> Event:
     except JournalError as error:
         raise OtherVersionError(f"holds an event that this version cannot read ({error})") from error
     if not isinstance(event, Event):
-        raise BodyError(f"holds a {type(event).__name__}, which is no event")
+        raise BodyError(f"holds a {type(event).__name__}, which is not an event")
     return event
 
 

@@ -186,10 +186,15 @@ def strategy_note(config: SearchConfig) -> str | None:
 
 
 def refuse_job_directory(config: SearchConfig) -> None:
-    """A submitted job unpacks its files in a directory of its own, which goes away with the cluster."""
-    for field, path in (("storage", config.storage), ("task.dir", config.task.dir)):
-        if "working_dir_files" in Path(path).parts:
-            raise ConfigError(
-                f"{field} is {path}, inside the job's temporary copy of the files; give an absolute path "
-                f"that every machine sees, for example --set {field}=/shared/{Path(path).name}"
-            )
+    """`refuse_job_path` for the paths that a search writes to or must find again."""
+    refuse_job_path("storage", config.storage)
+    refuse_job_path("task.dir", config.task.dir)
+
+
+def refuse_job_path(key: str, path: str) -> None:
+    """Reject a path in a submitted job's own directory, which is deleted with the cluster."""
+    if "working_dir_files" in Path(path).parts:
+        raise ConfigError(
+            f"{key} is {path}, inside the job's temporary copy of the files; give an absolute path that "
+            f"every machine sees, for example --set {key}=/shared/{Path(path).name}"
+        )

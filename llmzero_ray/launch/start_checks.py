@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from llmzero_ray.records import Event, from_json, to_json
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.utils.files import storage_error
+from llmzero_ray.utils.files import storage_error, storage_errors
 
 
 class StartChecks:
@@ -30,14 +30,12 @@ class StartChecks:
         Raises:
             StorageError: the directory cannot be written.
         """
-        try:
+        with storage_errors(self._file):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(to_json(call)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError as error:
-            raise storage_error(self._file, error) from error
 
     def not_journalled(self, events: Iterable[Event]) -> tuple[AgentCalled, ...]:
         """The calls that are not among these events of the search's journal."""

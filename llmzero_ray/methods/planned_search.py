@@ -8,11 +8,11 @@ two units spends two of them. A failed run is spent like any other; nothing is d
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.config.schedule import ParameterRange, Ranges, shipped
 from llmzero_ray.config.search_rules import MethodRules, SearchRules
@@ -21,10 +21,9 @@ from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, drawn
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, NodeKind, PhaseStatus
-from llmzero_ray.search import lineage
-from llmzero_ray.search.base import Cut, Decision, StopReason
+from llmzero_ray.search.base import Decision, StopReason
+from llmzero_ray.search.method_base import MethodBase
 from llmzero_ray.search.tree import NodeStatus
-from llmzero_ray.search.tree_search import check_score
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.backend import Agents
@@ -84,7 +83,7 @@ class PlanFacts:
         return {**vars(self), "plan": None if self.plan is None else self.plan.to_dict()}
 
 
-class PlannedSearch(ABC):
+class PlannedSearch(MethodBase[PlannedNode]):
     """Base class of a search method that decides on every run itself; a method writes `next_run`.
 
     `budget` counts standard phases, and `seed` is the search's: the same seed gives the same plans. `default`
@@ -186,14 +185,6 @@ class PlannedSearch(ABC):
         """Standard phases that all runs take together."""
         return sum(node.plan.units for node in self._nodes.values())
 
-    def node(self, node_id: int) -> PlannedNode:
-        """The node of that id.
-
-        Raises:
-            SearchError: there is none.
-        """
-        return lineage.node_of(self._nodes, node_id)
-
     # --- ask ------------------------------------------------------------------------------------------------
 
     def ask(self) -> Decision:
@@ -217,7 +208,7 @@ class PlannedSearch(ABC):
         """Refuse what `next_run` must not return.
 
         Raises:
-            SearchError: it is no plan, starts nowhere, or starts from a run that trains.
+            SearchError: it is not a plan, starts nowhere, or starts from a run that trains.
         """
         name = f"{type(self).__name__}.next_run"
         if not isinstance(plan, RunPlan):
@@ -297,37 +288,17 @@ class PlannedSearch(ABC):
         self._nodes[new] = PlannedNode(id=new, kind=kind, parent=on, plan=plan)
         return new
 
-    def tell(
-        self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
-    ) -> None:
-        """Finish a running node.
+    def _finish(self, node: PlannedNode, status: PhaseStatus, score: float | None) -> None:
+        node.status, node.score = status, score
 
-        Raises:
-            SearchError: the node is unknown or not running, or status or score is not allowed.
-        """
-        node = self.node(node_id)
-        if not node.is_running:
-            raise SearchError(f"node {node_id} is already {node.status}; only a running node can finish.")
-        if status not in get_args(PhaseStatus):
-            raise SearchError(f"node {node_id}: status is {status!r}; must be {get_args(PhaseStatus)}.")
-        node.score, node.status, node.best_step = check_score(score), status, best_step
-
-    def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a node and the runs trained from it. Returns its running nodes.
-
-        Raises:
-            SearchError: the node is unknown or the root.
-        """
-        node = self.node(node_id)
-        if node.kind == "root":
-            raise SearchError(f"node {node_id} is the root; stop the search instead of vetoing it.")
+    def _prune(self, node: PlannedNode) -> list[int]:
         pending, pruned = [node], list[PlannedNode]()
         while pending:
             at = pending.pop()
             at.pruned = True
             pruned.append(at)
             pending += self._trained_from(at)
-        return tuple(sorted(one.id for one in pruned if one.is_running))
+        return sorted(one.id for one in pruned if one.is_running)
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 
@@ -337,24 +308,3 @@ class PlannedSearch(ABC):
         if node.kind != "evolve" or node.parent is None:
             return ()
         return self.resume_chain(node.parent)
-
-    def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        """Record the checkpoint that a running node starts from.
-
-        Raises:
-            SearchError: the node is not running, or the source is not among those offered to it.
-        """
-        node = self.node(node_id)
-        if not node.is_running:
-            raise SearchError(f"node {node_id} is {node.status}; a checkpoint is noted while it runs.")
-        if source is not None and source not in self.offered_checkpoint_nodes(node_id):
-            raise SearchError(f"node {node_id}: checkpoints of node {source} are not offered to it.")
-        node.resume_from = None if source is None or step is None else (source, step)
-
-    def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose training this node's weights contain, itself last."""
-        return lineage.resume_chain(self._nodes, self.node(node_id))
-
-    def cuts(self, node_id: int) -> tuple[Cut, ...]:
-        """Resume chain, each phase cut where the next one resumed, the last at its best step."""
-        return lineage.cuts(self._nodes, self.node(node_id))

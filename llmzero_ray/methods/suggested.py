@@ -98,7 +98,7 @@ class CmaEsSearch(TpeSearch):
             n_startup_trials=1,
             popsize=POPULATION,
             seed=seed,
-            independent_sampler=RandomSampler(seed=seed),  # of what is no number
+            independent_sampler=RandomSampler(seed=seed),  # of what is not a number
             warn_independent_sampling=False,
         )
 

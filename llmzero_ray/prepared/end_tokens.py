@@ -176,7 +176,7 @@ def _written(files: TokenFiles, tokens: _Tokens) -> tuple[set[int] | None, str |
     """(ids of the tokens with which the template ends an answer, None), or (None, why that is not known).
 
     Raises:
-        TaskError: the template is no valid one.
+        TaskError: the template is not valid.
     """
     if files.template is None:
         return None, None

@@ -113,7 +113,7 @@ class SourceEntry(_Strict):
     opened, and whenever the reward is started."""
 
 
-class GateCheckEntry(_Strict):
+class ValidationCheckEntry(_Strict):
     """One check of a reward."""
 
     name: str
@@ -122,14 +122,14 @@ class GateCheckEntry(_Strict):
     passed: bool
 
 
-class GateEntry(_Strict):
+class ValidationEntry(_Strict):
     """Result of the reward's validation."""
 
     isolation: str
     """What it ran in: bubblewrap, or less where the user allowed that."""
     gold_response: str
     """The form of the right answers, `{answer}` standing for the answer."""
-    checks: tuple[GateCheckEntry, ...]
+    checks: tuple[ValidationCheckEntry, ...]
 
 
 class Manifest(_Strict):
@@ -155,8 +155,8 @@ class Manifest(_Strict):
     """Test accuracy of always giving the most frequent answer, of the row's data_source if there are many."""
     source: SourceEntry | None = None
     """How a data set became this task. None if it was generated, or assembled by hand."""
-    gate: GateEntry | None = None
-    """For a reward of the user's own that came through `prepare`."""
+    gate: ValidationEntry | None = None
+    """Validation of a reward of the user's own by `prepare`."""
     recipe: dict[str, Any] | None = None
     """All values that determine the content, flat. Two directories with the same values hold the same
     task."""
@@ -228,7 +228,7 @@ def _problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
     if kind != "extra_forbidden":
         words = message.replace("Field required", "is missing").replace("Input should be", "must be")
         return f"{where}: {words}"
-    parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry, SourceEntry, GateEntry)
+    parts = (Manifest, SplitFiles, SplitFile, RewardEntry, ModelEntry, SourceEntry, ValidationEntry)
     known = sorted({name for part in parts for name in part.model_fields})
     near = nearest(str(place[-1]), known)
     return f"{where}: unknown key" + (f"; did you mean {near}?" if near else "")

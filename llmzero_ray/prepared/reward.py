@@ -67,7 +67,7 @@ def top_of(module: str) -> Path:
     imported.
 
     Raises:
-        TaskError: it is not there, or is no Python file.
+        TaskError: it is not there, or is not a Python file.
     """
     first, dot, _ = module.partition(".")
     spec = PathFinder.find_spec(first)
@@ -87,7 +87,7 @@ def file_of(module: str) -> Path:
     """The file of a module; nothing is imported.
 
     Raises:
-        TaskError: it is not there, or is no Python file.
+        TaskError: it is not there, or is not a Python file.
     """
     top = top_of(module)
     within = top.joinpath(*module.split(".")[1:])

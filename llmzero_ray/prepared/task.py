@@ -203,10 +203,10 @@ def check_unchanged(path: Path, split: str, entry: SplitFile) -> None:
 
 
 def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFacts]) -> str:
-    """The reward's file: of a vetted reward as it was vetted, of others tried on a few rows."""
-    vetted, entry = _vetted(manifest), manifest.reward
+    """The reward's file: of a validated reward as it was validated, of others tried on a few rows."""
+    validated, entry = _validated_sha256(manifest), manifest.reward
     _check_truths(entry, facts)
-    if vetted is None or entry.path is None:
+    if validated is None or entry.path is None:
         return check_reward(entry, root, [row for fact in facts.values() for row in fact.samples])
     path = (root / entry.path).resolve()
     try:
@@ -215,8 +215,8 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
         raise TaskError(
             f"reward {path} cannot be read: {error.strerror or error}; make the task again"
         ) from error
-    if found != vetted:
-        raise TaskError(changed(path, found, vetted))
+    if found != validated:
+        raise TaskError(changed(path, found, validated))
     require_isolation(str(path), allow_unsandboxed=entry.allow_unsandboxed, how_to_allow=ALLOW)
     return str(path)
 
@@ -232,21 +232,21 @@ def _check_truths(entry: RewardEntry, facts: Mapping[str, SplitFacts]) -> None:
             read = entry.module in READ_WORDINGS and accepted_answers(truth)
             if not isinstance(truth, str) and not read:
                 raise TaskError(
-                    f"{split}: ground_truth {truth!r:.80} is no text, and the reward {entry.module} reads "
+                    f"{split}: ground_truth {truth!r:.80} is not text, and the reward {entry.module} reads "
                     "text. Write the right answer as text, or name a reward of your own, which gets the "
                     "truth as it is"
                 )
 
 
-def _vetted(manifest: Manifest) -> str | None:
-    """SHA-256 of the reward that came through the gate."""
+def _validated_sha256(manifest: Manifest) -> str | None:
+    """SHA-256 of a reward that `prepare` validated."""
     return manifest.source.reward_sha256 if manifest.source else None
 
 
 def _sha256_of_reward(manifest: Manifest, path: str) -> str | None:
     if manifest.reward.module is not None:
         return None
-    return _vetted(manifest) or text_digest(Path(path).read_bytes())
+    return _validated_sha256(manifest) or text_digest(Path(path).read_bytes())
 
 
 def _top_of_reward(manifest: Manifest) -> str | None:
@@ -278,7 +278,9 @@ def _assemble(
         reward_path=reward_path,
         reward_name=manifest.reward.name,
         reward_sha256=_sha256_of_reward(manifest, reward_path),
-        reward_keys=None if _vetted(manifest) is None else tuple(facts["train"].samples[0]["extra_info"]),
+        reward_keys=None
+        if _validated_sha256(manifest) is None
+        else tuple(facts["train"].samples[0]["extra_info"]),
         reward_top=_top_of_reward(manifest),
         reward_unsandboxed=manifest.reward.allow_unsandboxed,
         max_prompt_tokens=manifest.max_prompt_tokens,

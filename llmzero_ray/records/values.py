@@ -174,7 +174,7 @@ class Answer:
     pred: str | None = None
     """Answer that the reward extracted from the response, or None if the reward does not report it."""
     expected: str | None = None
-    """Answer that the row gives as the right one, or None if it is no text."""
+    """Answer that the row gives as the right one, or None if it is not text."""
     cut: bool = False
     """Whether the response ended at the cap, of validation or of training."""
     step: int | None = None
@@ -280,8 +280,8 @@ class PhaseResult:
     start_from: ResumeFrom | None = None
     """Where `start_score` was measured, if it was taken over from there. None if by this phase."""
     doubts: tuple[str, ...] | None = None
-    """Reasons not to believe its score, sentences about its answers (agents/answers.py). None if the answers
-    were not examined."""
+    """Reasons not to believe its score, sentences about its answers (dynamics/answers.py). None if the
+    answers were not examined."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmzero_ray.errors import ConfigError, StorageError
-from llmzero_ray.utils.files import file_digest, replace_directory, replace_file, storage_error
+from llmzero_ray.utils.files import file_digest, replace_directory, replace_file, storage_errors
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 CARD = "README.md"
@@ -45,7 +45,7 @@ def check_inside(adapter: Path, root: Path) -> None:
         there = path.resolve()
         if there.exists() and not (there.is_file() and there.is_relative_to(root.resolve())):
             raise StorageError(
-                f"{path}: leads to {there}, which is no file of this search. Put the file itself there."
+                f"{path}: leads to {there}, which is not a file of this search. Put the file itself there."
             )
 
 
@@ -56,16 +56,11 @@ def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: st
         StorageError: the folder cannot be written, or the copy differs from the original.
     """
     listed = "".join(f"{digest}  {name}\n" for name, digest in checksums.items())
-    try:
-        with replace_directory(best) as folder:
-            for name, digest in checksums.items():
-                _copy(adapter / name, folder / name, digest)
-            replace_file(folder / CHECKSUMS, listed)
-            replace_file(folder / CARD, card)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise storage_error(best, error) from error
+    with storage_errors(best), replace_directory(best) as folder:
+        for name, digest in checksums.items():
+            _copy(adapter / name, folder / name, digest)
+        replace_file(folder / CHECKSUMS, listed)
+        replace_file(folder / CARD, card)
 
 
 def checked_best(best: Path) -> dict[str, str]:

@@ -150,10 +150,8 @@ class SearchFacts:
     @property
     def base_model(self) -> str:
         """Directory or name of the base model."""
-        recorded = self.task.get("model_path") or self.task.get("model")
-        if isinstance(recorded, Mapping):
-            recorded = recorded.get("path")
-        return str(self.config.model.path or recorded or "the tiny model prepared with the task")
+        made = self.task.get("model_path")
+        return str(self.config.model.path or made or "the tiny model prepared with the task")
 
     @property
     def base_model_id(self) -> str | None:

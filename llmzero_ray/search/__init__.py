@@ -13,7 +13,6 @@ from llmzero_ray.search.base import (
     plans_its_runs,
 )
 from llmzero_ray.search.decision import Seen, TreeDecision
-from llmzero_ray.search.lineage import nearest_saved_step
 from llmzero_ray.search.registry import load_method, make_search, shipped_method, shipped_methods
 from llmzero_ray.search.tree import NodeStatus, TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
@@ -32,7 +31,6 @@ __all__ = [
     "TreeSearch",
     "load_method",
     "make_search",
-    "nearest_saved_step",
     "needs_model",
     "plans_its_runs",
     "shipped_method",

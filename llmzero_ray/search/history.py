@@ -18,8 +18,9 @@ from llmzero_ray.config.yaml_text import StrictModel, validated
 from llmzero_ray.errors import ConfigError, HistoryError, SearchError
 from llmzero_ray.records import NodeKind
 from llmzero_ray.search.decision import TreeDecision
+from llmzero_ray.search.method_base import MAX_SCORE
 from llmzero_ray.search.tree import NodeStatus
-from llmzero_ray.search.tree_search import MAX_SCORE, TreeSearch
+from llmzero_ray.search.tree_search import TreeSearch
 
 
 class OutcomeRow(StrictModel):

@@ -15,23 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search import lineage
-from llmzero_ray.search.base import Action, Cut, Decision, StopReason
+from llmzero_ray.search.base import Action, Decision, StopReason
 from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision, reason_in_words
+from llmzero_ray.search.method_base import MethodBase
 from llmzero_ray.search.tree import Tree, TreeNode
 from llmzero_ray.search.uct import TIE, exploration, fair_visits, mean_value, own_value, q_value
-from llmzero_ray.utils.text import is_number
-
-MAX_SCORE = 1e100
-"""Maximum absolute score. Beyond it, differences of scores could overflow."""
 
 
-class TreeSearch:
+class TreeSearch(MethodBase[TreeNode]):
     """One search. `budget` counts runs begun, the root being the first (no limit if None)."""
 
     def __init__(self, rules: SearchRules | None = None, budget: int | None = None) -> None:
@@ -81,14 +77,6 @@ class TreeSearch:
     def stop_reason(self) -> StopReason | None:
         """Why no further run will begin, or None while one may."""
         return self.ask().stop_reason
-
-    def node(self, node_id: int) -> TreeNode:
-        """The node of that id, read-only.
-
-        Raises:
-            SearchError: there is none.
-        """
-        return lineage.node_of(self._tree.nodes, node_id)
 
     # --- ask ------------------------------------------------------------------------------------------------
 
@@ -219,38 +207,13 @@ class TreeSearch:
             raise SearchError(f"the budget of {self.budget} runs is spent; raise it to clone node {parent}.")
         return self._create("evolve", parent, node_id, exempt=True)
 
-    def tell(
-        self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
-    ) -> None:
-        """Finish a running node. `score` is its best validation score, reached at `best_step` of its phase.
+    def _finish(self, node: TreeNode, status: PhaseStatus, score: float | None) -> None:
+        """A debug run that succeeded becomes a sibling of the failure it fixed before it is counted. A vetoed
+        run's failure is not charged, and its success fixes nothing."""
+        self._tree.finish(node, status, score)
 
-        A debug run that succeeded becomes a sibling of the failure it fixed before it is counted. A vetoed
-        run's failure is not charged, and its success fixes nothing.
-
-        Raises:
-            SearchError: the node is unknown or not running, or status or score is not allowed.
-        """
-        node = self.node(node_id)
-        if not node.is_running:
-            raise SearchError(f"node {node_id} is already {node.status}; only a running node can finish.")
-        if status not in get_args(PhaseStatus):
-            raise SearchError(
-                f"node {node_id}: status is {status!r}; must be {', '.join(get_args(PhaseStatus))}."
-            )
-        self._tree.finish(node, status, check_score(score))
-        node.best_step = best_step
-
-    def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a subtree at the user's request. Returns its running nodes, which the caller must stop and
-        then tell.
-
-        Raises:
-            SearchError: the node is unknown or the root.
-        """
-        node = self.node(node_id)
-        if node.kind == "root":
-            raise SearchError(f"node {node_id} is the root; stop the search instead of vetoing it.")
-        return tuple(self._tree.veto(node))
+    def _prune(self, node: TreeNode) -> list[int]:
+        return self._tree.veto(node)
 
     def _create(self, kind: NodeKind, on: int | None, node_id: int | None, *, exempt: bool) -> int:
         tree = self._tree
@@ -296,54 +259,7 @@ class TreeSearch:
         ended = not source.is_running and not source.pruned
         return self.offers_best and node.kind == "evolve" and self.rules.multi_stage and ended
 
-    def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        """Record the checkpoint that a running node starts from: `step` of node `source`, or the base model
-        if None.
-
-        Raises:
-            SearchError: the node is unknown or not running, or the source is not among those offered to it.
-        """
-        node = self.node(node_id)
-        if not node.is_running:
-            raise SearchError(f"node {node_id} is {node.status}; its checkpoint source is settled.")
-        if source is None or step is None:
-            node.resume_from = None
-            return
-        offered = self.offered_checkpoint_nodes(node_id)
+    def _may_resume(self, node: TreeNode, source: int) -> bool:
         # Another node may have become the best one since this source was offered.
         was_best = source in self.nodes and self._may_branch(node, self.node(source))
-        if source not in offered and not was_best:
-            allowed = (
-                f"nodes {', '.join(map(str, offered))}" if offered else "none, it starts from the base model"
-            )
-            raise SearchError(f"node {node_id}: resume source {source} is not offered; allowed: {allowed}.")
-        node.resume_from = (source, step)
-
-    def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose training this node's weights contain, from-scratch run first, itself last.
-
-        Raises:
-            SearchError: the node is unknown.
-        """
-        return lineage.resume_chain(self._tree.nodes, self.node(node_id))
-
-    def cuts(self, node_id: int) -> tuple[Cut, ...]:
-        """Phases that reproduce this node's best adapter, each with its cut step.
-
-        Raises:
-            SearchError: the node is unknown.
-        """
-        return lineage.cuts(self._tree.nodes, self.node(node_id))
-
-
-def check_score(score: object) -> float | None:
-    """The score as a float, or None.
-
-    Raises:
-        SearchError: it is not a number, not finite, or too large for differences of scores to stay finite.
-    """
-    if score is None:
-        return None
-    if not is_number(score) or not abs(score) <= MAX_SCORE:
-        raise SearchError(f"score is {score!r}; must be a finite number (at most {MAX_SCORE:g}) or null.")
-    return float(score)
+        return was_best or super()._may_resume(node, source)

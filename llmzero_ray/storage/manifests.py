@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.utils.files import file_digest, replace_file, storage_error
+from llmzero_ray.utils.files import file_digest, replace_file, storage_errors
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -22,14 +22,12 @@ def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
     Raises:
         StorageError: a file cannot be read or the manifest not be written; the directory stays incomplete.
     """
-    try:
+    with storage_errors(directory):
         digests = {
             path.relative_to(directory).as_posix(): _flushed_digest(path)
             for path in sorted(directory.rglob("*"))
             if path.is_file() and path != directory / NAME and not _is_unfinished(path)
         }
-    except OSError as error:
-        raise storage_error(directory, error) from error
     body = {"format": FORMAT, "sha256": digests, **facts}
     replace_file(directory / NAME, json.dumps(body, indent=2) + "\n")
 

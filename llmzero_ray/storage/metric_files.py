@@ -36,7 +36,7 @@ from llmzero_ray.records import (
 from llmzero_ray.records.metrics import VAL_TOKENS, Curves, best_validation, curves_of, validations
 from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.utils.files import replace_file, storage_error
+from llmzero_ray.utils.files import replace_file, storage_errors
 
 Outcome = TypeVar("Outcome", PhaseResult, PhaseFailure)
 _SYNC_S = 0.5
@@ -55,13 +55,11 @@ class MetricWriter:
         self._directory, self._sampled = storage.paths.parts(node), _sampled(storage, node)
         self._attempt = attempt
         self._synced = 0.0
-        try:
+        with storage_errors(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             # A repeat of the same attempt (its runner was called twice) starts over.
             self._points: IO[str] = open(_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
             self._items: IO[str] = open(_items_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise storage_error(self._directory, error) from error
 
     def __enter__(self) -> MetricWriter:
         return self
@@ -76,7 +74,7 @@ class MetricWriter:
         Raises:
             StorageError: the disk is full or gone.
         """
-        try:
+        with storage_errors(self._directory):
             for item in point.items:
                 self._items.write(json.dumps({"step": point.step, **vars(item)}) + "\n")
             body: dict[str, Any] = {
@@ -92,8 +90,6 @@ class MetricWriter:
             self._keep(with_items=bool(point.items))
             if point.sampled:
                 replace_file(self._sampled, json.dumps([vars(answer) for answer in point.sampled]))
-        except OSError as error:
-            raise storage_error(self._directory, error) from error
         return MetricPoint(**{**vars(point), "items": (), "sampled": ()})
 
     def _keep(self, *, with_items: bool) -> None:
@@ -138,7 +134,7 @@ def load_items(
     rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
     for row in rows:
-        fields = {key: row[key] for key in names if key in row}  # older versions kept fewer
+        fields = {key: row[key] for key in names if key in row}  # version 0.1 kept fewer
         found.setdefault(row["step"], []).append(ItemOutcome(**fields))
     return {step: tuple(items) for step, items in found.items()}
 

@@ -244,7 +244,7 @@ def request(root: Path, kind: RequestKind, reason: str = "", **fields: Any) -> s
 def waiting_requests(root: Path) -> tuple[Request, ...]:
     """Pending requests, oldest first; each stays until `done_with` removes it.
 
-    An invalid file becomes a request of kind `unreadable`, with the reason; directories are no requests.
+    An invalid file becomes a request of kind `unreadable`, with the reason; directories are not requests.
     """
     found: list[Request] = []
     for path in sorted((root / "requests").glob("*.json")):
@@ -253,7 +253,7 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
             if stat.S_ISDIR(about.st_mode):
                 continue
             if not stat.S_ISREG(about.st_mode):  # reading a pipe or a device may never end
-                raise ValueError("it is no regular file")
+                raise ValueError("it is not a regular file")
             if about.st_size > _MAX_REQUEST:
                 raise ValueError(f"it is longer than {_MAX_REQUEST} bytes")
             body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -39,7 +39,7 @@ from llmzero_ray.records import (
 )
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import manifests
-from llmzero_ray.utils.files import replace_file, storage_error
+from llmzero_ray.utils.files import replace_file, storage_errors
 from llmzero_ray.utils.text import size
 
 _LOG_TAIL = 4000
@@ -194,18 +194,17 @@ class SearchStorage:
         """Create the directory and check that it can be used.
 
         Raises:
-            StorageError: it cannot be made or written, is nearly full, or holds something that is no search.
+            StorageError: it cannot be made or written, is nearly full, or holds something that is not a
+                search.
         """
         root = self.paths.root
-        try:
+        with storage_errors(root):
             root.mkdir(parents=True, exist_ok=True)
             present = {entry.name for entry in root.iterdir()}
-        except OSError as error:
-            raise storage_error(root, error) from error
         if present and not present & {*_BEGUN, *_BEFORE, "search.yaml"}:
             held = ", ".join(sorted(present)[:5])
             raise StorageError(
-                f"{root}: holds something that is no search ({held}). Choose another `name` or `storage`."
+                f"{root}: holds something that is not a search ({held}). Choose another `name` or `storage`."
             )
         replace_file(root / ".write_test", "writable\n")
         (root / ".write_test").unlink(missing_ok=True)

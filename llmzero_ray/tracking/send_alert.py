@@ -26,7 +26,7 @@ def send(message: Mapping[str, str]) -> tuple[str, bool]:
     for number, url in enumerate(message["urls"].split(), start=1):
         service = apprise.Apprise()
         if not service.add(url):
-            wrong.append(f"no. {number} is no address that Apprise knows")
+            wrong.append(f"no. {number} is not an address that Apprise knows")
         elif service.notify(message["body"], message["title"], body_format=apprise.NotifyFormat.TEXT):
             taken = True
         else:

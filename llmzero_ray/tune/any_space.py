@@ -18,7 +18,7 @@ from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Hyperparamet
 from llmzero_ray.records.agents import OfferedCheckpoint, ProposalRequest
 
 TRIES = 32
-"""Maximum samples until one is no duplicate of a known phase. Each is wider than the previous one."""
+"""Maximum samples until one is not a duplicate of a known phase. Each is wider than the previous one."""
 SWITCHES = 0.3
 """Share of the proposals that also change one switch or choice."""
 _LINEAR_STEP = 0.15

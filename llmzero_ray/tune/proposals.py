@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from llmzero_ray.errors import HyperparameterError, ProposalError
@@ -20,6 +21,7 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
 from llmzero_ray.tune.any_space import best_start
 from llmzero_ray.tune.state import NO_LIMIT, TuneSearch
+from llmzero_ray.utils.threads import in_thread
 
 Answer = Proposal | Mapping[str, Any]
 """A proposal, or only name -> new value, from the best offered checkpoint."""
@@ -63,18 +65,15 @@ class AsyncProposals:
             rejected=command.rejected,
             tries=command.tries,
         )
-        request, future = self._search.request(propose), Future[Answer]()
+        request = self._search.request(propose)
         assert isinstance(request, ProposalRequest)
         call: Any = getattr(self._proposer, "propose", self._proposer)
         shown: ProposalRequest | ErrorRequest = request
         analyze = getattr(self._proposer, "analyze", None)
         if isinstance(command, cmd.Analyze) and callable(analyze):
             call, shown = analyze, self._search.request(command)
-        self._asked.append((request, future))
-        # A daemon: an experiment that ends does not wait for a model's answer.
-        threading.Thread(
-            target=_answer, args=(future, call, shown), name=f"propose-{command.node}", daemon=True
-        ).start()
+        # An experiment that ends does not wait for a model's answer.
+        self._asked.append((request, in_thread(partial(call, shown))))
 
     def _answered(self, request: ProposalRequest, future: Future[Answer]) -> Event:
         node, error = request.node or 0, future.exception()
@@ -90,7 +89,7 @@ class AsyncProposals:
         """The answer as a proposal with the space's names and values.
 
         Raises:
-            ProposalError: it is no proposal, or has a name or a value outside the space.
+            ProposalError: it is not a proposal, or has a name or a value outside the space.
         """
         proposal = answer if isinstance(answer, Proposal) else _proposal(request, answer)
         search, changes = self._search, []
@@ -125,10 +124,3 @@ def _proposal(request: ProposalRequest, answer: object) -> Proposal:
         rationale="",
         agent="callable",
     )
-
-
-def _answer(future: Future[Answer], call: Any, request: ProposalRequest | ErrorRequest) -> None:
-    try:
-        future.set_result(call(request))
-    except BaseException as error:  # noqa: BLE001 - it is the controller's to judge
-        future.set_exception(error)

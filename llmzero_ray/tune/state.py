@@ -45,7 +45,7 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import Curves, curves_of
 from llmzero_ray.search import SearchMethod
-from llmzero_ray.search.tree_search import MAX_SCORE
+from llmzero_ray.search.method_base import MAX_SCORE
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, load_points
 from llmzero_ray.tune.phase_start import PhaseStart
@@ -468,7 +468,7 @@ class TuneSearch:
                 self.fatal = self._no_metric(phase)
         elif self.config.search.multi_stage and not any(self.checkpoints.values()):
             self.fatal = ConfigError(
-                f"trial {phase.trials[-1]} ended without a checkpoint, so that no phase can go on from it. "
+                f"trial {phase.trials[-1]} ended without a checkpoint, so no phase can continue from it. "
                 "A function trainable reports one with tune.report(..., checkpoint=...); a class trainable "
                 "needs RunConfig(checkpoint_config=CheckpointConfig(checkpoint_frequency=1)). For a search "
                 "that always starts from scratch pass rules=SearchRules(multi_stage=False)."
@@ -477,8 +477,8 @@ class TuneSearch:
     def _no_metric(self, phase: TunePhase) -> ConfigError:
         if self._odd is not None:
             return ConfigError(
-                f"metric {self.metric!r} of trial {phase.trials[-1]} is no number but {self._odd!r}; report "
-                "a number with tune.report, or name another metric in tree_search(metric=...)."
+                f"metric {self.metric!r} of trial {phase.trials[-1]} is not a number but {self._odd!r}; "
+                "report a number with tune.report, or name another metric in tree_search(metric=...)."
             )
         reported = sorted({name for step in phase.steps.values() for name in step.metrics})
         near = nearest(self.metric, reported)

@@ -16,6 +16,7 @@ import typer
 
 from llmzero_ray.cli.options import find_named
 from llmzero_ray.cli.output import TerminalConsole, print_lines
+from llmzero_ray.coordinator import run_of
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.storage import SearchStorage
@@ -64,8 +65,8 @@ def ui(
 
     if host not in _LOOPBACK and not token_file:
         raise ConfigError(
-            f"--host {host} is no loopback address: others can reach it. Give --token-file FILE, which holds "
-            "the token and which nobody else can read, or forward a loopback port."
+            f"--host {host} is not a loopback address: others can reach it. Give --token-file FILE, which "
+            "holds the token and which nobody else can read, or forward a loopback port."
         )
     if child_of:  # of `search --ui`, whose search may not have begun
         die_with_parent(child_of, signal.SIGTERM)
@@ -103,10 +104,8 @@ def place_of(place: str, storage: str) -> tuple[Path, str | None, int | None]:
         raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
     found, node = find_named(place, storage)
     core = Follower.of(SearchStorage.at(found.paths.root), started=False).core
-    if node is not None and node not in core.runs:
-        raise ConfigError(
-            f"{found.name} has no node {node}; it has {', '.join(map(str, core.runs)) or 'none'}."
-        )
+    if node is not None:
+        run_of(core.runs, node, found.name)
     return found.paths.root.parent, found.paths.root.name, node
 
 

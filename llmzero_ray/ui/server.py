@@ -250,7 +250,7 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
             f"a request cannot be {kind!r}; must be hint, veto, clone, approve, refuse, pause or stop"
         )
     elif owner(place.paths.root) is None:
-        raise ConfigError(f"nobody is at work on {place.paths.root}: there is nothing to {kind}.")
+        raise ConfigError(f"{place.paths.root} is not running: there is nothing to {kind}.")
     said: list[str] = []
     send(place, "approve" if kind == "refuse" else kind, reason, say=said.append, **fields)
     return "\n".join(said)

@@ -30,7 +30,7 @@ def small_text(path: Path) -> str:
 
     Raises:
         OSError: it cannot be read, or is larger.
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: it is not UTF-8.
     """
     with path.open("rb") as file:
         content = file.read(MOST_TEXT + 1)
@@ -210,6 +210,17 @@ def is_locked(path: Path) -> bool:
             return True
         fcntl.flock(file, fcntl.LOCK_UN)
     return False
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """Context in which an error of the system becomes the `storage_error` of `path`."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(path, error) from error
 
 
 def storage_error(path: Path | str, error: OSError) -> StorageError:

@@ -16,7 +16,7 @@ from llmzero_ray.utils.text import one_line
 
 INSTALL = "pip install 'llmzero-ray[hub]'"
 _CONNECT_S, _ANSWER_S = 15.0, 300.0
-"""Seconds until a server that does not answer counts as absent; huggingface_hub itself waits for ever."""
+"""Seconds until a server that does not answer counts as absent; huggingface_hub itself waits forever."""
 
 
 def endpoint() -> str:

@@ -11,11 +11,12 @@ after which `agents.proposer: careful` is the same as `agents.proposer: my_packa
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def import_problem(package: str) -> str:
             return "is not installed"
         return f"cannot be imported ({one_line(f'{type(error).__name__}: {error}', 200)})"
     return ""
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Package -> version, of those that are installed."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def load_factory(name: str, *, field: str) -> Callable[..., Any]:

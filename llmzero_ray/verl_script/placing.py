@@ -99,7 +99,7 @@ _KINDS = (
     ),
     (
         r"(.*\.)?(\w*profiler|profile_\w+|\w*nsight_options|trace|prometheus)(\..*)?",
-        "profiling and tracing are no part of a configuration: what is needed goes to engine.overrides",
+        "profiling and tracing are not part of a configuration: what is needed goes to engine.overrides",
     ),
     (r"(ray_kwargs|ray_init|transfer_queue|hydra)\..*", "a search starts Ray and VeRL's processes itself"),
 )
@@ -203,7 +203,7 @@ def _value(key: str, text: str) -> Any:
     """The value that hydra reads.
 
     Raises:
-        ConfigError: it is no single value.
+        ConfigError: it is not a single value.
     """
     if not text.strip():
         raise ConfigError("it is empty")

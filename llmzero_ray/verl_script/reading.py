@@ -94,7 +94,7 @@ def _text(path: Path) -> tuple[str, list[str]]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     if b"\0" in held:
-        raise ConfigError(f"{path}: is no text; give the script that starts VeRL's trainer.")
+        raise ConfigError(f"{path}: is not text; give the script that starts VeRL's trainer.")
     given = held.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").split("\n")
     lines, comments, others = list[str](), list[int](), list[int]()
     for number, raw in enumerate(given, 1):
@@ -153,7 +153,7 @@ class _Reader:
         for word in command.others:
             if not _MARK.search(word):
                 made.remarks.append(
-                    f"{word}: {'deletes a key' if word[0] == '~' else 'is no override KEY=VALUE'}"
+                    f"{word}: {'deletes a key' if word[0] == '~' else 'is not an override KEY=VALUE'}"
                 )
         made.remarks += [*self._other_commands(command, further), *self._unset_branches(base)]
         if command.module and not command.module.endswith("main_ppo") and command.module != "main_ppo.py":

@@ -71,8 +71,8 @@ MALFORMED = (
     (body("dance"), "kind 'dance' is unknown"),
     ("[" * 100_000, "RecursionError"),
     ("{}", "KeyError"),
-    ("[1]", "is no request and was removed"),
-    ("\x00", "is no request and was removed"),
+    ("[1]", "is not a request and was removed"),
+    ("\x00", "is not a request and was removed"),
     (body("hint", text="x" * 2**20), "it is longer than 1048576 bytes"),
 )
 
@@ -99,7 +99,7 @@ def test_what_is_no_file_is_refused_without_being_opened(tmp_path: Path) -> None
     *refused, stopped = searching.take()
     assert [event.source for event in refused] == ["user:0", "user:00"]
     for event in refused:
-        assert isinstance(event, ev.RequestRefused) and "it is no regular file" in event.message
+        assert isinstance(event, ev.RequestRefused) and "it is not a regular file" in event.message
     assert isinstance(stopped, ev.UserStop)
 
 

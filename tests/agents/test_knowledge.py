@@ -146,7 +146,7 @@ def test_a_directory_replaces_the_files_it_has(tmp_path: Path) -> None:
 
 
 def test_no_text_of_a_skill_contradicts_the_notes_on_metrics() -> None:
-    # Low entropy is no reason for heat, and a KL beside a rising reward none for a pull.
+    # Low entropy is not a reason for heat, and a KL beside a rising reward none for a pull.
     texts = skill_texts()
     training = " ".join(texts["check_training"].split())
     assert "Low entropy with a high reward is success" in training

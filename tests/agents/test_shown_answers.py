@@ -17,6 +17,7 @@ from llmzero_ray.dynamics.stored_outcomes import (
     choose,
     kind_scores,
     load_answers,
+    load_rows,
     with_outcomes,
     wrong_answers,
 )
@@ -97,7 +98,7 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
     storage, rows = stored
     if compacted:
         compact(storage, 3, 0)
-    *found, last = load_answers(storage, 3, rows)
+    *found, last = load_answers(storage, 3, load_rows(rows))
     assert last == sampled(10), "of the last validated step, as it was written"
     assert found
     for one in found:
@@ -109,17 +110,17 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
 
 def test_missing_rows_or_outcomes_give_no_answers_and_no_error(stored: tuple[SearchStorage, str]) -> None:
     storage, rows = stored
-    assert load_answers(storage, 4, rows) == ()
+    assert load_answers(storage, 4, load_rows(rows)) == ()
     for lost in (None, rows + ".gone"):
-        assert load_answers(storage, 3, lost) == (sampled(10),)
+        assert load_answers(storage, 3, load_rows(lost)) == (sampled(10),)
     file = storage.paths.node(3) / "sampled.json"
     for damaged in ("[{", '[{"prompt": "alone"}]', "3"):
         file.write_text(damaged)
-        assert [one.step for one in load_answers(storage, 3, rows)] == [None] * 2
+        assert [one.step for one in load_answers(storage, 3, load_rows(rows))] == [None] * 2
     file.unlink()  # of a search before they were kept
-    assert [one.step for one in load_answers(storage, 3, rows)] == [None] * 2
+    assert [one.step for one in load_answers(storage, 3, load_rows(rows))] == [None] * 2
     Path(rows).write_bytes(b"no parquet")
-    assert load_answers(storage, 3, rows) == ()
+    assert load_answers(storage, 3, load_rows(rows)) == ()
 
 
 @pytest.mark.parametrize("cut", [False, None])
@@ -197,12 +198,12 @@ def test_the_newest_phase_below_answers_the_same_prompts_beside(stored: tuple[Se
                     node=4, attempt=0, step=step, global_step=step, wall_s=0.0, metrics={}, items=items
                 )
             )
-    *greedy, sampled_one = load_answers(storage, 3, rows, below=4)
+    *greedy, sampled_one = load_answers(storage, 3, load_rows(rows), below=4)
     assert len(greedy) > 1 and sampled_one.below is None
     for one in greedy:
         number = one.response.removeprefix("10: ")
         assert one.below == (4, f"below 5: {number}", number == "7")
-    assert {one.below for one in load_answers(storage, 3, rows, below=5)} == {None}
+    assert {one.below for one in load_answers(storage, 3, load_rows(rows), below=5)} == {None}
 
 
 @pytest.mark.parametrize("sources", [("chem", "bio"), ("toy", "toy")])
@@ -229,16 +230,16 @@ def test_scores_by_kind_are_those_of_its_items_at_the_start_and_at_the_end(
             )
             writer.write(point)
     write_parquet(tmp_path / "val.parquet", {"ability": ["chem", "bio"] * 3})
-    found = kind_scores(load_items(storage, 3), str(tmp_path / "val.parquet"))
+    found = kind_scores(load_items(storage, 3), load_rows(str(tmp_path / "val.parquet")))
     assert found == (
         KindScore(kind="bio", n=3, start=1 / 3, last=1.0),
         KindScore(kind="chem", n=3, start=1 / 3, last=1 / 3),
     )
     write_parquet(tmp_path / "val.parquet", {"prompt": ["?"] * 6})
-    assert bool(kind_scores(load_items(storage, 3), str(tmp_path / "val.parquet"))) == (
+    assert bool(kind_scores(load_items(storage, 3), load_rows(str(tmp_path / "val.parquet")))) == (
         len(set(sources)) == 2
     )
-    assert kind_scores(load_items(storage, 4), None) == ()
+    assert kind_scores(load_items(storage, 4), ()) == ()
 
 
 def test_an_outcome_keeps_what_the_reward_took_and_whether_it_was_cut() -> None:

@@ -332,7 +332,7 @@ def test_a_search_runs_under_a_running_event_loop_and_is_found_again(
     assert again.done
     assert again.status().stage == "finished"
     assert again.wait().nodes().equals(found.nodes())
-    with pytest.raises(ConfigError, match="nobody is at work"):
+    with pytest.raises(ConfigError, match="is not running: it takes no request"):
         again.hint("too late")
 
 

@@ -26,7 +26,7 @@ Victim: TypeAlias = Literal[
     "coordinator", "stopper", "runner", "machine", "command", "head", "worker", "inference", "any"
 ]
 """`machine` a raylet whose slot trains · `command` the process that started the search · `worker` one of
-VeRL's actors or the process that embeds it · `inference` the engine process of vLLM, which is no actor ·
+VeRL's actors or the process that embeds it · `inference` the engine process of vLLM, which is not an actor ·
 `any` whoever reaches a named place."""
 
 FAST_PLACES = tuple(place for place in PLACES if place != "engine.switching")

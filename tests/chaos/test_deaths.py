@@ -86,7 +86,7 @@ def start(
     config = scripted_config(
         name, tmp_path / "runs", task_dir, slots=slots, runs=runs, script=script, verdicts=False
     )
-    patient = config.engine.model_copy(update={"hang_min_s": None})  # a phase that is held is no hang
+    patient = config.engine.model_copy(update={"hang_min_s": None})  # a phase that is held is not a hang
     return Search(lab, config.model_copy(update={"engine": patient}))
 
 

@@ -98,7 +98,7 @@ def test_an_answer_to_a_search_that_nobody_runs_is_kept_and_is_the_event_of_its_
     waits: SearchBuilder, llmzero: Llmzero
 ) -> None:
     code, said, _ = llmzero("approve", f"{waits.root}:1", "lr=2e-4", "--steps", "8", "--reason", "too hot")
-    assert (code, said) == (0, "nobody is at work on it; kept for when it is resumed")
+    assert (code, said) == (0, "it is not running; kept for when it is resumed")
     (kept,) = waiting_requests(waits.root)
     event = event_of(waits.core, kept)
     assert isinstance(event, ev.ApprovalAnswered)

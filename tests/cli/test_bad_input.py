@@ -336,7 +336,7 @@ def a_preset_for_gpus(task_dir: Path, tmp_path: Path, *changes: str) -> SearchCo
 
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine lacks for GPUs is no obstacle; starting or joining Ray is an error."""
+    """What the machine lacks for GPUs is not an obstacle; starting or joining Ray is an error."""
 
     def start(*_given: object, **_options: object) -> None:
         raise AssertionError("something was started")

@@ -170,7 +170,7 @@ def test_ctrl_c_without_a_terminal_pauses_and_the_same_command_goes_on(
     assert "Traceback" not in output
     until_gone(command.leftovers)
     assert main(["status", str(command.config)]) == 0
-    assert "nobody is at work on it" in capsys.readouterr().out
+    assert "it is not running" in capsys.readouterr().out
     code, output = command.run()
     assert code == 0, output
     assert "node=0 training in slot 0 (attempt 1)" in output
@@ -401,7 +401,7 @@ def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
     command.until_step(0, 3)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
-    assert "detached: demo goes on" in output
+    assert "detached: demo continues" in output
     assert owner(command.storage.paths.root) is not None
     command.released.touch()
     code, output = command.run()

@@ -111,9 +111,7 @@ def test_without_a_key_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_reward_of_the_users_own_goes_through_the_gate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reward_of_the_users_own_is_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text("def score(**row):\n    return {'score': 1.0, 'acc': 1.0}\n")
     assert draft(tmp_path, "--reward", f"{tmp_path / 'mine.py'}:score") == 2
     printed = capsys.readouterr().out

@@ -341,7 +341,7 @@ def test_a_start_that_failed_keeps_the_initialization(folder: Folder) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Folder], Any], str]] = {
-    "no folder": (lambda f: shutil.rmtree(f.path), "is no directory; name the folder that holds the data"),
+    "no folder": (lambda f: shutil.rmtree(f.path), "is not a directory; name the folder that holds the data"),
     "empty folder": (lambda f: (f.path / "rows.jsonl").unlink(), "holds no rows that can be read"),
     "empty file": (lambda f: (f.path / "rows.jsonl").write_text(""), "rows.jsonl is empty"),
     "binary file": (lambda f: (f.path / "rows.jsonl").write_bytes(b"\x00\x01"), "is binary, not text"),
@@ -378,7 +378,7 @@ def test_options_of_other_searches_are_refused(
     folder: Folder, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     assert folder.run(option) == 2
-    assert "no folder with a sentence" in capsys.readouterr().err
+    assert "not a folder with a sentence" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_sentence_is_told_what_is_missing(
@@ -411,7 +411,7 @@ def test_the_name_of_a_search_with_a_configuration_is_refused(
     assert "was begun with a configuration" in capsys.readouterr().err
 
 
-def test_a_reward_that_the_gate_refuses_can_be_mended(
+def test_a_reward_that_validation_refuses_can_be_corrected(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = folder.tmp_path / "mine.py"

@@ -92,7 +92,7 @@ def test_fields_can_be_set_from_the_command_line(tmp_path: Path) -> None:
 
 
 @needs_sandbox
-def test_the_gates_table_is_shown_for_a_reward_of_ones_own(
+def test_the_validation_table_is_shown_for_a_users_reward(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")

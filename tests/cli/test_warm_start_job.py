@@ -252,7 +252,7 @@ def test_a_job_that_is_killed_leaves_nothing_running_and_goes_on_exactly(
     assert code == 0, said
     first.until_all_gone()
     [resumed] = resumptions(output)
-    assert f"going on from the checkpoint of step {resumed}" in said
+    assert f"continuing from the checkpoint of step {resumed}" in said
     one, other = weights(undisturbed(config)), weights(output)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert main(["warm-start", str(config)]) == 0

@@ -9,9 +9,9 @@ import pytest
 
 from llmzero_ray.coordinator import (
     build_request,
-    busy_gpu_hours,
     check_decisions,
     extension_problem,
+    gpu_hours,
     over_budget,
     replay,
 )
@@ -98,7 +98,7 @@ def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_reported_once
     search.now = 1000.0
     search.ready()
     search.start(0)
-    assert busy_gpu_hours(search.core, 1000.0 + 1800.0) == 1.0
+    assert gpu_hours(search.core, 1000.0 + 1800.0)[0] == 1.0
     assert list(over_budget(search.core, worked_s=60.0, now=1000.0 + 3600.0)) == []
     (reached,) = over_budget(search.core, worked_s=60.0, now=1000.0 + 2 * 3600.0)
     assert (reached.kind, reached.used, reached.limit) == ("gpu_hours", 4.0, 4.0)
@@ -361,7 +361,7 @@ def test_agents_are_told_what_is_left_and_what_each_phase_took_as_it_is_charged(
     left = request.budget.compute
     assert left == ComputeLimit(amount=1000.0 - 260.0, cost=TokenCost(rollout=2.0, trained=1.0))
     assert request.budget.whole_compute == 1000.0
-    # Three validations of 10 tokens each, the one at step 0 included, are no part of the 20 steps.
+    # Three validations of 10 tokens each, the one at step 0 included, are not part of the 20 steps.
     assert request.budget.root_step == TokenCounts(rollout=70.0 / 20, trained=60.0 / 20)
     assert isinstance(request, ProposalRequest)
     assert (request.on.tokens, request.on.step_tokens) == (tokens, request.budget.root_step)

@@ -219,7 +219,7 @@ def test_two_searches_in_one_journal_are_refused() -> None:
 def test_an_event_the_core_does_not_know_is_refused() -> None:
     core = CoordinatorCore(SearchPaths(root=ROOT))
     core.handle(Driver().journal[0])
-    with pytest.raises(JournalError, match="no event of a search"):
+    with pytest.raises(JournalError, match="not an event of a search"):
         core.handle(Event())
 
 

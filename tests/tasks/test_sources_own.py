@@ -182,7 +182,7 @@ def test_a_pattern_finds_the_answer_and_travels_with_each_row(tmp_path: Path) ->
     assert task.reward_module == "llmzero_ray.tasks.rewards.regex_match"
     options = json.loads(rows_of(task.val)[0]["extra_info"]["reward_options"])
     assert options == {"pattern": "capital: (.*)"}
-    with pytest.raises(TaskError, match="is no regular expression"):
+    with pytest.raises(TaskError, match="is not a regular expression"):
         prepared(tmp_path, CITIES, reward={"regex": {"pattern": "("}})
 
 

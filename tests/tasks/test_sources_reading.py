@@ -292,7 +292,7 @@ def test_each_file_is_read_once_and_what_was_read_is_gone_afterwards(
 def test_a_row_that_is_no_text_is_left_out_and_named(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [*ROWS, {"q": "half a character: \ud83d", "a": "1"}])
     [example] = prepared(tmp_path, path).examples["unreadable row"]
-    assert example.startswith("rows.jsonl, row 31: holds what is no text (")
+    assert example.startswith("rows.jsonl, row 31: holds what is not text (")
 
 
 # --- lengths ------------------------------------------------------------------------------------------------
@@ -345,7 +345,8 @@ def test_the_model_s_own_limit_counts_as_well(tmp_path: Path, tokenizer_dir: Pat
 
 def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
-    assert "is no directory; name one that holds" in refusal(tmp_path, path, tokenizer=str(tmp_path / "no"))
+    said = refusal(tmp_path, path, tokenizer=str(tmp_path / "no"))
+    assert "is not a directory; name one that holds" in said
 
 
 # --- the hub ------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_a_reward_that_ships_is_refused_where_it_cannot_read_the_truth(
     if taken:
         assert load_task(directory).n_train == 4
     else:
-        with pytest.raises(TaskError, match=r"is no text, and the reward .* reads text"):
+        with pytest.raises(TaskError, match=r"is not text, and the reward .* reads text"):
             load_task(directory)
 
 

@@ -141,7 +141,7 @@ async def until(service: Service, made: tracker.SearchTracker, n: int) -> None:
 
 
 def diverge(search: SearchBuilder) -> None:
-    """The next phase trains, and its KL is no number."""
+    """The next phase trains, and its KL is not a number."""
     command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
     search.start(command)
     bad = {**METRICS, "actor/kl_loss": [float("nan")] * 20}
@@ -171,7 +171,7 @@ def test_a_service_that_is_dead_costs_one_sentence_and_shows_no_address(
     caplog.clear()
     assert track(root, f"{dead} nosuch://{SECRET} {service.url}")
     (record,) = caplog.records
-    assert "no. 1 (JSON) did not" in record.message and "no. 2 is no address" in record.message
+    assert "no. 1 (JSON) did not" in record.message and "no. 2 is not an address" in record.message
     assert len(service.messages) == 1
     assert [path for path in root.rglob("*") if path.is_file() and SECRET in path.read_text("latin-1")] == []
 

@@ -185,7 +185,7 @@ def test_whole_numbers_and_switches_are_scores(driver: Driver, value: Any, score
 @pytest.mark.parametrize("value", ["nan", "0.5", [0.5], np.array([0.5, 0.6]), 1j])
 def test_a_metric_that_is_no_number_is_shown_as_it_is(driver: Driver, value: Any) -> None:
     driver.finish(driver.new_trial(), [value] * 3)
-    with pytest.raises(ConfigError, match=r"metric 'x' of trial \w+ is no number but"):
+    with pytest.raises(ConfigError, match=r"metric 'x' of trial \w+ is not a number but"):
         driver.searcher.check()
 
 

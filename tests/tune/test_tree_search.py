@@ -31,7 +31,7 @@ def make_searcher(workers: int = 1, **given: Any) -> TreeSearcher:
 
 
 def next_trial(searcher: TreeSearcher, trial: str) -> dict[str, Any]:
-    """The next configuration that is no None; proposals come from a thread."""
+    """The next configuration that is not None; proposals come from a thread."""
     found: list[Any] = []
 
     def came() -> bool:

@@ -422,7 +422,7 @@ def test_pause_and_stop_by_mouse_are_answered_word_for_word(
         tab.page.locator("#needs >> text=It is paused").wait_for()
         for kind in ("pause", "stop"):  # nobody is there to answer
             send(tab, kind)
-            sentence = f"nobody is at work on {search.root}: there is nothing to {kind}."
+            sentence = f"{search.root} is not running: there is nothing to {kind}."
             tab.page.locator(f'#answer:text-is("{sentence}")').wait_for()
             close(tab)
         lock.acquire(private_head=True)

@@ -77,7 +77,7 @@ def test_a_read_only_page_takes_no_request(page: TestClient, search: SearchBuild
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"kind": "pause"}, "nobody is at work on"),
+        ({"kind": "pause"}, "is not running: there is nothing to pause"),
         ({"kind": "shell"}, "a request cannot be 'shell'"),
         ({"kind": "clone", "node": 0, "settings": "lr=5e-4", "step": "x"}, "step is 'x'"),
         ([1], "a request is a JSON object"),

@@ -7,9 +7,10 @@ answer, and the reason as the tool result. Every call is reported, including fai
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -109,21 +110,67 @@ class CallReport:
     reservations: tuple[str, ...] = ()
     """Ids of the budget reservations that the call has settled."""
 
-    @classmethod
-    def of(cls, budget: CallBudget, **fields: Any) -> CallReport:
-        """Report with the cost that `budget` has booked for the call; `fields` are the other ones."""
-        return cls(
-            **fields,
-            usage=budget.usage,
-            dollars=budget.dollars,
-            latency_s=budget.latency_s,
-            n_attempts=budget.n_attempts,
-            estimated=budget.estimated,
-            reservations=budget.reservations,
-        )
-
 
 Report: TypeAlias = Callable[[CallReport], None]
+
+
+@dataclass(kw_only=True)
+class ReportedCall:
+    """A call that is being made, and what its report will say."""
+
+    client: LlmClient
+    budget: CallBudget
+    call: LlmCall
+    response: LlmResponse | None = None
+    outcome: str = "interrupted"
+    problem: str = ""
+
+    def send(self) -> LlmResponse:
+        """The model's response."""
+        self.response = call_within_budget(self.client, self.call, self.budget)
+        return self.response
+
+
+@contextlib.contextmanager
+def reported_call(
+    client: LlmClient,
+    budget: BudgetClient,
+    report: Report,
+    call: LlmCall,
+    *,
+    name: str,
+    model: str,
+    png: bytes | None = None,
+) -> Iterator[ReportedCall]:
+    """Context in which a call is sent and its response is judged. At the end it is reported, also if it
+    failed. `name` and `png` as in `CallReport`; `model` is named where the server names none."""
+    own = CallBudget(budget, call.agent, call.node, client.worst_case(call), least_output=call.max_tokens)
+    made = ReportedCall(client=client, budget=own, call=call)
+    try:
+        yield made
+    except (ProposalError, CapReachedError, AgentError) as error:
+        made.problem, made.outcome = str(error), _outcome_of(error)
+        raise
+    finally:
+        if made.problem:
+            logger.warning("node=%d %s: %s", call.node, name, made.problem)
+        report(
+            CallReport(
+                name=name,
+                call=call,
+                model=own.model or model,
+                response=made.response,
+                outcome=made.outcome,
+                problem=made.problem,
+                usage=own.usage,
+                dollars=own.dollars,
+                latency_s=own.latency_s,
+                n_attempts=own.n_attempts,
+                png=png,
+                estimated=own.estimated,
+                reservations=own.reservations,
+            )
+        )
 
 
 class AgentClient:
@@ -186,39 +233,19 @@ class AgentClient:
     def _attempt(
         self, request: StructuredRequest, name: str, call: LlmCall, conversation: Conversation
     ) -> StructuredResponse:
-        client = self._client(call.node, name)
-        worst = client.worst_case(call)
-        budget = CallBudget(self._budget, call.agent, call.node, worst, least_output=call.max_tokens)
-        response: LlmResponse | None = None
-        problem, outcome = "", "interrupted"
-        try:
-            response = call_within_budget(client, call, budget)
+        client, png = self._client(call.node, name), conversation.png
+        with reported_call(
+            client, self._budget, self._report, call, name=name, model=self.model, png=png
+        ) as made:
+            response = made.send()
             try:
                 parsed = request.parse(response.input)
             except ProposalError as error:
                 raise _FormError(str(error), response.content) from error
             problems = tuple(request.validate(parsed))
-            problem, outcome = "; ".join(problems), "refused" if problems else "ok"
+            made.problem, made.outcome = "; ".join(problems), "refused" if problems else "ok"
             return StructuredResponse(
                 parsed=parsed, problems=problems, conversation=conversation, content=response.content
-            )
-        except (ProposalError, CapReachedError, AgentError) as error:
-            problem, outcome = str(error), outcome_of(error)
-            raise
-        finally:
-            if problem:
-                logger.warning("node=%d %s: %s", call.node, name, problem)
-            self._report(
-                CallReport.of(
-                    budget,
-                    name=name,
-                    call=call,
-                    model=budget.model or self.model,
-                    response=response,
-                    outcome=outcome,
-                    problem=problem,
-                    png=conversation.png,
-                )
             )
 
 
@@ -258,7 +285,7 @@ def _call(
     )
 
 
-def outcome_of(error: Exception) -> str:
+def _outcome_of(error: Exception) -> str:
     """Outcome of a call that raised, as in `CallReport.outcome`."""
     match error:
         case LlmCallError():

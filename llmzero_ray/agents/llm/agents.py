@@ -10,17 +10,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
 from llmzero_ray.agents.expert.early_stopper import RULE
-from llmzero_ray.agents.knowledge import Priors
 from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
 from llmzero_ray.agents.llm.errors import raise_outage
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
+from llmzero_ray.config.search_config import OnCap, OnOutage, Priors
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Diagnosis, Proposal, StopDecision
@@ -62,8 +62,8 @@ class LlmAgentSettings:
     """Source of the experience in the prompts."""
     strict_tools: bool = True
     """Whether the server enforces the response schemas."""
-    on_cap: Literal["expert", "stop"] = "expert"
-    on_outage: Literal["wait", "rules"] = "rules"
+    on_cap: OnCap = "expert"
+    on_outage: OnOutage = "rules"
     space: Space = VERL_SPACE
     """Hyper-parameters that a proposal may set."""
     backend: str = "claude"
@@ -217,15 +217,17 @@ class LlmAgents:
         except CapReachedError as error:
             if self._settings.on_cap == "stop":
                 raise
-            return _fallback(expert(), str(error))
+            return instead_of_model(expert(), error)
         except AgentError as error:
             raise_outage(error, self._settings.on_outage)
-            return _fallback(expert(), str(error))
+            return instead_of_model(expert(), error)
         if request.rejected is None:
             return proposal  # the coordinator judges it, and sends it back with the reason
         bounded = enforce_bounds(proposal, bounds)
         if bounded is None:
-            return _fallback(expert(), f"nothing of its second proposal could be kept ({request.rejected})")
+            return instead_of_model(
+                expert(), f"nothing of its second proposal could be kept ({request.rejected})"
+            )
         proposal, notes = bounded
         if not notes:
             return proposal
@@ -313,9 +315,9 @@ def _diagnosis(response: ProposalSchema) -> Diagnosis:
     )
 
 
-def _fallback(proposal: Proposal, why: str) -> Proposal:
+def instead_of_model(proposal: Proposal, why: object) -> Proposal:
     """The expert's proposal, with the reason why the model's is not used."""
-    why = collapse_whitespace(why)
+    why = collapse_whitespace(str(why))
     why = why if len(why) <= 400 else f"{why[:399]}…"
     return dataclasses.replace(
         proposal, rationale=f"The rules answer instead of the language model: {why} {proposal.rationale}"

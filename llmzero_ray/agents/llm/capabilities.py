@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmzero_ray.agents.llm.settings import MIN_THINKING_BUDGET, LlmSettings, Thinking
+from llmzero_ray.agents.llm.settings import MIN_THINKING_BUDGET, LlmSettings
+from llmzero_ray.config.search_config import Thinking
 
 _QUIET: tuple[Thinking, ...] = ("disabled", "between_tools")
 """Thinking types that turn thinking off before an answer, in order of preference."""

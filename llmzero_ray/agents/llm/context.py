@@ -17,11 +17,12 @@ from llmzero_ray.agents.expert.early_stopper import (
     phase_outlook,
     takes_off,
 )
-from llmzero_ray.agents.knowledge import Knowledge, MetricNote, Priors
+from llmzero_ray.agents.knowledge import Knowledge, MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_budget import budget_lines, fitting_steps, without_own_steps
 from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
+from llmzero_ray.config.search_config import Priors
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.dynamics.incumbent import score_to_beat
 from llmzero_ray.hyperparameters import (

@@ -35,7 +35,7 @@ ErrorKind: TypeAlias = Literal[
 """`no_key` none given or unreadable · `auth` key or account refused · `not_found` unknown model or wrong
 base_url · `bad_request` refused as it stands (images, parameters, size) · `refusal` the model declined ·
 `max_tokens` the answer was cut off · `empty` an answer without content · `no_tool_call` text or another tool
-instead of the tool · `malformed` not the Messages API's JSON, or the tool's input is no object ·
+instead of the tool · `malformed` not the Messages API's JSON, or the tool's input is not an object ·
 `rate_limited` 429 · `overloaded` 529 or 503 · `server` 408, 409, other 5xx · `connection` no or broken
 connection · `deadline` time was up."""
 

@@ -3,7 +3,7 @@
 Stable parts of a request come first, so that the prompt cache can serve them: tool, system prompt, the user's
 turn. Responses are read here and not by the SDK, which builds its
 objects without checking types: a field of the wrong type would surface much later as another kind of error.
-Pure. Not here: sending (client.py), responses that are no success (errors.py).
+Pure. Not here: sending (client.py), responses other than a success (errors.py).
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection
 
 
 def _formatted_answer(content: Sequence[_Block], tool: str) -> _Block | None:
-    """The last text with the JSON value that it is as its `input`, or None if it is no JSON."""
+    """The last text with the JSON value that it is as its `input`, or None if it is not JSON."""
     text = next((block.text for block in reversed(content) if block.type == "text"), None)
     try:
         return _Block(type="text", name=tool, text=text, input=json.loads(text or ""))

@@ -57,7 +57,7 @@ def message_of(content: bytes) -> bytes:
 
     Raises:
         LlmCallError: kind server: the body is an error, although the server reported success. Kind malformed:
-            it is no chat completion.
+            it is not a chat completion.
     """
     try:
         found = json.loads(content)
@@ -71,7 +71,7 @@ def message_of(content: bytes) -> bytes:
     choices = found.get("choices")
     if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
         raise LlmCallError(
-            f"The server's answer is no chat completion ({len(content)} bytes). Does agents.base_url lead "
+            f"The server's answer is not a chat completion ({len(content)} bytes). Does agents.base_url lead "
             "to a server that answers whole, not as a stream?",
             kind="malformed",
         )

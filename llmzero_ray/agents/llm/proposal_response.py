@@ -201,7 +201,7 @@ def _within_bounds(
     except HyperparameterError:
         value = _clipped(key, change.new, space)
     if value is None:
-        notes.append(f"{space.short(key)} left out: {one_line(repr(change.new))} is no value for it")
+        notes.append(f"{space.short(key)} left out: {one_line(repr(change.new))} is not a value for it")
         return None
     notes.append(
         f"{space.short(key)} {one_line(repr(change.new))} -> {format_value(key, value)}, the nearest that is "

@@ -177,7 +177,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise LlmCallError(f"The record {path} cannot be read: {error}", kind="malformed") from error
     if not isinstance(found, dict):
-        raise LlmCallError(f"The record {path} is no object.", kind="malformed")
+        raise LlmCallError(f"The record {path} is not an object.", kind="malformed")
     return {key: _plain(value) for key, value in found.items()}
 
 

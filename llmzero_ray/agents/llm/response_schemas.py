@@ -145,7 +145,7 @@ class VerdictSchema(ResponseSchema):
     @model_validator(mode="before")
     @classmethod
     def _recorded_before(cls, given: Any) -> Any:
-        """Recorded answers may still have `decision`, STOP or CONTINUE, in place of the chance."""
+        """Answers that version 0.1 recorded have `decision`, STOP or CONTINUE, in place of the chance."""
         if isinstance(given, dict) and (said := given.get("decision")) in ("STOP", "CONTINUE"):
             return {"reason": given.get("reason"), "chance": 0 if said == "STOP" else 100}
         return given

@@ -6,16 +6,16 @@ from __future__ import annotations
 import ipaddress
 import urllib.parse
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from llmzero_ray.config.search_config import Effort, Provider, Thinking
 from llmzero_ray.config.yaml_text import StrictModel
 from llmzero_ray.utils.api_key import KEY_ENV, KEY_ENVS, KEY_FILE_ENV
 
 PUBLIC_URL = "https://api.anthropic.com"
 
-Provider: TypeAlias = Literal["anthropic", "bedrock", "vertex", "foundry", "openai"]
 _SERVERS: Mapping[Provider, str] = {
     "anthropic": PUBLIC_URL,
     "openai": "https://api.openai.com/v1",
@@ -24,9 +24,6 @@ _SERVERS: Mapping[Provider, str] = {
     "foundry": "Microsoft Foundry",
 }
 """Provider -> its public server, or its name where the SDK finds the address."""
-
-Thinking: TypeAlias = Literal["enabled", "adaptive", "between_tools", "disabled"]
-Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
 HOURLY = frozenset({"early_stopper", "skill_agent"})
 """Agents that are called again about every quarter of an hour, so that the server keeps their prompts for an

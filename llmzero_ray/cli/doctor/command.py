@@ -120,7 +120,7 @@ def examine(context: Context, console: Console) -> None:
             with _doing(f"training {training.STEPS} steps on {slots.count} slot(s)", console):
                 _run_stage("training", context)
         except Exception as error:  # noqa: BLE001 - what was found so far is shown all the same
-            found = f"could not go on: {type(error).__name__}: {error}"
+            found = f"could not continue: {type(error).__name__}: {error}"
             context.rows.append(Row(name="checks", kind="capacity", status="FAIL", found=found))
         finally:
             if context.reserved:

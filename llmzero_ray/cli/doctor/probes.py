@@ -7,7 +7,6 @@ Each function but `clock_offsets` runs as a Ray task on one node. Not here: star
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 import shutil
@@ -20,7 +19,8 @@ from llmzero_ray import version
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.prepared.sandbox import Isolation, find_isolation
-from llmzero_ray.utils.files import file_digest, storage_error, text_digest
+from llmzero_ray.utils.files import file_digest, storage_errors, text_digest
+from llmzero_ray.utils.plugins import installed_versions
 
 PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "numpy")
 SCRATCH = ("/tmp", "/dev/shm")
@@ -32,10 +32,7 @@ _CLOCK_TRIES = 3
 def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Versions, the engine's objection to them (None if it has none), path -> (free, total) bytes, and bytes
     of memory."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
+    versions = {"python": platform.python_version(), **installed_versions(PACKAGES)}
     versions["llmzero_ray"] = f"{version.__version__} ({_sources_digest()})"
     refused = None
     if backend == "verl":
@@ -82,13 +79,10 @@ def write_probe(directory: str, name: str) -> float:
     if not os.path.isdir(directory):
         raise StorageError(f"does not see {directory}")
     began, path = time.monotonic(), Path(directory) / name
-    try:
-        with open(path, "wb") as file:
-            file.write(content_of(name))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise storage_error(path, error) from error
+    with storage_errors(path), open(path, "wb") as file:
+        file.write(content_of(name))
+        file.flush()
+        os.fsync(file.fileno())
     return time.monotonic() - began
 
 

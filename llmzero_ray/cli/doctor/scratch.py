@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import StorageError
-from llmzero_ray.utils.files import FileLock, storage_error
+from llmzero_ray.utils.files import FileLock, storage_errors
 from llmzero_ray.utils.threads import in_thread
 
 _REMOVE_S = 60.0
@@ -33,10 +33,8 @@ class Scratch:
             StorageError: it cannot be made, or another doctor of the search is at work.
         """
         lock = FileLock(self._path / "lock")
-        try:
+        with storage_errors(self._path):
             taken = lock.acquire()
-        except OSError as error:
-            raise storage_error(self._path, error) from error
         if not taken:
             raise StorageError(
                 f"{self._path}: another doctor of this search is at work; wait for it, or end it."

@@ -171,4 +171,4 @@ def save_peft(
             save_file(optimizer, folder / OPTIMIZER_FILE)
         (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
         reach("checkpoint.saved")
-        write_manifest(folder, facts)  # a folder without it is no checkpoint
+        write_manifest(folder, facts)  # a folder without it is not a checkpoint

@@ -79,7 +79,7 @@ class ActorLiveness:
         for look in itertools.count(1):
             time.sleep(_LOOK_S)
             try:
-                # The process behind a server is no actor: when it dies VeRL waits for its answers for ever.
+                # The process behind a server is not an actor: VeRL waits forever for answers of a dead one.
                 found = self.dead() or (self._dead_engine() if look % _LOOKS_PER_CALL == 0 else None)
             except Exception:  # the head is away for a moment, or for good: Ray itself ends the driver then
                 logger.warning("the actors of this job cannot be listed", exc_info=True)

@@ -180,7 +180,7 @@ def _takes_masks(module: Any, at_least: int) -> bool:
                 module(input_ids=row, use_cache=False).logits[0, len(prompt) - 1 :].float().log_softmax(-1)
             )
             got = together[packed.row_of[number], packed.logit_of[number, : len(answers[number]) + 1]]
-            if not (got - wanted).abs().mean() <= _ROUNDING * wanted.std():  # nan is no equality
+            if not (got - wanted).abs().mean() <= _ROUNDING * wanted.std():  # nan is not equal
                 return False
     return True
 

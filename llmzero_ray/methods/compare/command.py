@@ -104,7 +104,7 @@ def _freeze(
         free = ("max_hours", "parallel")  # neither changes a result
         changed = [key for key, value in given.items() if key not in free and old.get(key) != value]
         changed += ["code"] if before["code"] != code else []
-        known = before.get("inputs", inputs)  # an older version kept none
+        known = before["inputs"]
         changed += [what for what, digest in inputs.items() if known.get(what, digest) != digest]
         if changed:
             raise ConfigError(

@@ -138,7 +138,7 @@ def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
     if code in _NO_FAULT or code < 0 or code > 128:
         raise LlmzeroError(
             f"{run.name} ended with exit code {code}, see {directory / run.name}.log. Run the same command "
-            "again: it goes on there."
+            "again: it continues from there."
         )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 import llmzero_ray
 from llmzero_ray.config import SearchConfig, parse_config, presets
@@ -34,7 +34,7 @@ class ComparedTask(StrictModel):
 
     name: str = setting(..., pattern=_NAME)
     """Short name, used in the runs' names."""
-    headroom: float | None = Field(None, gt=-1, lt=1, validation_alias=AliasChoices("headroom", "room"))
+    headroom: float | None = Field(None, gt=-1, lt=1)
     """Accuracy of the best static recipe minus the default's at the same budget, measured beforehand on other
     seeds, or null. A task without headroom says nothing about methods."""
     set: dict[str, Any] = Field(default_factory=dict)

@@ -9,16 +9,15 @@ the next run and a running one continues; the question is then dropped from the 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from llmzero_ray.agents.expert import ExpertProposer
 from llmzero_ray.agents.knowledge import MetricNote
-from llmzero_ray.agents.llm.agent_client import CallReport, Report, outcome_of
-from llmzero_ray.agents.llm.budget import BudgetClient, CallBudget, LlmClient, call_within_budget
+from llmzero_ray.agents.llm.agent_client import Report, reported_call
+from llmzero_ray.agents.llm.agents import instead_of_model
+from llmzero_ray.agents.llm.budget import BudgetClient, LlmClient
 from llmzero_ray.agents.llm.errors import REPROMPT_KINDS, LlmCallError, raise_outage
 from llmzero_ray.agents.llm.messages import (
     LlmCall,
@@ -26,6 +25,7 @@ from llmzero_ray.agents.llm.messages import (
     TextBlock,
     ToolExchange,
 )
+from llmzero_ray.config.search_config import OnCap, OnOutage
 from llmzero_ray.errors import AgentError, CapReachedError, HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.methods.skills.handover import proposal_of_tree
@@ -36,9 +36,6 @@ from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import Proposal, StopDecision
 from llmzero_ray.records.agents import SKILL_AGENT, ProposalRequest, Proposer, StopRequest
 from llmzero_ray.search import SearchRules
-from llmzero_ray.utils.text import collapse_whitespace
-
-logger = logging.getLogger(__name__)
 
 MOST_CALLS = 24
 """Maximum calls for one decision."""
@@ -55,14 +52,14 @@ class SkillSettings:
     """Number of validation items."""
     n_gpus: int = 1
     """Number of GPUs of a slot."""
-    on_cap: Literal["expert", "stop"] = "expert"
+    on_cap: OnCap = "expert"
     space: Space = VERL_SPACE
     rules: SearchRules = field(default_factory=SearchRules)
     """Rules of the tree search that takes over runs."""
     model: str
     deadline_s: float = 120.0
     """Timeout of one call in seconds."""
-    on_outage: Literal["wait", "rules"] = "rules"
+    on_outage: OnOutage = "rules"
 
 
 class SkillAgent:
@@ -115,7 +112,7 @@ class SkillAgent:
                 raise_outage(error, self._settings.on_outage)
                 why = error
         # A decision of before a kill may no longer fit what is saved now.
-        return _instead(self._expert.propose(self._for_expert(request)), why)
+        return instead_of_model(self._expert.propose(self._for_expert(request)), why)
 
     def judge(self, request: StopRequest) -> StopDecision:
         """Decision whether a run continues. CONTINUE without an answer. The agent also judges runs that the
@@ -237,38 +234,8 @@ class SkillAgent:
             deadline_s=self._settings.deadline_s,
             exchanges=exchanges,
         )
-        client = self._client(node, name)
-        worst = client.worst_case(call)
-        budget = CallBudget(self._budget, call.agent, node, worst, least_output=call.max_tokens)
-        response: LlmResponse | None = None
-        problem, outcome = "", "interrupted"
-        try:
-            response = call_within_budget(client, call, budget)
-            outcome = "ok"
+        client, model = self._client(node, name), self._settings.model
+        with reported_call(client, self._budget, self._report, call, name=name, model=model) as made:
+            response = made.send()
+            made.outcome = "ok"
             return response
-        except (CapReachedError, AgentError) as error:
-            problem, outcome = str(error), outcome_of(error)
-            logger.warning("node=%d %s: %s", node, name, problem)
-            raise
-        finally:
-            self._report(
-                CallReport.of(
-                    budget,
-                    name=name,
-                    call=call,
-                    model=budget.model or self._settings.model,
-                    response=response,
-                    outcome=outcome,
-                    problem=problem,
-                    png=None,
-                )
-            )
-
-
-def _instead(proposal: Proposal, why: Exception) -> Proposal:
-    """The expert's proposal with the reason why it is not the agent's."""
-    said = collapse_whitespace(str(why))
-    said = said if len(said) <= 400 else f"{said[:399]}…"
-    return dataclasses.replace(
-        proposal, rationale=f"The rules answer instead of the language model: {said} {proposal.rationale}"
-    )

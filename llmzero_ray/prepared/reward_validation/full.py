@@ -72,24 +72,24 @@ def validate_reward(
     """
     called = reward.module or str(directory / str(reward.path))
     if not rows:
-        raise TaskError(f"reward {called} cannot be vetted without rows; give at least one")
+        raise TaskError(f"reward {called} cannot be validated without rows; give at least one")
     rows = rows[:: -(-len(rows) // MAX_ROWS)]
     with (
         sandbox_of(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[0], measure=True) as first,
         sandbox_of(reward, directory, limits=limits, hash_seed=_HASH_SEEDS[1], measure=True) as second,
     ):
         forms = GOLD_FORMS if reward.gold_response is None else (reward.gold_response,)
-        gate = _Gate(forms, rows, first, second, progress)
+        validation = _Validation(forms, rows, first, second, progress)
         return ValidationReport(
             reward=f"{called}:{reward.name}",
             n_rows=len(rows),
             isolation=first.isolation.kind,
-            gold_response=gate.form,
-            checks=tuple([gate.time_check()] if gate.is_slow else gate.checks()),
+            gold_response=validation.form,
+            checks=tuple([validation.time_check()] if validation.is_slow else validation.checks()),
         )
 
 
-class _Gate:
+class _Validation:
     """One validation: the calls, and the checks of their results."""
 
     def __init__(

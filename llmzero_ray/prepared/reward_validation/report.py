@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmzero_ray.prepared.manifest import GateCheckEntry, GateEntry
+from llmzero_ray.prepared.manifest import ValidationCheckEntry, ValidationEntry
 
 EXAMPLES = 3
 """Rows that are named for each check."""
@@ -51,29 +51,29 @@ class ValidationReport:
         """The result, and each check that failed with its examples, for an error message."""
         failed = [check for check in self.checks if not check.passed]
         if not failed:
-            return f"reward {self.reward} passed the gate on {self.n_rows} rows"
-        lines = [f"reward {self.reward} did not pass the gate on {self.n_rows} rows:"]
+            return f"reward {self.reward} passed validation on {self.n_rows} rows"
+        lines = [f"reward {self.reward} did not pass validation on {self.n_rows} rows:"]
         for check in failed:
             lines.append(f"  {check.name}: {check.found}; needed: {check.needed}")
             lines += [f"    {example}" for example in check.examples]
         return "\n".join(lines)
 
-    def entry(self) -> GateEntry:
+    def entry(self) -> ValidationEntry:
         """What a manifest keeps of it."""
         checks = tuple(
-            GateCheckEntry(name=check.name, found=check.found, needed=check.needed, passed=check.passed)
+            ValidationCheckEntry(name=check.name, found=check.found, needed=check.needed, passed=check.passed)
             for check in self.checks
         )
-        return GateEntry(isolation=self.isolation, gold_response=self.gold_response, checks=checks)
+        return ValidationEntry(isolation=self.isolation, gold_response=self.gold_response, checks=checks)
 
 
-def validation_table(entry: GateEntry) -> Table:
+def validation_table(entry: ValidationEntry) -> Table:
     """Header and one line per check that a manifest keeps."""
     lines = [
         (check.name, check.found, check.needed, "passed" if check.passed else "FAILED")
         for check in entry.checks
     ]
-    return (("gate", "found", "needed", "result"), *lines)
+    return (("validation", "found", "needed", "result"), *lines)
 
 
 def shown_result(result: object) -> str:

@@ -320,7 +320,7 @@ def _outcome(line: bytes, number: int) -> CallOutcome:
     """The outcome in a line.
 
     Raises:
-        NoLineError: it is no answer to row `number`.
+        NoLineError: it is not an answer to row `number`.
     """
     found = json_or_none(line)
     try:

@@ -127,7 +127,7 @@ def _print_summary(summary: Summary, console: Console) -> None:
         summary.dropped_table(),
         summary.sample_table(),
         summary.no_thought_table(),
-        summary.gate_table(),
+        summary.reward_table(),
     ]
     for head, *lines in filter(None, tables):
         if not lines:

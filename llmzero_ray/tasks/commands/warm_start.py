@@ -13,8 +13,9 @@ from rich.console import Console
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config.changes import read_settings
-from llmzero_ray.errors import CapacityError, ConfigError
+from llmzero_ray.errors import CapacityError
 from llmzero_ray.launch import actors
+from llmzero_ray.launch.preflight import refuse_job_path
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
 from llmzero_ray.tasks.sft.progress import LOSS, LR, VAL_LOSS
 
@@ -35,7 +36,7 @@ def warm_start(
 
     console = TerminalConsole()
     loaded = load_sft(config, read_settings(settings))
-    _refuse_job_directory(loaded)
+    refuse_job_path("output", loaded.output)
     with only_one(Path(loaded.output)):
         job = open_job(loaded, lambda doing: print_line(console, doing))
         if job.result is not None:
@@ -83,7 +84,7 @@ def _report_progress(console: Console) -> Callable[[Mapping[str, Any]], None]:
         nonlocal last_share
         if "resumed" in line:
             last_share = -1.0
-            print_line(console, f"warm start: going on from the checkpoint of step {line['resumed']}")
+            print_line(console, f"warm start: continuing from the checkpoint of step {line['resumed']}")
         elif VAL_LOSS in line:
             print_line(console, f"warm start: held-out loss {line[VAL_LOSS]:.4f} at step {line['step']}")
         elif LOSS in line and (
@@ -114,12 +115,3 @@ def _print_result(result: Mapping[str, Any], config: SftConfig, console: Console
     if "model" in places:
         print_line(console, f"to search from it, write into search.yaml: model: {{path: {places['model']}}}")
     return 0
-
-
-def _refuse_job_directory(config: SftConfig) -> None:
-    """Reject paths in a submitted job's own directory, which is deleted with the cluster."""
-    if "working_dir_files" in Path(config.output).parts:
-        raise ConfigError(
-            f"output is {config.output}, inside the job's temporary copy of the files; give an absolute path "
-            f"that every machine sees, for example --set output=/shared/{Path(config.output).name}"
-        )

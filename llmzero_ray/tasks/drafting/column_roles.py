@@ -121,7 +121,7 @@ def _check_user_columns(table: Table, user: UserChoices) -> None:
         if column is not None and not _is_plain(column):
             fields = ", ".join(each.name for each in table.within if each.name.startswith(f"{name}."))
             raise ConfigError(
-                f"the column {name!r} holds objects, which are no text; name a field of it"
+                f"the column {name!r} holds objects, which are not text; name a field of it"
                 + (f": {fields}" if fields else ", after writing it into a column of its own")
             )
     if user.question is not None and not fits_template(user.question):
@@ -185,8 +185,8 @@ def _options(table: Table, question: str, answer: str, user: UserChoices) -> _Op
 def _open_options(table: Table, nested: str) -> OpenQuestion:
     return OpenQuestion(
         field="choices",
-        text=f"{nested} looks like options, but is no list or object of texts. Which columns hold them? If "
-        "none does, write them into a list, or into a column each.",
+        text=f"{nested} looks like options, but is not a list or object of texts. Which columns hold them? "
+        "If none does, write them into a list, or into a column each.",
         choices=tuple(
             column.name
             for column in table.within

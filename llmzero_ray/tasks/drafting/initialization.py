@@ -137,7 +137,7 @@ class Initialization:
             raise StorageError(
                 f"{', '.join(self.edited)} in {self.paths.initialization} were edited since they were "
                 "drafted, and another draft would replace them. Move them away to draft again, or leave the "
-                "new options out to go on with them."
+                "new options out to continue with them."
             )
         asks_a_model = self._config.agents.backend in MODEL_BACKENDS
         self._post(

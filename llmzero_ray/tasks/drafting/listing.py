@@ -41,7 +41,7 @@ def list_files(folder: Path) -> FolderListing:
         TaskError: it is not a directory, or cannot be listed.
     """
     if not folder.is_dir():
-        raise TaskError(f"{folder} is no directory; name the folder that holds the data")
+        raise TaskError(f"{folder} is not a directory; name the folder that holds the data")
     found, skipped = FolderListing(), dict[str, list[tuple[str, str]]]()
     try:
         os.scandir(folder).close()
@@ -98,7 +98,7 @@ def _why_not(file: Path) -> str:
     if file.is_symlink():
         return "is a symbolic link; links are not followed"
     if not file.is_file():
-        return "is no plain file"
+        return "is not a plain file"
     if not file.name.isprintable():
         return "has control characters in its name"
     if file.stat().st_size == 0:

@@ -62,7 +62,7 @@ def _by_lists(lists: Sequence[list[Any]], column: str) -> RewardSpec:
         why = f"{column} holds lists of code or of long texts; exact_match accepts each of them"
     else:
         why = (
-            f"{column} holds lists that are no wordings of one answer, such as {as_text(lists[0])[:60]}; "
+            f"{column} holds lists that are not wordings of one answer, such as {as_text(lists[0])[:60]}; "
             "exact_match takes the whole list, as JSON, for the answer"
         )
     return RewardSpec(kind=None, open=(_open_reward(why),))

@@ -120,7 +120,7 @@ def _parquet(path: Path) -> Sample:
         raise TaskError(f"has {len(schema)} columns; at most {MAX_COLUMNS} are looked at")
     if metadata.num_rows and metadata.row_group(0).total_byte_size > _ROW_GROUP_BYTES:
         raise TaskError("has row groups of more than 1 GiB; write it with smaller ones")
-    # Pictures and sounds are no part of a prompt: such a column is named, and stays empty.
+    # Pictures and sounds are not part of a prompt: such a column is named, and stays empty.
     left_out = {field.name: None for field in schema if "binary" in str(field.type)}
     wanted = [name for name in schema.names if name not in left_out]
     read = islice(read_rows(SourceFile(path=str(path), name="it"), wanted), FILE_ROWS)

@@ -13,7 +13,7 @@ _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 def partial_results(expression: str, modulus: int | None = None) -> list[int]:
     """The value after each operation, strictly left to right; `modulus` folds every value into [0, modulus).
 
-    Anything that is no operation with a number behind it is padding.
+    Anything that is not an operation with a number behind it is padding.
     """
     value, results = int(re.match(r"\d+", expression).group()), []  # type: ignore[union-attr]
     for symbol, number in re.findall(r"([+*-])(\d+)", expression):

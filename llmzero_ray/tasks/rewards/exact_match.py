@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmzero_ray.prepared.gold_answers import accepted_answers, normalize_answer
-from llmzero_ray.tasks.rewards.extraction import Result, marked_or_whole, result, visible
+from llmzero_ray.tasks.rewards.extraction import Result, last_marked, result, visible
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 
@@ -24,7 +24,9 @@ def compute_score(
 ) -> Result:
     """Score one response; `pred` is the answer as it was compared, or empty."""
     options = options_of_row(extra_info, others)
-    key = _key(marked_or_whole(visible(solution_str)), options)
+    text = visible(solution_str)
+    answer = last_marked(text)
+    key = _key(text.strip() if answer is None else answer, options)
     right = key != "" and any(key == _key(target, options) for target in accepted_answers(ground_truth))
     return result(right=right, found=key != "", pred=key, format_bonus=options.get("format_bonus"))
 

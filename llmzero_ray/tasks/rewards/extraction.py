@@ -69,13 +69,13 @@ def last_tagged(text: str) -> str | None:
     return None if start < 0 else text[start + len(_START_OF_ANSWER) : end]
 
 
-def marked_or_whole(text: str) -> str:
-    """Content of the last box, otherwise of the last `<answer>`, otherwise all of `text`, trimmed. An
-    unbalanced box counts as an empty one."""
+def last_marked(text: str) -> str | None:
+    """Content of the last box, otherwise of the last `<answer>`, trimmed; None without either. An unbalanced
+    box counts as an empty one."""
     if has_box(text):
         return (last_boxed(text) or "").strip()
     tagged = last_tagged(text)
-    return (text if tagged is None else tagged).strip()
+    return None if tagged is None else tagged.strip()
 
 
 def too_many_tags(response: Any, limit: int) -> bool:

@@ -2,8 +2,8 @@
 the last 300 characters) is the same mathematical object as the expected one, else 0.
 
 math-verify decides, in a child process with a limit on its time (math_client.py): an answer such as a
-tower of powers would keep it busy for ever. Arithmetic that equals the expected number is no answer: it may
-be the question. math_server.py says what is. The ground truth is LaTeX or plain notation, or
+tower of powers would keep it busy forever. Arithmetic that equals the expected number is not an answer: it
+may be the question. math_server.py says what is. The ground truth is LaTeX or plain notation, or
 `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
 Source: the package math-verify (Kydlíček, Hugging Face).
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import accepted_answers
-from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_boxed, last_tagged, result, visible
+from llmzero_ray.tasks.rewards.extraction import Result, has_box, last_marked, result, visible
 from llmzero_ray.tasks.rewards.math_client import compare
 from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
@@ -37,7 +37,9 @@ def compute_score(
     **others: Any,
 ) -> Result:
     """Score one response; `pred` is the marked answer, or what was judged of a response without one."""
-    marked, answer = _answer(visible(solution_str))
+    text = visible(solution_str)
+    found = last_marked(text)
+    marked, answer = found is not None, text.strip()[-_TAIL:] if found is None else found
     golds = [gold.strip() for gold in accepted_answers(ground_truth)[:_MAX_TARGETS]]
     right, pred = False, answer
     for gold in filter(None, golds if answer else ()):
@@ -62,20 +64,12 @@ def check_math_verify() -> None:
         )
 
 
-def _answer(text: str) -> tuple[bool, str]:
-    """Whether the answer is marked, and the answer."""
-    if has_box(text):
-        return True, (last_boxed(text) or "").strip()
-    tagged = last_tagged(text)
-    return (True, tagged.strip()) if tagged is not None else (False, text.strip()[-_TAIL:])
-
-
 def _judged(gold: str, answer: str, marked: bool) -> tuple[bool, str]:
     """Whether an answer is the expected one, and what of it was compared."""
     if gold == answer:
         return True, answer
     if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(answer) and Fraction(gold) == Fraction(answer):
-        # 8/2 is no way to write 4.
+        # 8/2 is not a way to write 4.
         return "/" not in answer or Fraction(answer).denominator > 1, answer
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
         return False, answer

@@ -179,7 +179,7 @@ def _is_numeral(value: Any) -> bool:
 
 
 def _is_fraction(value: Any) -> bool:
-    """Whether an object is a quotient of two whole numbers that is no whole number."""
+    """Whether an object is a quotient of two whole numbers that is not a whole number."""
     if getattr(value, "is_Rational", False):
         return not value.is_Integer
     factors = [factor for factor in _factors(value) if factor != -1]

@@ -40,7 +40,7 @@ _LONG_NUMBER = re.compile(r"\d{20,}")
 _POWER = re.compile(
     r"([A-Za-z0-9_.)])\s*\*\*\s*\(?\s*-?\s*(\d{1,2})(?:\s*/\s*\d{1,2})?\s*\)?(?![\d.]|[\s)]*\*\*)"
 )
-"""A power with a small whole (or broken) exponent that is no power itself."""
+"""A power with a small whole (or broken) exponent that is not a power itself."""
 _MAX_EXPONENTS = 1_000
 """Product of the exponents of numbers and brackets."""
 _NO_ANSWER = "zzqx"

@@ -60,7 +60,7 @@ def check_pattern(pattern: Any) -> None:
     try:
         regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
-        raise TaskError(f"reward regex: pattern {pattern!r} is no regular expression: {error}") from error
+        raise TaskError(f"reward regex: pattern {pattern!r} is not a regular expression: {error}") from error
 
 
 def _last_match(pattern: str, text: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from llmzero_ray.errors import StorageError
 from llmzero_ray.storage.manifests import problem_of, write_manifest
 from llmzero_ray.utils.failpoints import reach
-from llmzero_ray.utils.files import storage_error
+from llmzero_ray.utils.files import storage_errors
 
 logger = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
@@ -59,18 +59,15 @@ def complete(output: Path, checkpoint: Path, *, kept: int) -> None:
 
 
 @contextlib.contextmanager
-def storage_errors(target: Path) -> Iterator[None]:
+def checkpoint_errors(target: Path) -> Iterator[None]:
     """Context manager that turns errors of the system and of torch's writer into StorageError.
 
     Raises:
         StorageError: in their place.
     """
     try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise storage_error(target, error) from error
+        with storage_errors(target):
+            yield
     except RuntimeError as error:
         # torch's writer does not say which error of the system it met.
         if "PytorchStreamWriter" not in str(error) and "inline_container" not in str(error):

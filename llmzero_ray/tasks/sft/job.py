@@ -23,7 +23,7 @@ from llmzero_ray.tasks.sft.config import CHANGEABLE, SftConfig
 from llmzero_ray.tasks.sft.examples import EncodedExamples, encode
 from llmzero_ray.tasks.sft.gold import gold_responses, read_examples
 from llmzero_ray.tasks.sft.models import load_tokenizer
-from llmzero_ray.utils.files import FileLock, file_digest, replace_file, storage_error, text_digest
+from llmzero_ray.utils.files import FileLock, file_digest, replace_file, storage_errors, text_digest
 
 IDENTITY, RESULT, TURN = "identity.json", "warm_start.json", ".turn"
 EXAMPLES = "examples"
@@ -107,10 +107,8 @@ def check_turn(job: Job) -> None:
     Raises:
         StorageError: one has.
     """
-    try:
+    with storage_errors(job.output / TURN):
         now = (job.output / TURN).read_text(encoding="utf-8")
-    except OSError as error:
-        raise storage_error(job.output / TURN, error) from error
     if now != job.turn:
         raise StorageError(f"{job.output}: a later command goes on with this warm start; these workers end.")
 
@@ -124,10 +122,8 @@ def only_one(output: Path) -> Iterator[None]:
         StorageError: another command is at work there, or it cannot be written.
     """
     lock = FileLock(output / ".lock")
-    try:
+    with storage_errors(output):
         taken = lock.acquire()
-    except OSError as error:
-        raise storage_error(output, error) from error
     if not taken:
         raise StorageError(
             f"{output}: another warm start is at work there. Wait for it, or choose another output."
@@ -152,8 +148,8 @@ def _identity(config: SftConfig, model: str, files: Mapping[str, str]) -> dict[s
 
 
 def _digest(paths: list[Path]) -> str:
+    """Digest over the names and contents of some files."""
     try:
-        # The raw digests of the files after their names, so that what older versions wrote compares equal.
         parts = [path.name.encode() + bytes.fromhex(file_digest(path)) for path in paths]
     except OSError as error:
         raise TaskError(f"{error.filename} cannot be read: {error.strerror or error}") from error
@@ -184,7 +180,7 @@ def _check_same(output: Path, identity: Mapping[str, Any]) -> None:
     if differences:
         raise ConfigError(
             f"output {output} holds a warm start with other settings: {'; '.join(differences)}. Choose "
-            "another output, go on with the settings it had, or remove that directory to start again."
+            "another output, continue with the settings it had, or remove that directory to start again."
         )
 
 
@@ -199,7 +195,7 @@ def result_in(output: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise StorageError(f"{output / RESULT} cannot be read: {error}; remove it to go on") from error
+        raise StorageError(f"{output / RESULT} cannot be read: {error}; remove it to continue") from error
     return dict(found)
 
 

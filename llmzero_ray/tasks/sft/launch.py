@@ -157,5 +157,5 @@ def _reported(error: BaseException, output: Path) -> LlmzeroError:
     last = (str(first).strip() or type(first).__name__).splitlines()[-1]
     return EngineError(
         f"the warm start failed on worker {rank}: {last} (all of it in {log}). Checkpoints are kept: run the "
-        "same command again to go on from the newest."
+        "same command again to continue from the newest."
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.utils.files import storage_error
+from llmzero_ray.utils.files import storage_errors
 
 FILE = "metrics.jsonl"
 LOSS, LR, GRAD_NORM, VAL_LOSS = "train/loss", "train/lr", "train/grad_norm", "val/loss"
@@ -25,12 +25,10 @@ class ProgressWriter:
     """
 
     def __init__(self, directory: Path) -> None:
-        try:
+        with storage_errors(directory / FILE):
             self._file = (directory / FILE).open("a", encoding="utf-8")
             # A writer that was killed may have left half a line.
             self._file.write("\n")
-        except OSError as error:
-            raise storage_error(directory / FILE, error) from error
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append one line and flush it."""

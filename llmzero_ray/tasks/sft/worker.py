@@ -39,7 +39,7 @@ class JobTrainer(SftTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         check_turn(self._job)
         target = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with checkpoints.storage_errors(target):
+        with checkpoints.checkpoint_errors(target):
             super()._save_checkpoint(model, trial)
             dist.barrier()
             if self.args.should_save:

@@ -218,7 +218,7 @@ def _adapted(
         return adapted, msgspec.json.encode(adapted) + b"\n"
     except UnicodeEncodeError as error:
         return Rejection(
-            reason=_UNREADABLE, detail=f"holds what is no text ({error}); save it again as UTF-8"
+            reason=_UNREADABLE, detail=f"holds what is not text ({error}); save it again as UTF-8"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmzero_ray.prepared.manifest import GateEntry, SourceEntry, SplitCounts, read_manifest
+from llmzero_ray.prepared.manifest import SourceEntry, SplitCounts, ValidationEntry, read_manifest
 from llmzero_ray.prepared.reward_validation import (
     GOLD_SHARE,
     RewardAccuracy,
@@ -41,7 +41,7 @@ class Summary:
     majority_baselines: Mapping[str, float]
     trial: RewardAccuracy | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
-    gate: GateEntry | None
+    validation: ValidationEntry | None
     """Validation of a user's reward, or None for shipped rewards."""
     warnings: tuple[str, ...]
     """What should be looked at before training."""
@@ -69,9 +69,9 @@ class Summary:
         ]
         return (head, *lines)
 
-    def gate_table(self) -> Table:
-        """Header and one line per check of the gate; empty for the rewards that ship."""
-        return validation_table(self.gate) if self.gate is not None else ()
+    def reward_table(self) -> Table:
+        """Header and one line per check of the reward's validation; empty for shipped rewards."""
+        return validation_table(self.validation) if self.validation is not None else ()
 
     def no_thought_table(self) -> Table:
         """Header and one line per kind of answer that needs no thought: its reward, and the number of rows in
@@ -115,9 +115,9 @@ def summarise(
         notes=notes,
         majority_baselines=source.majority_baselines,
         trial=trial,
-        gate=manifest.gate,
+        validation=manifest.gate,
         warnings=(
-            *_gate_warnings(manifest.gate),
+            *_validation_warnings(manifest.gate),
             *_size_warnings(task, sizes),
             *_trial_warnings(trial),
             *repeated_questions(task),
@@ -135,10 +135,10 @@ def _size_warnings(task: PreparedTask, sizes: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _gate_warnings(gate: GateEntry | None) -> list[str]:
-    if gate is None or gate.isolation == "bubblewrap":
+def _validation_warnings(found: ValidationEntry | None) -> list[str]:
+    if found is None or found.isolation == "bubblewrap":
         return []
-    return [f"the reward was vetted without a sandbox (isolation: {gate.isolation}), as task.yaml allows"]
+    return [f"the reward was validated without a sandbox (isolation: {found.isolation}), as task.yaml allows"]
 
 
 def _trial_warnings(trial: RewardAccuracy | None) -> list[str]:

@@ -178,7 +178,9 @@ class _Prompts:
 
 def _load(directory: str) -> Any:
     if not Path(directory).is_dir():
-        raise TaskError(f"tokenizer: {directory} is no directory; name one that holds a model or tokenizer")
+        raise TaskError(
+            f"tokenizer: {directory} is not a directory; name one that holds a model or tokenizer"
+        )
     try:
         from transformers import AutoTokenizer
 

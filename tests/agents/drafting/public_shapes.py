@@ -124,7 +124,7 @@ ASKED: dict[str, tuple[Shape, str, str]] = {
     ),
     "knights and knaves": (
         lambda k: {"quiz": f"Puzzle {k}: who lies?", "solution": [True, k % 2 == 0]},
-        "reward", "lists that are no wordings of one answer, such as [true, true]",
+        "reward", "lists that are not wordings of one answer, such as [true, true]",
     ),
     "a list of numbers": (
         lambda k: {"question": f"Sort {k}.", "answer": [1, k + 2]},

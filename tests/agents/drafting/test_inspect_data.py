@@ -162,7 +162,7 @@ def test_links_pipes_and_hidden_files_are_left_alone(tmp_path: Path) -> None:
     seen = inspect_data(folder)
     assert [table.files for table in seen.tables] == [("rows.jsonl",)]
     assert set(seen.skipped) == {"linked.jsonl", "loop", "pipe.jsonl"}
-    assert "no plain file" in seen.skipped["pipe.jsonl"]
+    assert "not a plain file" in seen.skipped["pipe.jsonl"]
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_a_folder_without_rows_is_refused_with_what_it_holds(tmp_path: Path) -> 
     (tmp_path / "notes.txt").write_text("What is 1 + 1?")
     with pytest.raises(TaskError, match=r"notes.txt is read as a description"):
         inspect_data(tmp_path)
-    with pytest.raises(TaskError, match="is no directory"):
+    with pytest.raises(TaskError, match="is not a directory"):
         inspect_data(tmp_path / "nowhere")
 
 

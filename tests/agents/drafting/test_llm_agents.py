@@ -64,7 +64,7 @@ def run_draft(messages_server: MessagesServer, tmp_path: Path) -> RunDraft:
 
 
 @needs_sandbox
-def test_a_broken_reward_goes_back_with_the_gates_findings_until_it_is_right(
+def test_a_broken_reward_goes_back_with_the_validations_findings_until_it_is_right(
     run_draft: RunDraft, tmp_path: Path
 ) -> None:
     found = run_draft(SOLUTIONS, model(reward=[coded(PAYS_ALWAYS), coded(GOOD)]))
@@ -78,7 +78,7 @@ def test_a_broken_reward_goes_back_with_the_gates_findings_until_it_is_right(
     assert set(written) == {"task.yaml", "description.md", "search.yaml", "reward.py", "draft.json"}
     task = load_task_file(tmp_path / "out" / "task.yaml", {"dir": str(tmp_path / "task")})
     summary = prepare_source(task)
-    assert summary.gate is not None and summary.trial is not None and summary.trial.gold == 1.0
+    assert summary.validation is not None and summary.trial is not None and summary.trial.gold == 1.0
     assert found.draft.search["root"]["overrides"]["loss_agg_mode"] == "seq-mean-token-sum-norm"
 
 
@@ -88,7 +88,7 @@ def test_a_reward_that_never_passes_is_written_with_what_was_found(
 ) -> None:
     found = run_draft(SOLUTIONS, model(reward=coded(PAYS_ALWAYS)), repairs=1)
     assert found.tools_called.count("write_reward") == 2
-    assert not found.draft.works and "did not pass the gate" in found.draft.findings[0]
+    assert not found.draft.works and "did not pass validation" in found.draft.findings[0]
     files = draft_files(found.draft, found.session.record(SENTENCE))
     assert files["reward.py"].strip() == PAYS_ALWAYS.strip()
 
@@ -186,7 +186,7 @@ def test_unknown_recipes_are_refused_then_left_out(run_draft: RunDraft) -> None:
     ("wrong", "message"),
     [
         (judged(kind="mcq"), "has no options"),
-        (judged(kind="regex", pattern="(", gold="{answer}"), "no regular expression"),
+        (judged(kind="regex", pattern="(", gold="{answer}"), "not a regular expression"),
         (judged(kind="regex", gold="{answer}"), "pattern is"),
         (judged(kind="regex", pattern="(.*)"), "gold is null"),
         (judged(instruction=""), "instruction is empty"),

@@ -102,7 +102,7 @@ def test_options_within_the_question_are_not_forgotten(tmp_path: Path) -> None:
 def test_a_column_of_objects_is_refused_with_its_fields(
     name: str, given: dict[str, Any], fields: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="holds objects, which are no text; name a field of it: ") as caught:
+    with pytest.raises(ConfigError, match="holds objects, which are not text; name a field of it") as caught:
         drafted(tmp_path, ASKED[name][0], **given)
     assert fields in str(caught.value)
 

@@ -237,7 +237,7 @@ def test_a_run_whose_reward_falls_does_not_warm_up() -> None:
         (0.55, 0.66, 0.3, "converging"),  # the same, but entropy says it settles
         (0.55, 0.57, 0.9, "converging"),  # .15, then .02
         (0.83, 0.90, 0.9, "converging"),  # .43, then .07
-        (0.60, 0.90, 0.9, "improving"),  # a high level is no reason by itself
+        (0.60, 0.90, 0.9, "improving"),  # a high level is not a reason by itself
     ],
 )
 def test_convergence_is_a_lost_pace_whatever_the_level(

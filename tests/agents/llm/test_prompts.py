@@ -77,7 +77,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"prompt directory .*/absent does not exist"):
         Prompts.load(str(tmp_path / "absent"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"prompt directory .*/file is no directory"):
+    with pytest.raises(ConfigError, match=r"prompt directory .*/file is not a directory"):
         Prompts.load(str(tmp_path / "file"))
 
 

@@ -226,7 +226,7 @@ def test_a_killed_process_loses_the_engine_and_the_repeat_is_the_undisturbed_pha
 
 
 def assert_same_outcome(one: PhaseResult, other: Any) -> None:
-    """Equal in all that is no time and no path, and the adapters bit by bit."""
+    """Equal in all that is neither a time nor a path, and the adapters bit by bit."""
     assert isinstance(other, PhaseResult), other
     own = {"wall_s", "train_wall_s", "gpu_hours", "setup_s", "warm", "cold_reason", "checkpoints", "node"}
     for field in dataclasses.fields(PhaseResult):

@@ -56,10 +56,10 @@ def test_a_good_reward_passes_every_check(tmp_path: Path) -> None:
     assert found.gold_response == "<answer>{answer}</answer>"
     assert (found.n_rows, found.isolation) == (40, "bubblewrap")
     head, *lines = validation_table(found.entry())
-    assert head == ("gate", "found", "needed", "result")
+    assert head == ("validation", "found", "needed", "result")
     assert [line[0] for line in lines] == [check.name for check in found.checks]
     assert {line[3] for line in lines} == {"passed"}
-    assert "passed the gate on 40 rows" in found.text()
+    assert "passed validation on 40 rows" in found.text()
 
 
 PAYS_SILENCE = ('answer != "" and answer == ground_truth', "not found or answer == ground_truth")
@@ -105,7 +105,7 @@ def test_a_slow_reward_is_refused_after_a_few_rows(tmp_path: Path) -> None:
 def test_what_fails_is_named_with_shortened_rows(tmp_path: Path) -> None:
     rows = [row(number, f"question {number}", "y" * 500) for number in range(10)]
     text = report(tmp_path, GOOD.replace("== ground_truth", "== 'z'"), rows).text()
-    assert "did not pass the gate on 10 rows" in text
+    assert "did not pass validation on 10 rows" in text
     assert "right answers score 1: 0.0% of 10, written as {answer}; needed: 99%" in text
     assert text.count("any row ") == 3 and "... (500 characters)" in text
     assert max(map(len, text.splitlines())) < 600
@@ -173,7 +173,7 @@ def test_a_reward_that_hangs_is_refused_in_bounded_time(tmp_path: Path) -> None:
 def test_what_cannot_be_vetted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="is asynchronous; the sandbox runs plain functions alone"):
         report(tmp_path, GOOD.replace("def score", "async def score"))
-    with pytest.raises(TaskError, match="cannot be vetted without rows"):
+    with pytest.raises(TaskError, match="cannot be validated without rows"):
         report(tmp_path, rows=[])
 
 
@@ -190,7 +190,7 @@ def test_texts_are_shown_short_and_harmless() -> None:
     assert shown("x" * 10_000) == f"'{'x' * 59}... (10000 characters)"
 
 
-# --- as it was vetted ---------------------------------------------------------------------------------------
+# --- as it was validated ------------------------------------------------------------------------------------
 
 
 def own_task(tmp_path: Path, source: str = GOOD, **reward: Any) -> Summary:
@@ -211,35 +211,35 @@ def own_task(tmp_path: Path, source: str = GOOD, **reward: Any) -> Summary:
 
 
 @pytest.fixture(scope="module")
-def vetted(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """A task whose reward is the good one; what changes it takes a copy."""
-    return own_task(tmp_path_factory.mktemp("vetted"))
+    return own_task(tmp_path_factory.mktemp("validated"))
 
 
 @pytest.fixture
-def own_copy(vetted: Summary, tmp_path: Path) -> Path:
+def own_copy(validated: Summary, tmp_path: Path) -> Path:
     """Directory of a copy of that task."""
-    return Path(shutil.copytree(vetted.task.directory, tmp_path / "task"))
+    return Path(shutil.copytree(validated.task.directory, tmp_path / "task"))
 
 
-def test_a_task_keeps_what_its_reward_was_vetted_as(vetted: Summary) -> None:
-    summary = vetted
+def test_a_task_keeps_what_its_reward_was_validated_as(validated: Summary) -> None:
+    summary = validated
     task = load_task(summary.task.directory)
     assert task.reward_path == str(Path(task.directory) / "reward.py")
     assert (task.reward_module, task.reward_name) == (None, "score")
     assert task.reward_sha256 == digest_of(task.directory)
     assert set(task.reward_keys or ()) == {"index", "split", "row_id", "reward_options"}
-    assert summary.gate is not None and summary.gate.isolation == "bubblewrap"
-    assert [line[3] for line in summary.gate_table()[1:]] == ["passed"] * 10
+    assert summary.validation is not None and summary.validation.isolation == "bubblewrap"
+    assert [line[3] for line in summary.reward_table()[1:]] == ["passed"] * 10
     assert summary.trial is not None and (summary.trial.gold, summary.trial.garbage) == (1.0, 0.0)
     assert summary.warnings == ()
 
 
 def test_opening_a_vetted_task_runs_no_code_of_the_user(
-    vetted: Summary, monkeypatch: pytest.MonkeyPatch
+    validated: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmzero_ray.prepared.sandbox.scorer.Sandbox._started", lambda _: 1 / 0)
-    assert load_task(vetted.task.directory) == vetted.task
+    assert load_task(validated.task.directory) == validated.task
 
 
 def digest_of(directory: str | Path) -> str:
@@ -286,7 +286,7 @@ def test_a_reward_that_does_not_pass_leaves_no_task_behind(tmp_path: Path) -> No
     with pytest.raises(TaskError) as caught:
         own_task(tmp_path, GOOD.replace("answer == ground_truth", "answer.startswith('City')"))
     message = str(caught.value)
-    assert f"reward {tmp_path / 'mine.py'}:score did not pass the gate on 30 rows" in message
+    assert f"reward {tmp_path / 'mine.py'}:score did not pass validation on 30 rows" in message
     assert "constant answer" in message and "Nothing was kept" in message
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == [
         "mine.py",
@@ -298,7 +298,7 @@ def test_when_no_form_is_right_the_message_says_how_to_name_one(tmp_path: Path) 
     source = GOOD.replace("<answer>([^<]*)</answer>", "~(.*)~")
     with pytest.raises(TaskError, match=r"name the form as reward\.gold, such as '<answer>"):
         own_task(tmp_path, source)
-    assert own_task(tmp_path, source, gold="~{answer}~").gate is not None
+    assert own_task(tmp_path, source, gold="~{answer}~").validation is not None
 
 
 def test_the_reward_of_a_task_put_together_by_hand_runs_in_the_sandbox(tmp_path: Path) -> None:
