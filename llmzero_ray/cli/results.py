@@ -73,7 +73,7 @@ def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
     taken = facts.start_from(run)
     scores = [*first, *zip(curves.val_steps, curves.val_scores, strict=True)]
     return {
-        "search": facts.config.name,
+        "search": facts.name,
         **row,
         "hyperparameters": None if row["hyperparameters"] is None else json.loads(row["hyperparameters"]),
         "note": run.note,
@@ -103,7 +103,7 @@ def _request_texts(place: SearchStorage, node: int) -> list[str]:
 def _run(facts: SearchFacts, node: int) -> PhaseRun:
     if node not in facts.runs:
         nodes = ", ".join(map(str, facts.runs)) or "none"
-        raise ConfigError(f"{facts.config.name} has no node {node}; it has {nodes}.")
+        raise ConfigError(f"{facts.name} has no node {node}; it has {nodes}.")
     return facts.runs[node]
 
 
@@ -182,7 +182,7 @@ def diff(
 def _hyperparameters(facts: SearchFacts, node: int) -> Hyperparameters:
     spec = _run(facts, node).spec
     if spec is None:
-        raise ConfigError(f"{facts.config.name}:{node} has no configuration yet: its phase is not planned.")
+        raise ConfigError(f"{facts.name}:{node} has no configuration yet: its phase is not planned.")
     return spec.hyperparameters
 
 
