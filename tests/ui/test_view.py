@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,7 +133,7 @@ def test_the_limit_that_ends_the_search_is_that_of_the_time_left(tmp_path: Path)
     search = SearchBuilder(tmp_path, config=config).ready().play(phases=1)
     follower = Follower(search.storage)
     follower.poll()
-    live = Live(now=search.now, status=run_status(follower), steering=False)
+    live = Live(now=search.now, status=replace(run_status(follower), stage="searching"), steering=False)
     data = view(SearchFacts(follower), live)
     budgets = {one["name"]: one for one in data["budgets"]}
     assert budgets["runs"]["share"] > budgets["hours"]["share"]  # though two whole phases are to come
