@@ -66,7 +66,7 @@ def test_the_figures_of_the_readme_are_those_of_the_demo_and_of_the_measurements
     assert scores == {name.replace("best", "found"): score for name, score in printed.items()}
     for figure in ("0.8223", "0.8193", "8.2 min", "11.3 min"):
         assert figure in README and figure in measured
-    assert "python -m benchmarks.compare runs/demo runs/demo-2 runs/demo-3" in measured
+    assert "python -m benchmarks.compare runs/local runs/local-2 runs/local-3" in measured
     headroom = json.loads((ROOT / "benchmarks" / "suite" / "headroom.json").read_text())
     assert (
         f"{headroom['sum_alpha']['best']:.3f}" in README

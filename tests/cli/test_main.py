@@ -26,7 +26,7 @@ def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixtur
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in subcommands())
-    assert "end a search's processes, give hardware back; resume continues" in shown
+    assert "end a search's processes for a while, give hardware back" in shown
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
