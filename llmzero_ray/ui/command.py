@@ -152,6 +152,8 @@ def _token(file: str) -> Iterator[tuple[str, Path]]:
         if not path.exists():
             path.touch(mode=0o600, exist_ok=False)
             path.write_text(secrets.token_urlsafe(32) + "\n", encoding="utf-8")
+        if not path.is_file():
+            raise ConfigError(f"{path} is no file; --token-file names one that holds the token.")
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigError(f"{path} can be read by others; `chmod 600 {path}`, and write a new token.")
         token = path.read_text(encoding="utf-8").strip()

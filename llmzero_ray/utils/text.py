@@ -132,8 +132,10 @@ def short_duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes as `1.5 GiB` or `50 MiB`."""
-    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / 2**20:.0f} MiB"
+    """Bytes as `1.5 GiB`, `50 MiB` or `8 KiB`."""
+    if n_bytes >= GIB:
+        return f"{n_bytes / GIB:.1f} GiB"
+    return f"{n_bytes / 2**20:.0f} MiB" if n_bytes >= 2**20 else f"{n_bytes / 2**10:.0f} KiB"
 
 
 def plural(n: int, singular: str) -> str:
