@@ -49,7 +49,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (["--fast"], "no such option: --fast"),
         (["search"], "search: CONFIG is missing (search.yaml; or, before a SENTENCE, a folder of data). See"),
         (["search", "s.yaml", "--resme"], "search: no such option: --resme; did you mean --resume"),
-        (["search", "s.yaml", "--set"], "Option '--set' requires an argument"),
+        (["search", "s.yaml", "--set"], "--set needs a value"),
         (["search", "s.yaml", "more", "words"], "search: unexpected: words; it takes [OPTIONS] CONFIG"),
         (
             ["search", "s.yaml", "--seconds-per-step", "fast"],
