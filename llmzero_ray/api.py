@@ -317,7 +317,7 @@ class Search:
     @property
     def name(self) -> str:
         """Its name."""
-        return self._facts.config.name
+        return self._facts.name
 
     @property
     def config(self) -> SearchConfig:

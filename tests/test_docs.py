@@ -33,7 +33,8 @@ from benchmarks.suite.plan import (
 from llmzero_ray import version
 from llmzero_ray.cli.catalogue import subcommands
 from llmzero_ray.cli.main import _command
-from llmzero_ray.config import SearchConfig, presets
+from llmzero_ray.cli.settings import with_whole_keys
+from llmzero_ray.config import SearchConfig, load_config, presets
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -65,7 +66,7 @@ def test_the_figures_of_the_readme_are_those_of_the_demo_and_of_the_measurements
     assert scores == {name.replace("best", "found"): score for name, score in printed.items()}
     for figure in ("0.8223", "0.8193", "8.2 min", "11.3 min"):
         assert figure in README and figure in measured
-    assert "python -m benchmarks.compare runs/demo runs/demo-2 runs/demo-3" in measured
+    assert "python -m benchmarks.compare runs/local runs/local-2 runs/local-3" in measured
     headroom = json.loads((ROOT / "benchmarks" / "suite" / "headroom.json").read_text())
     assert (
         f"{headroom['sum_alpha']['best']:.3f}" in README
@@ -129,8 +130,11 @@ def test_links_of_a_page_lead_to_files_of_the_checkout_or_to_pages_of_the_site(p
 
 def shown_commands() -> list[tuple[str, str]]:
     found = []
-    for page in (ROOT / "README.md", *PAGES):
+    notebooks = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
+    for page in (*(ROOT / name for name in ("README.md", "AGENTS.md", "SECURITY.md")), *PAGES, *notebooks):
         text = page.read_text()
+        if page in notebooks:
+            text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
         lines = re.findall(r"^    (llmzero .*)$", text, re.M) + re.findall(r"`(llmzero [^`]+)`", text)
         found += [(page.name, " ".join(line.split())) for line in lines]
     return found
@@ -147,8 +151,11 @@ def test_a_command_that_a_page_shows_is_one_that_the_parser_takes(page: str, lin
         try:
             _command().get_command(None, words[0]).make_context(words[0], numbered)
         except typer.TyperException as error:
-            if "Missing" not in error.format_message():  # a part of a command, in a sentence
+            if not re.search("Missing|requires an argument", error.format_message()):  # a part of a command
                 raise
+        if words[0] == "search":
+            settings = [word for word in words if re.fullmatch(r"[a-z_.]+=\S+", word)]
+            load_config("local", with_whole_keys(settings))
 
 
 def test_settings_that_the_pages_name_exist() -> None:

@@ -188,6 +188,7 @@ def test_clones_are_no_decisions_of_the_rules_and_the_others_are_taken_again_the
         (clone(1), "node 1 is pending; only a node that has ended"),
         (clone(0, step=15), "step 15 of node 0 is not saved; saved are 10, 20"),
         (clone(0, lr=7.0), "must be a number in"),
+        (clone(0, n_steps=0), "n_steps is 0 (training steps); must be between 1 and 60"),
         (clone(0, n_steps=1000), "between 1 and 60"),
         (ev.CloneAsked(of=0, step=None, changes={"nonsense": 1}), "nonsense"),
     ],

@@ -59,7 +59,7 @@ def test_a_plain_number_is_never_a_power_of_ten(value: float, places: int, expec
 
 
 def test_sizes_are_gibibytes_from_one_on_and_mebibytes_below() -> None:
-    assert (size(1.5 * 2**30), size(50 * 2**20)) == ("1.5 GiB", "50 MiB")
+    assert [size(n) for n in (1.5 * 2**30, 50 * 2**20, 8200)] == ["1.5 GiB", "50 MiB", "8 KiB"]
 
 
 def test_the_nearest_name_is_offered_and_none_where_none_is_near() -> None:

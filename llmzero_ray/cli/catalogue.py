@@ -124,7 +124,7 @@ BUILT_IN = {
     "pause": _command(
         "steering:pause",
         "steer",
-        "end a search's processes, give hardware back; resume continues",
+        "end a search's processes for a while, give hardware back",
         "llmzero pause demo",
     ),
     "set": _command(
@@ -164,7 +164,7 @@ BUILT_IN = {
     "serve": _command(
         "serve",
         "data",
-        "serve a model for the agents; after --: options of `vllm serve`",
+        "serve a model for the agents on the cluster",
         "llmzero serve /models/qwen3-32b --gpus 2 --cpus 8 -- --max-model-len 32768",
         slow=True,
     ),

@@ -16,7 +16,7 @@ from llmzero_ray.records import Event, PhaseSpec
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.utils.text import one_line, plural, short_duration, size
+from llmzero_ray.utils.text import one_line, plural, short_duration, size, whole_sentences
 
 _MAX_CHANGES = 5
 
@@ -145,7 +145,7 @@ def _describe_lost(core: CoordinatorCore, event: ev.RunnerLost) -> str:
     again = ""
     if event.node is not None and event.restart_step:
         again = f"; a repeat continues from global step {global_step(core, event.node, event.restart_step)}"
-    return f"slot {event.slot}: runner lost{what}: {event.reason}{again}"
+    return f"slot {event.slot}: runner lost{what}: {whole_sentences(event.reason)}{again}"
 
 
 def _describe_verdict(core: CoordinatorCore, event: ev.VerdictPosted) -> str:

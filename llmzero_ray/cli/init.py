@@ -36,9 +36,7 @@ def init(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="4b, 1.7b, ... or a shipped configuration (default: local, the demo)"
-        ),
+        typer.Option(metavar="NAME", help="4b, 1.7b, one_gpu, ... (default: local, a tiny model on CPUs)"),
     ] = None,
     script: Annotated[
         str | None, typer.Option("--from", metavar="RUN.SH", help="script that starts VeRL's trainer")

@@ -21,7 +21,7 @@ from llmzero_ray.config.yaml_text import local_path
 from llmzero_ray.coordinator.follow import Follower, run_status
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.locate import searches_in
+from llmzero_ray.storage.locate import is_search, searches_in
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.utils.text import one_line, short_duration
 
@@ -46,6 +46,8 @@ def list_searches(
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
     rows = [summary(path, Follower(SearchStorage.at(path))) for path in searches_in(root)]
+    if not rows and is_search(root):
+        raise ConfigError(f"{root} is one search; `llmzero status {root}` shows it.")
     if as_json:
         print_line(console, json.dumps(rows, indent=2))
         return 0

@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except typer.Exit as end:  # --help and --version
         return end.exit_code
     except typer.TyperException as error:
-        typer.echo(clean(f"llmzero: {_usage_text(error)}"), err=True)
+        typer.echo(clean(f"llmzero: {_usage_text(error, given)}"), err=True)
         return _USAGE
     except LlmzeroError as error:
         typer.echo(clean(f"llmzero: {error}"), err=True)
@@ -177,11 +177,12 @@ def _short_help() -> str:
     )
 
 
-def _usage_text(error: typer.TyperException) -> str:
+def _usage_text(error: typer.TyperException, words: Sequence[str]) -> str:
     """Usage error on one line, with the command that prints help."""
     # Typer gives the context to its usage errors, and validates values with pydantic.
     context, param = getattr(error, "ctx", None), getattr(error, "param", None)
-    path = "llmzero" if context is None else context.command_path
+    named = f"llmzero {words[0]}" if words and subcommand(words[0]) else "llmzero"
+    path = named if context is None else context.command_path
     message = collapse_whitespace(error.format_message()).rstrip(".")
     problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if message.startswith("Missing") and param is not None:
@@ -202,12 +203,14 @@ def _usage_text(error: typer.TyperException) -> str:
     elif param is not None and problems and problems[0]["type"] in _BOUNDS:
         bound, sense = _BOUNDS[problems[0]["type"]]
         message = f"{param.opts[0]} is {problems[0]['input']}; must be {sense} {problems[0]['ctx'][bound]}"
+    elif message.endswith("requires an argument"):
+        message = f"{getattr(error, 'option_name', 'an option')} needs a value"
     elif message.startswith("Got unexpected extra argument"):
         pieces = " ".join(context.command.collect_usage_pieces(context)) if context else ""
         message = f"unexpected: {message.partition('(s) (')[2].rstrip(')')}; it takes {pieces}"
-    subcommand = path.removeprefix("llmzero").strip()
+    name = path.removeprefix("llmzero").strip()
     message = message.replace("Value error, ", "").rstrip("?")
-    return f"{f'{subcommand}: ' if subcommand else ''}{message}. See `{path} --help`."
+    return f"{f'{name}: ' if name else ''}{message}. See `{path} --help`."
 
 
 def command_help(name: str) -> str:

@@ -74,7 +74,7 @@ def node_facts(facts: SearchFacts, node: int) -> dict[str, Any]:
     taken = facts.start_from(run)
     scores = [*first, *zip(curves.val_steps, curves.val_scores, strict=True)]
     return {
-        "search": facts.config.name,
+        "search": facts.name,
         **row,
         "hyperparameters": None if row["hyperparameters"] is None else json.loads(row["hyperparameters"]),
         "note": run.note,
@@ -102,7 +102,7 @@ def _request_texts(place: SearchStorage, node: int) -> list[str]:
 
 
 def _run(facts: SearchFacts, node: int) -> PhaseRun:
-    return run_of(facts.runs, node, facts.config.name)
+    return run_of(facts.runs, node, facts.name)
 
 
 def _node_lines(found: Mapping[str, Any]) -> Iterable[str]:
@@ -180,7 +180,7 @@ def diff(
 def _hyperparameters(facts: SearchFacts, node: int) -> Hyperparameters:
     spec = _run(facts, node).spec
     if spec is None:
-        raise ConfigError(f"{facts.config.name}:{node} has no configuration yet: its phase is not planned.")
+        raise ConfigError(f"{facts.name}:{node} has no configuration yet: its phase is not planned.")
     return spec.hyperparameters
 
 

@@ -116,7 +116,7 @@ def headline(follower: Follower, *, now: float | None = None, stage: str | None 
     """One line: name, stage, runs, best score, time and GPU hours."""
     core = follower.core
     best = core.best
-    text = Text(core.config.name, style="bold")
+    text = Text(core.paths.root.name, style="bold")
     text.append(f"  {stage or core.stage}", style="default")
     text.append(f"  run {len(core.search.nodes)} of {core.config.budget.runs}")
     if best is not None and best.score is not None:
@@ -146,7 +146,7 @@ def outcome_lines(follower: Follower) -> list[str]:
     finished = core.finished
     assert finished is not None
     lines = [
-        f"search {core.config.name} has ended ({finished.reason}) after {len(core.search.nodes)} runs, "
+        f"search {core.paths.root.name} has ended ({finished.reason}) after {len(core.search.nodes)} runs, "
         f"{short_duration(follower.worked_s())}, {_hours(core, None)}{_dollars(core)}"
     ]
     if finished.best is None or finished.best_score is None:

@@ -61,6 +61,11 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
             f"{place}: cannot be read (No such file or directory). `llmzero init` writes a search.yaml to "
             "begin with."
         )
+    if place.parent == presets.folder() / "tasks":
+        raise ConfigError(
+            f"{place.stem} is a task, made with `llmzero prepare {place.stem}`. A search.yaml names its "
+            "directory as task.dir; `llmzero init` writes one."
+        )
     return resolve_config(read_yaml(place), overrides, source=place.name)
 
 

@@ -53,6 +53,11 @@ class Follower:
         return None if self._reader is None else self._reader.torn
 
     @property
+    def replaced(self) -> bool:
+        """Whether another journal, or none, stands in the place of the one that was read."""
+        return self._reader is not None and self._reader.replaced
+
+    @property
     def finished(self) -> SearchFinished | None:
         """The last event of a search that has ended."""
         return self.core.finished

@@ -15,7 +15,7 @@ from llmzero_ray.records import Event
 from llmzero_ray.records.events import Decided
 from llmzero_ray.search import Decision, SearchNode
 from llmzero_ray.storage import SearchPaths
-from llmzero_ray.storage.locate import beside
+from llmzero_ray.storage.locate import missing
 from llmzero_ray.storage.presence import owner, start_of
 from llmzero_ray.utils.text import one_line, short_duration
 
@@ -89,10 +89,7 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
             f"`llmzero resume {root}` starts it."
         )
     if core.initialization is None:
-        return (
-            f"{root} holds no search: journal/ is missing or empty. Name the folder <storage>/<name>."
-            f"{beside(root)}"
-        )
+        return str(missing(root))
     return (
         f"{root}: the search has not started; it begins with the folder "
         f"{core.initialization.folder}. Go on with it as it was begun: `llmzero search FOLDER SENTENCE`."

@@ -102,7 +102,7 @@ def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
         diagnosis=Diagnosis(state="unknown", summary=f"A person's clone of node {clone.of}."),
         changes=changes,
         resume_from=None if step is None else ResumeFrom(node=clone.of, step=step),
-        n_steps=clone.n_steps or state.config.phase.n_steps,
+        n_steps=state.config.phase.n_steps if clone.n_steps is None else clone.n_steps,
         total_epochs=None,
         rationale="Asked for by a person.",
         agent="user",

@@ -43,6 +43,11 @@ class Listing:
         """Highest epoch of a single event, or 0 if there is none."""
         return max((event.epoch for event in self.events), default=0)
 
+    @property
+    def last(self) -> int:
+        """Highest number of an event, or 0 if there is none."""
+        return max((*(one.number for one in self.events), *(one.last for one in self.segments)), default=0)
+
     def segment_of(self, number: int) -> SegmentName | None:
         """Segment that contains an event, or the longest of several."""
         held = [segment for segment in self.segments if segment.first <= number <= segment.last]

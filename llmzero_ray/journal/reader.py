@@ -74,6 +74,8 @@ class JournalReader:
         """Number of events, from the first on, that were read from intact segments."""
         self.last_name: str | None = None
         """Object that held the last event read."""
+        self.replaced = False
+        """Whether events that were read are no longer there: another journal stands in its place."""
         self._next = 1
         self._epoch = 0
         self._deliveries: dict[tuple[str, int, int], int] = {}
@@ -130,6 +132,7 @@ class JournalReader:
         listing = read_names(self.store.names())
         self._check_listing(listing)
         self.torn = None
+        self.replaced = listing.last < self.length
         plan = list(self._plan(listing))
         with _collector_paused(any(isinstance(name, SegmentName) for name in plan)):
             return self._take_all(plan, listing, entries)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from llmzero_ray.config import presets
 from llmzero_ray.errors import TaskError
 from llmzero_ray.utils.text import nearest
 
@@ -201,6 +202,11 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
 
 
 def _why_unreadable(directory: Path, error: OSError) -> str:
+    if not directory.exists() and directory.name in presets.task_names():
+        return (
+            f"task directory {directory} does not exist; `llmzero prepare {directory.name}` makes it in "
+            "data/ of the shell's directory"
+        )
     if not directory.exists():
         return (
             f"task directory {directory} does not exist; correct task.dir, name a task.family that is made "

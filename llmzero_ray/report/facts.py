@@ -264,6 +264,11 @@ class SearchFacts:
             self._test_items[what] = _read_items(self.paths.final(what))
         return self._test_items[what]
 
+    @property
+    def name(self) -> str:
+        """The name under which commands find the search: that of its directory, also of a copy."""
+        return self.paths.root.name
+
     @cached_property
     def n_val(self) -> int | None:
         """Number of validation items; None when it was not recorded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -18,11 +17,9 @@ from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.best_strategy import score_at
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.stopping.request import saving_text
-from llmzero_ray.utils.text import collapse_whitespace
+from llmzero_ray.utils.text import collapse_whitespace, whole_sentences
 
 SHOWN = (REWARDS[0], KL, ENTROPY, LENGTH, LENGTH_AT_MAX, GRAD_NORM)
-_CUT = 300
-"""Number of characters at which a runner's reason was cut off, in the middle of a word."""
 
 
 def path_table(facts: SearchFacts) -> str:
@@ -156,23 +153,11 @@ def losses(facts: SearchFacts) -> Iterator[str]:
         if isinstance(event, ev.RunnerLost):
             name = "the default recipe" if event.node == ev.REFERENCE else f"node {event.node}"
             what = "while idle" if event.node is None else f"while {name} trained"
-            yield f"Slot {event.slot} lost its runner {what}: {_whole_sentences(event.reason)}."
+            yield f"Slot {event.slot} lost its runner {what}: {whole_sentences(event.reason)}."
         elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
             yield f"The search was interrupted: {collapse_whitespace(event.reason).removesuffix('.')}."
         elif isinstance(event, ev.CoordinatorStarted) and event.epoch > 1:
             yield f"Coordinator {event.epoch} took over."
-
-
-def _whole_sentences(reason: str) -> str:
-    """A reason on one line, without a last sentence that was cut off in the middle and without Ray's list of
-    what may have killed a worker."""
-    text = re.split(
-        r" There are some potential root causes| Some common causes", collapse_whitespace(reason)
-    )[0]
-    whole = (
-        text if len(text) < _CUT or text.endswith(" ...") else text[: text.rfind(". ") + 1] or f"{text} ..."
-    )
-    return whole.rstrip().removesuffix(".")
 
 
 def extensions(facts: SearchFacts) -> str:

@@ -201,7 +201,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
     """Why there is no test score. Empty where there is one, or where what prevented it is told."""
     core = facts.core
     if core.final.dropped:
-        name = facts.config.name
+        name = facts.name
         return f"The search was stopped while it measured: `llmzero resume {name}` measures what is missing."
     if any(policy.test or policy.problem for policy in known):
         return ""
@@ -223,7 +223,7 @@ def missing_reference(facts: SearchFacts) -> str:
         return ""
     return (
         "The default recipe was not trained with it, so nothing says what the search added: "
-        f"`{_measured_by(facts.config.name, 'compute')}` trains and scores it at the strategy's compute, and "
+        f"`{_measured_by(facts.name, 'compute')}` trains and scores it at the strategy's compute, and "
         "`whole` in place of `compute` at that of the whole search."
     )
 
@@ -242,7 +242,7 @@ def reference_of(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
         sampled, trained = (f"{1e3 * seconds:.3g} ms" for seconds in (cost.rollout, cost.trained))
         unit = f"Compute is {sampled} for a token sampled (validations too) and {trained} for one trained on."
     return reference_in_words(
-        known, by_compute=limit is not None, searched=searched(facts), unit=unit, name=facts.config.name
+        known, by_compute=limit is not None, searched=searched(facts), unit=unit, name=facts.name
     )
 
 

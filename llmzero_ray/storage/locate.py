@@ -24,13 +24,15 @@ def searches_in(storage: Path) -> list[Path]:
 
 
 def beside(root: Path) -> str:
-    """A sentence that names the searches beside a directory; empty where there is none."""
-    names = [path.name for path in searches_in(root.parent) if path != root]
-    return f" {root.parent} has {', '.join(names[:_MOST])}." if names else ""
+    """A sentence that names the searches in a directory, or else beside it; empty where there is none."""
+    for place in (root, root.parent):
+        if names := [path.name for path in searches_in(place) if path != root]:
+            return f" {place} has {', '.join(names[:_MOST])}."
+    return ""
 
 
 def missing(root: Path) -> ConfigError:
-    """The error that there is no search in a directory, with those beside it."""
+    """The error that there is no search in a directory, with those in it or beside it."""
     there = beside(root) or " Start one with `llmzero search`."
     return ConfigError(f"{root}: there is no search here.{there}")
 
@@ -39,7 +41,7 @@ def find(search: str, storage: str) -> SearchStorage:
     """The storage of a search; names are looked up in `storage`, where `.` is the only search that it holds.
 
     Raises:
-        ConfigError: an address was given in place of a path, a configuration cannot be read, or `.` is none.
+        ConfigError: an address or a node was given, a configuration cannot be read, or `.` is none.
     """
     search, storage = local_path(search), local_path(storage)
     path = Path(search)
@@ -55,6 +57,12 @@ def find(search: str, storage: str) -> SearchStorage:
         config = load_config(path)
         return SearchStorage(config.storage, config.name)
     below = Path(storage).absolute() / search
+    name = search.rpartition(":")[0]
+    if name and not is_search(path) and not is_search(below) and find(name, storage).is_search():
+        raise ConfigError(
+            f"{search} is no search, but {name} is one. Commands that take a node take its number or best: "
+            f"`llmzero show {name}:best`."
+        )
     # A name has no slash: with one it is a path, also of a directory that is not there yet. A folder of
     # another kind hides no search of its name.
     if is_search(path) or (not is_search(below) and (path.is_dir() or len(path.parts) > 1)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import signal
 import socket
@@ -30,11 +31,11 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 def ui(
     place: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="STORAGE|SEARCH", help="directory of searches; or one search, or a node of it: demo:3"
         ),
-    ] = "runs",
+    ] = None,
     *,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one")] = 8280,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="address to listen on")] = "127.0.0.1",
@@ -70,8 +71,8 @@ def ui(
         )
     if child_of:  # of `search --ui`, whose search may not have begun
         die_with_parent(child_of, signal.SIGTERM)
-    path = Path(place).absolute()
-    root, only, node = (path.parent, path.name, None) if child_of else place_of(place, storage)
+    path = Path(place or storage).absolute()
+    root, only, node = (path.parent, path.name, None) if child_of else place_of(place or storage, storage)
     listening = _listen(host, port)
     at = listening.getsockname()[1]
     with contextlib.closing(listening), _token(token_file) as (token, kept):
@@ -100,7 +101,7 @@ def place_of(place: str, storage: str) -> tuple[Path, str | None, int | None]:
     path = Path(place).absolute()
     if not is_search(path) and searches_in(path):
         return path, None, None
-    if place == "runs":
+    if path == Path(storage).absolute() and not is_search(path):
         raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")
     found, node = find_named(place, storage)
     core = Follower.of(SearchStorage.at(found.paths.root), started=False).core
@@ -121,8 +122,9 @@ def _listen(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except OSError as error:
+        other = "port with --port" if error.errno == errno.EADDRINUSE else "address with --host"
         raise ConfigError(
-            f"cannot listen on {host}, port {port}: {error.strerror}. Choose another with --port."
+            f"cannot listen on {host}, port {port}: {error.strerror}. Choose another {other}."
         ) from error
     made.listen()
     return made
@@ -149,6 +151,8 @@ def _token(file: str) -> Iterator[tuple[str, Path]]:
         if not path.exists():
             path.touch(mode=0o600, exist_ok=False)
             path.write_text(secrets.token_urlsafe(32) + "\n", encoding="utf-8")
+        if not path.is_file():
+            raise ConfigError(f"{path} is no file; --token-file names one that holds the token.")
         if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigError(f"{path} can be read by others; `chmod 600 {path}`, and write a new token.")
         token = path.read_text(encoding="utf-8").strip()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from llmzero_ray.cli.listing import summary
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.coordinator.follow import Follower, run_status
-from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.errors import JournalError, LlmzeroError
+from llmzero_ray.records.events import PhaseFinished
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.ui.view import Live, view
@@ -26,13 +30,27 @@ class Followed:
 
     def __init__(self, root: Path, *, steering: bool) -> None:
         self.storage = SearchStorage.at(root)
-        self.follower = Follower(self.storage)
         self._steering, self._lock = steering, threading.Lock()
+        self._view: dict[str, Any] = {}
+        self._damaged = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was read."""
+        self._follower = Follower(self.storage)
         self._facts: SearchFacts | None = None
         self._events: object = None
         self._seen: object = None
         self._again = 0.0
-        self._view: dict[str, Any] = {}
+
+    def row(self) -> dict[str, Any]:
+        """The row of the search on the page that lists them, with its best score after each phase."""
+        with self._lock:
+            with contextlib.suppress(LlmzeroError):  # `summary` says why
+                self._poll()
+            row = summary(self.storage.paths.root, self._follower)
+            readable = not row["stage"].startswith("unreadable")
+            return {**row, "scores": _best_so_far(self._follower) if readable else []}
 
     def view(self) -> dict[str, Any]:
         """The view as of now; the same object while nothing has changed."""
@@ -45,9 +63,10 @@ class Followed:
             return self._view
 
     def _refresh(self) -> None:
-        self.follower.poll()
-        core, now, begun = self.follower.core, time.time(), time.thread_time()
-        status = run_status(self.follower)
+        self._poll()
+        follower = self._follower
+        core, now, begun = follower.core, time.time(), time.thread_time()
+        status = run_status(follower)
         training = [run.node for run in core.runs.values() if run.active and run.started]
         sizes = [
             part.stat().st_size
@@ -57,18 +76,45 @@ class Followed:
         ]
         at_work = status.stage not in ("finished", "interrupted", "never begun")
         tick = int(now / _TICK_S) if at_work else 0
-        events, seen = (len(self.follower.events), status.stage), (sizes, tick)
+        events, seen = (len(follower.events), status.stage), (sizes, tick)
         if events == self._events and (seen == self._seen or now < self._again):
             return
         if core.started is None:
             sentence = not_started(core, self.storage.paths.root)
             self._keep({"name": self.storage.name, "stage": status.stage, "sentence": sentence})
         else:
-            self._facts = SearchFacts(self.follower, before=self._facts)
+            self._facts = SearchFacts(follower, before=self._facts)
             self._view = view(self._facts, Live(now=now, status=status, steering=self._steering))
         self._events, self._seen = events, seen
         self._again = now + _REST * (time.thread_time() - begun)
 
+    def _poll(self) -> None:
+        """Read on, or from the beginning where a search of the same name was begun anew in its place.
+
+        Raises:
+            JournalError: the journal is damaged.
+        """
+        follower = self._follower
+        try:
+            follower.poll()
+            if not follower.replaced:
+                self._damaged = False
+                return
+        except JournalError:
+            if self._damaged or not follower.events:
+                raise
+            self._damaged = True  # unless it can be read from its beginning
+        self._begin()
+        self._follower.poll()
+        self._damaged = False
+
     def _keep(self, found: dict[str, Any]) -> None:
         if found != self._view:
             self._view = found
+
+
+def _best_so_far(follower: Follower) -> list[float]:
+    """The best validation score after each phase that has one, in the order in which they ended."""
+    ended = (event.node for event in follower.events if isinstance(event, PhaseFinished) and event.node >= 0)
+    scores = [score for node in ended if (score := follower.core.runs[node].score) is not None]
+    return list(itertools.accumulate(scores, max))

@@ -165,18 +165,18 @@ function tree() {
 }
 
 function box(id, node, text, best) {
-  const at = places[id], running = node.status === "running";
-  const mark = { failed: "✗ ", early_stopped: "■ ", running: "▶ ", pending: "… ", cancelled: "– " }[node.status] || "";
+  const at = places[id], running = node.status === "running", begun = running || node.status === "interrupted";
+  const mark = { failed: "✗ ", early_stopped: "■ ", running: "▶ ", pending: "… ", cancelled: "– ", interrupted: "– " }[node.status] || "";
   const steps = node.series_last != null ? `${node.series_last}/${node.n_steps}` : "";
   const label = id < 0 ? `base model, ${fix(node.score)}` : `node ${id}${best ? ", in the strategy" : ""}, ${words(node.status)}, score ${fix(node.score)}, gain ${signed(node.gain)}, ${text}`;
   const g = s("g", { class: `node ${node.status}${best ? " best" : ""}${id === S.node ? " sel" : ""}${id === S.other ? " also" : ""}`, transform: `translate(${at.x},${at.y})`,
     tabindex: id === (S.focus ?? S.node ?? -1) ? 0 : -1, role: "button", "aria-label": label, "data-node": id, "data-key": "node" + id });
-  const score = s("text", { x: 14, y: 20 }, s("tspan", { class: "dim", fill: "var(--dim)" }, id < 0 ? "base  " : `${mark}${id}  `), s("tspan", { class: "strong" }, node.score == null && running ? steps : fix(node.score, 3)));
+  const score = s("text", { x: 14, y: 20 }, s("tspan", { class: "dim", fill: "var(--dim)" }, id < 0 ? "base  " : `${mark}${id}  `), s("tspan", { class: "strong" }, node.score == null && begun && steps ? steps : fix(node.score, 3)));
   if (node.gain != null) score.append(s("tspan", { class: way(node.gain), dx: 7 }, signed(node.gain, 3)));
   if (best && id === D.strategy.at(-1)?.node) score.append(s("tspan", { fill: "var(--best)", dx: 6 }, "★"));
   g.append(s("rect", { class: "box", width: W, height: H, rx: 7 }), s("rect", { x: 4, y: 6, width: 4, height: H - 12, rx: 2, fill: colour(node.score) }),
     score, s("text", { class: "dim", x: 14, y: 38, "font-size": 11 }, cut(text, 25)), s("title", {}, label));
-  if (running && node.series_last) g.append(s("rect", { x: 6, y: H - 4, height: 2.5, rx: 1, width: (W - 12) * Math.min(1, node.series_last / node.n_steps), fill: "var(--best)" }));
+  if (begun && node.series_last) g.append(s("rect", { x: 6, y: H - 4, height: 2.5, rx: 1, width: (W - 12) * Math.min(1, node.series_last / node.n_steps), fill: "var(--best)" }));
   return g;
 }
 
@@ -298,7 +298,7 @@ function chart({ w = 640, h: height = 300, x, lines, range, until, integers = tr
     if (line.band) inside.append(s("path", { class: "band", d: "M" + [...line.band.map(([a, , hi]) => `${px(a)},${py(hi)}`), ...[...line.band].reverse().map(([a, lo]) => `${px(a)},${py(lo)}`)].join("L") + "Z" }));
     const d = line.points.map(([a, b], i) => i && line.step ? `H${px(a)}V${py(b)}` : `${i ? "L" : "M"}${px(a)},${py(b)}`).join("");
     inside.append(s("path", { class: "line " + line.kind, d, "data-line": line.node }));
-    if (line.points.length < 60 && !line.step && line.dots !== false) for (const [a, b, e] of line.points) {
+    if (line.points.length < 60 && (!line.step || line.points.length === 1) && line.dots !== false) for (const [a, b, e] of line.points) {
       if (e) inside.append(s("path", { class: "whisker " + line.kind, d: `M${px(a)},${py(b - e)}V${py(b + e)}` }));
       inside.append(s("circle", { class: "dot " + line.kind, cx: px(a), cy: py(b), r: line.kind ? 3.2 : 2.2 }, s("title", {}, `${line.label ?? ""}: ${fix(b)} at ${short(a)}`)));
     }
@@ -387,7 +387,7 @@ function slots() {
       s("title", {}, `${node ? "node " + stay.node : "default recipe"}, ${span(stay.end - stay.begin)}${stay.lost ? ", lost with its process" : ""}`)));
   }
   rows.forEach((slot, i) => svg.append(s("text", { class: "dim", x: 0, y: i * row + 16 }, `slot ${slot}`)));
-  const unit = all > 172800 ? [86400, "d"] : all > 7200 ? [3600, "h"] : [60, "min"];
+  const unit = all > 172800 ? [86400, "d"] : all > 7200 ? [3600, "h"] : all > 120 ? [60, "min"] : [1, "s"];
   for (const at of ticks(0, all / unit[0], 8)) svg.append(s("text", { class: "dim num", x: px(D.begun + at * unit[0]), y: rows.length * row + 14, "text-anchor": "middle" }, `${short(at)} ${unit[1]}`));
   return [h("h2", {}, "Slots over time ", h("span", { class: "tools" }, "colour: score against the base model · ✗ lost, and repeated")), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "slots over time" }, svg)];
 }
@@ -445,7 +445,7 @@ function more() {
   const pairs = entries => h("table", {}, entries.map(([name, value]) => h("tr", {}, h("td", {}, name), h("td", {}, value))));
   const section = (name, ...content) => content.flat().some(Boolean) && h("details", { "data-key": name, open: name === "Events" && BASE ? true : null }, h("summary", {}, name), content);
   return [
-    section("Events", h("ul", { id: "feed" }, [...D.feed].reverse().map(([at, line]) => h("li", { class: "agent" }, h("span", { class: "dim num" }, clock(at) + "  "), line)))),
+    section("Events", h("p", { class: "dim" }, "Newest first, in UTC."), h("ul", { id: "feed" }, [...D.feed].reverse().map(([at, line]) => h("li", { class: "agent" }, h("span", { class: "dim num" }, clock(at) + "  "), line)))),
     section("Failures", table("failures") || h("p", {}, "No run failed.")),
     section("Losses and interruptions", D.losses.length ? h("ul", {}, D.losses.map(line => h("li", { class: "agent" }, line))) : h("p", {}, "No process and no hardware was lost.")),
     section("Cost", D.on_cpu && h("p", { class: "dim" }, "GPU hours are those of logical GPUs: this ran on CPUs."), table("account"), h("p", {}, D.notes.account), table("phases"), table("calls")),
@@ -491,7 +491,7 @@ function index() {
   part("index", D.searches, () => [h("h2", {}, "Searches"), h("div", { class: "cards" }, D.searches.map(one => h("a", { class: "card", href: `/s/${encodeURIComponent(one.name)}/` },
     h("b", {}, one.name), " ", h("span", { class: "chip " + one.stage.split(" ")[0] }, cut(one.stage, 60)),
     h("div", { class: "big" }, fix(one.best_score, 3)), spark(one.scores), one.task && h("div", { class: "dim" }, `${one.task} · ${one.model}`),
-    h("div", { class: "dim" }, `${one.runs} of ${one.max_runs ?? "?"} runs · ${short(one.gpu_hours)} GPU h`), one.begun && h("div", { class: "dim" }, "begun " + clock(one.begun)), h("div", { class: "dim" }, one.at_work || (one.last_alive ? "last alive " + clock(one.last_alive) : "")))))]);
+    h("div", { class: "dim" }, `${one.runs} of ${one.max_runs ?? "?"} runs · ${short(one.gpu_hours)} GPU h`), one.begun && h("div", { class: "dim" }, `begun ${clock(one.begun)} UTC`), h("div", { class: "dim" }, one.at_work || (one.last_alive ? `last alive ${clock(one.last_alive)} UTC` : "")))))]);
 }
 function spark(scores) {
   if (!scores || scores.length < 2) return null;
@@ -555,9 +555,9 @@ if (BASE != null) {
     events = new EventSource(`${BASE}/events`);
     events.addEventListener("error", () => { if (events.readyState === EventSource.CLOSED) setTimeout(listen, 5000); }); // refused: it does not try again by itself
     events.addEventListener("view", event => {
-      const news = JSON.parse(event.data);
+      const { whole, ...news } = JSON.parse(event.data);
       heard = Date.now();
-      if (news.nodes && D.nodes) {
+      if (news.nodes && D.nodes && !whole) {
         const known = { ...byNode(), ...Object.fromEntries(news.nodes.map(node => [node.node, node])) };
         D = { ...D, ...news, nodes: Object.values(known).sort((a, b) => a.node - b.node), series: { ...D.series, ...news.series } };
       } else D = news;

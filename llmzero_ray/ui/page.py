@@ -23,7 +23,7 @@ def report_html(facts: SearchFacts) -> str:
     style, script = asset("page.css"), asset("page.js")
     made: str = _template().render(
         inline=True,
-        title=facts.config.name,
+        title=facts.name,
         data=data_text(view(facts)),
         style=style,
         script=script,

@@ -7,8 +7,7 @@ through files alone. A request is sent as the commands send it.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -24,16 +23,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmzero_ray.cli.listing import summary
 from llmzero_ray.cli.steering import send
 from llmzero_ray.config.changes import read_settings
-from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.records.events import PhaseFinished
 from llmzero_ray.storage.locate import searches_in
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.ui.followed import Followed
 from llmzero_ray.ui.page import asset, data_text, served_page
+from llmzero_ray.utils.text import json_or_none
 
 _LOOK_S = 1.0
 _MAX_BODY = 64 * 1024
@@ -127,20 +124,8 @@ class Searches:
 
     def index(self) -> dict[str, Any]:
         """Data of the page that lists them."""
-        found = []
-        for name in self.names():
-            follower = self.followed(name).follower
-            row = summary(self.storage / name, follower)
-            scores = [] if row["stage"].startswith("unreadable") else best_so_far(follower)
-            found.append({**row, "scores": scores})
-        return {"storage": str(self.storage), "searches": found}
-
-
-def best_so_far(follower: Follower) -> list[float]:
-    """The best validation score after each phase that has one, in the order in which they ended."""
-    ended = (event.node for event in follower.events if isinstance(event, PhaseFinished) and event.node >= 0)
-    scores = [score for node in ended if (score := follower.core.runs[node].score) is not None]
-    return list(itertools.accumulate(scores, max))
+        rows = [self.followed(name).row() for name in self.names()]
+        return {"storage": str(self.storage), "searches": rows}
 
 
 def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIApp:
@@ -172,7 +157,7 @@ def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIAp
         followed = searches.followed(request.path_params["name"])
         body = await request.body()
         try:
-            asked = json.loads(body) if len(body) <= _MAX_BODY else None
+            asked = json_or_none(body) if len(body) <= _MAX_BODY else None
             if not isinstance(asked, dict):
                 raise ConfigError("a request is a JSON object of at most 64 KiB")
             return PlainTextResponse(await asyncio.to_thread(_steer, followed, asked))
@@ -217,10 +202,19 @@ def _news(found: Mapping[str, Any], sent: dict[tuple[str, Any], Any]) -> str:
         sent.update({(kind, name): one for name, one in new.items()})
         return new
 
-    nodes = news("node", {node["node"]: node for node in found["nodes"]})
+    ours = {node["node"]: node for node in found["nodes"]}
+    if any(kind == "node" and name not in ours for kind, name in sent):
+        sent.clear()  # a search of the same name was begun anew
+    whole = not sent
+    nodes = news("node", ours)
     parts = {name: value for name, value in found.items() if name not in ("nodes", "series")}
     return data_text(
-        {**news("part", parts), "nodes": list(nodes.values()), "series": news("series", found["series"])}
+        {
+            **news("part", parts),
+            "nodes": list(nodes.values()),
+            "series": news("series", found["series"]),
+            "whole": whole,
+        }
     )
 
 
@@ -239,10 +233,10 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
         fields = {"node": asked.get("node")}
     elif kind == "clone":
         step, n_steps = (_number(asked, name) for name in ("step", "n_steps"))
-        changes = read_settings(str(asked.get("settings") or "").split())
+        changes = _settings(asked)
         fields = {"node": asked.get("node"), "changes": changes, "step": step, "n_steps": n_steps}
     elif kind in ("approve", "refuse"):
-        changes = read_settings(str(asked.get("settings") or "").split())
+        changes = _settings(asked)
         fields = {"node": asked.get("node"), "changes": changes, "n_steps": _number(asked, "n_steps")}
         fields |= {"refuse": kind == "refuse", "tries": asked.get("tries")}
     elif kind not in ("pause", "stop"):
@@ -254,6 +248,12 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
     said: list[str] = []
     send(place, "approve" if kind == "refuse" else kind, reason, say=said.append, **fields)
     return "\n".join(said)
+
+
+def _settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings KEY=VALUE of a form, apart by lines or blanks; a value may hold blanks, too."""
+    given = re.split(r"\s+(?=[\w.]+\s*=)", str(asked.get("settings") or "").strip())
+    return read_settings(one for one in given if one)
 
 
 def _number(asked: Mapping[str, Any], name: str) -> int | None:

@@ -104,11 +104,12 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
     }
     whys = {row.node: row.reason for row in decisions}
     points = points_for(len(facts.runs))
-    now = facts.core.now if live is None else live.now
+    left = live is not None and live.status.stage == "interrupted"  # by everybody: nothing is spent
+    now = facts.core.now if live is None or left else live.now
     budgets = _budgets(facts, now)
     return {
         "format": FORMAT,
-        "name": facts.config.name,
+        "name": facts.name,
         "task": str(facts.task.get("name", "")),
         "model": facts.base_model_name,
         "stage": facts.core.stage if live is None else live.status.stage,
@@ -117,10 +118,10 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
         "how_sure": [line for line in (summary.unscored(facts, known), *sure) if line],
         "policies": [_policy(policy) for policy in known],
         "budgets": budgets,
-        "left_s": None if live is None else _time_left(facts, now),
+        "left_s": None if live is None or left else _time_left(facts, now),
         "needs": [] if live is None else list(_needs(facts, stays, budgets, live)),
         "live": None if live is None else {**asdict(live), "status": asdict(live.status)},
-        "nodes": [_node(facts, run, stays, whys) for run in facts.runs.values()],
+        "nodes": [_node(facts, run, stays, whys, left=left) for run in facts.runs.values()],
         "reference": _reference(facts),
         "default": dict(facts.default),
         "short": {key: short(key) for key in facts.default},
@@ -198,7 +199,7 @@ def _policy(policy: Any) -> dict[str, Any]:
 
 
 def _node(
-    facts: SearchFacts, run: PhaseRun, stays: Sequence[Stay], whys: Mapping[int | None, str]
+    facts: SearchFacts, run: PhaseRun, stays: Sequence[Stay], whys: Mapping[int | None, str], *, left: bool
 ) -> dict[str, Any]:
     """A node: what `llmzero show --json` says of it, and what its panel shows beside."""
     found, outcome, proposal = node_facts(facts, run.node), run.outcome, run.shown.proposal
@@ -210,6 +211,7 @@ def _node(
     cut = next((phase.cut for phase in facts.path if phase.node == run.node), None)
     return {
         **found,
+        **({"status": "interrupted"} if left and run.started and run.active else {}),
         "own": {key: new for key, (_, new) in diff(facts.default, used).items()} if used else {},
         "gain": None if start is None or run.score is None else run.score - start,
         "error": None if best is None else best.standard_error,

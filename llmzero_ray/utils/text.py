@@ -13,6 +13,8 @@ GIB = 2**30
 """Bytes."""
 CUT = "…"
 """Stands where a text was cut."""
+_REASON = 300
+"""Number of characters at which a runner's reason was cut off, in the middle of a word."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -130,8 +132,10 @@ def short_duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Bytes as `1.5 GiB` or `50 MiB`."""
-    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / 2**20:.0f} MiB"
+    """Bytes as `1.5 GiB`, `50 MiB` or `8 KiB`."""
+    if n_bytes >= GIB:
+        return f"{n_bytes / GIB:.1f} GiB"
+    return f"{n_bytes / 2**20:.0f} MiB" if n_bytes >= 2**20 else f"{n_bytes / 2**10:.0f} KiB"
 
 
 def plural(n: int, singular: str) -> str:
@@ -156,6 +160,20 @@ def clean(text: str) -> str:
 def collapse_whitespace(text: str) -> str:
     """The text with each run of blanks and line breaks as one blank, trimmed; other characters are kept."""
     return " ".join(text.split())
+
+
+def whole_sentences(reason: str) -> str:
+    """Why a process was lost, on one line: without a last sentence that was cut off in the middle, and
+    without Ray's list of what may have killed a worker."""
+    text = re.split(
+        r" There are some potential root causes| Some common causes", collapse_whitespace(reason)
+    )[0]
+    whole = (
+        text
+        if len(text) < _REASON or text.endswith(" ...")
+        else text[: text.rfind(". ") + 1] or f"{text} ..."
+    )
+    return whole.rstrip().removesuffix(".")
 
 
 def one_line(text: str, limit: int | None = 200) -> str:

@@ -66,6 +66,7 @@ def test_the_demo_is_still_configured_as_the_kept_one_but_for_when_the_stopper_j
     for config in (kept, now):
         config.pop("storage")
         config["task"].pop("dir")
+        config.pop("name")
     # Every validation is judged now; the kept one asked every third step, mostly without a new validation.
     assert (kept["stopper"].pop("interval_steps"), now["stopper"].pop("interval_steps")) == (3, 5)
     # It is asked at every validation by default now; the paper's 900 s stand in its own configuration.
@@ -111,4 +112,4 @@ def test_the_demo_gives_the_same_digits_again(tmp_path: Path) -> None:
             if model != record(DIGITS)["model"]:
                 pytest.skip("the arithmetic of this machine makes another tiny model")
     for node in (0, 1):
-        assert digits(tmp_path / "runs" / "demo", node) == record(DIGITS)["nodes"][str(node)]
+        assert digits(tmp_path / "runs" / "local", node) == record(DIGITS)["nodes"][str(node)]

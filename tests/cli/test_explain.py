@@ -387,10 +387,10 @@ def test_a_decision_that_the_rules_would_not_take_is_shown_and_fails_the_command
 
 
 def test_a_directory_without_a_search_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="holds no search"):
+    with pytest.raises(ConfigError, match="there is no search here"):
         explain_directory(tmp_path)
     assert explain([str(tmp_path)]) == 2
-    assert "holds no search" in capsys.readouterr().err
+    assert "there is no search here" in capsys.readouterr().err
 
 
 def test_rules_are_not_set_for_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,7 +147,7 @@ def test_a_file_comes_before_a_shipped_configuration_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_config("local").name == "demo"
+    assert load_config("local").name == "local"
     (tmp_path / "local").write_text("name: mine\n")
     assert load_config("local").name == "mine"
     assert presets.path_of("../local") == Path("../local")

@@ -26,7 +26,7 @@ def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixtur
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in subcommands())
-    assert "end a search's processes, give hardware back; resume continues" in shown
+    assert "end a search's processes for a while, give hardware back" in shown
 
 
 SIGNALLED_TWICE = """
@@ -69,7 +69,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (["--fast"], "no such option: --fast"),
         (["search"], "search: CONFIG is missing (search.yaml; or, before a SENTENCE, a folder of data). See"),
         (["search", "s.yaml", "--resme"], "search: no such option: --resme; did you mean --resume"),
-        (["search", "s.yaml", "--set"], "Option '--set' requires an argument"),
+        (["search", "s.yaml", "--set"], "--set needs a value"),
         (["search", "s.yaml", "more", "words"], "search: unexpected: words; it takes [OPTIONS] CONFIG"),
         (
             ["search", "s.yaml", "--seconds-per-step", "fast"],

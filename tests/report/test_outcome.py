@@ -357,7 +357,7 @@ def test_a_place_that_cannot_be_written_is_a_storage_error_that_names_it(tmp_pat
 
 
 def test_a_directory_without_a_search_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds no search.*<storage>/<name>"):
+    with pytest.raises(ConfigError, match=r"there is no search here"):
         write_outcome(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -533,6 +533,7 @@ def test_a_lost_runner_is_told_in_whole_sentences_and_apart_from_failures(
     assert "- Slot 0 lost its runner while idle: The actor died unexpectedly.\n" in told
     assert "The process ended.\n" in told
     assert "kil" not in told.partition("## Decisions")[0]
+    assert "kil" not in " ".join(line for _, line in data_of(search)["feed"])
 
 
 def test_test_scores_that_were_not_taken_are_not_said_to_have_been(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib
@@ -463,6 +464,28 @@ def test_a_killed_coordinator_is_said_and_after_a_resume_the_page_goes_on(
         assert tab.page.locator("#needs").text_content() == ""
         nodes = tab.page.eval_on_selector_all("#tree g.node", "all => all.map(one => +one.dataset.node)")
         assert sorted(nodes) == [-1, 0, 1]
+        assert tab.page.evaluate("window.mark") == 1
+        assert tab.errors == []
+        tab.page.goto("about:blank")
+
+
+def test_a_search_begun_anew_under_its_name_replaces_the_old_one_on_an_open_page(
+    tab: Tab, search: SearchBuilder, tmp_path: Path
+) -> None:
+    root = tmp_path / "storage" / "demo"
+    shutil.copytree(search.root, root)
+    fresh = SearchBuilder(tmp_path / "other").ready().play(phases=1)
+    with served(SimpleNamespace(root=root)) as address:
+        tab.page.goto(address)
+        tab.page.evaluate("window.mark = 1")
+        assert tab.page.locator("#tree g.node").count() == 7
+        shutil.rmtree(root)
+        tab.page.locator("text=there is no search here").wait_for()
+        shutil.copytree(fresh.root, root)
+        tab.page.locator("#head .chip.interrupted").wait_for()
+        nodes = tab.page.eval_on_selector_all("#tree g.node", "all => all.map(one => +one.dataset.node)")
+        assert sorted(nodes) == [-1, 0, 1]
+        assert tab.page.locator("#progress circle").count() == 1  # its only score, which no line shows
         assert tab.page.evaluate("window.mark") == 1
         assert tab.errors == []
         tab.page.goto("about:blank")

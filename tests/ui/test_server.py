@@ -80,6 +80,7 @@ def test_a_read_only_page_takes_no_request(page: TestClient, search: SearchBuild
         ({"kind": "pause"}, "is not running: there is nothing to pause"),
         ({"kind": "shell"}, "a request cannot be 'shell'"),
         ({"kind": "clone", "node": 0, "settings": "lr=5e-4", "step": "x"}, "step is 'x'"),
+        ({"kind": "clone", "node": 0, "settings": "betas=[0.9, 2]\nlr=5e-4"}, "must be two numbers"),
         ([1], "a request is a JSON object"),
     ],
 )
@@ -91,6 +92,14 @@ def test_a_refused_request_is_answered_with_its_sentence(
     answer = browser.post("/s/demo/requests", json=asked, headers=SENT)
     assert answer.status_code == 409
     assert said in answer.text
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff{", b"[" * 60_000, b'"' + b"x" * 70_000 + b'"'])
+def test_a_body_that_is_no_request_is_one_sentence(search: SearchBuilder, body: bytes) -> None:
+    browser = client(search, steering=True)
+    browser.get("/", params={"token": TOKEN})
+    answer = browser.post("/s/demo/requests", content=body, headers=SENT)
+    assert (answer.status_code, answer.text) == (409, "a request is a JSON object of at most 64 KiB")
 
 
 def test_a_refused_request_is_answered_as_the_command_answers(

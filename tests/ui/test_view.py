@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,12 +133,54 @@ def test_the_limit_that_ends_the_search_is_that_of_the_time_left(tmp_path: Path)
     search = SearchBuilder(tmp_path, config=config).ready().play(phases=1)
     follower = Follower(search.storage)
     follower.poll()
-    live = Live(now=search.now, status=run_status(follower), steering=False)
+    live = Live(now=search.now, status=replace(run_status(follower), stage="searching"), steering=False)
     data = view(SearchFacts(follower), live)
     budgets = {one["name"]: one for one in data["budgets"]}
     assert budgets["runs"]["share"] > budgets["hours"]["share"]  # though two whole phases are to come
     assert [name for name, one in budgets.items() if one["ends"]] == ["hours"]
     assert data["left_s"] == pytest.approx(400 - budgets["hours"]["used"] * 3600, rel=0.01)
+
+
+def test_while_nobody_is_at_work_nothing_is_spent_and_nothing_trains(tmp_path: Path) -> None:
+    config = make_config(budget={"runs": 4, "wall_clock_hours": 1.0, "gpu_hours": 1.0})
+    search = SearchBuilder(tmp_path, config=config).ready().play(phases=1)
+    search.start(next(one for one in search.waiting.values() if hasattr(one, "spec")))
+    data = Followed(search.root, steering=False).view()  # years later, without a coordinator
+    assert data["stage"] == "interrupted"
+    assert {one["name"]: one["share"] < 0.2 for one in data["budgets"]} == {
+        "runs": False,
+        "hours": True,
+        "GPU hours": True,
+    }
+    assert data["left_s"] is None
+    assert [node["status"] for node in data["nodes"]] == ["completed", "interrupted"]
+
+
+def test_a_search_begun_anew_under_its_name_is_shown_in_place_of_the_old_one(
+    search: SearchBuilder, tmp_path: Path
+) -> None:
+    root = tmp_path / "again"
+    fresh = SearchBuilder(tmp_path / "other").ready().play(phases=1)
+
+    def put(made: SearchBuilder | None) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        if made is not None:
+            shutil.copytree(made.root, root)
+
+    put(search)
+    followed = Followed(root, steering=False)
+    assert len(followed.view()["nodes"]) == 6
+    put(None)
+    assert "there is no search here" in followed.view()["sentence"]
+    put(fresh)
+    assert [node["node"] for node in followed.view()["nodes"]] == [0, 1]
+    put(search)  # longer than the one that was read
+    assert (len(followed.row()["scores"]), len(followed.view()["nodes"])) == (5, 6)
+
+
+def test_the_page_of_a_copy_has_the_name_of_its_directory(search: SearchBuilder, tmp_path: Path) -> None:
+    shutil.copytree(search.root, tmp_path / "before")
+    assert view(SearchFacts(tmp_path / "before"))["name"] == "before"
 
 
 def test_what_a_running_phase_shows_needs_a_person(growing: tuple[SearchBuilder, SearchLock]) -> None:

@@ -24,7 +24,7 @@ from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import StopRequest
 from llmzero_ray.records.metrics import Series, accuracy_error
 from llmzero_ray.records.significance import CLEAR, NOISE
-from llmzero_ray.utils.text import number
+from llmzero_ray.utils.text import number, plural
 
 RULE = "early_stopper"
 TAKE_OFF = 0.15
@@ -75,7 +75,7 @@ class ExpertEarlyStopper:
             return _continue("it is at its last step")
         n_validations = len(scores_along((running,)))
         if n_validations < 2:
-            return _continue(f"{n_validations} validations, its start included: too few to judge")
+            return _continue(f"{plural(n_validations, 'validation')}, its start included: too few to judge")
         return None
 
     def _observed(self, request: StopRequest) -> Dynamics:

@@ -38,7 +38,7 @@ _SHARE, _QUIET_S = 0.05, 15.0
 
 
 def prepare(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="task.yaml, or a search.yaml with a task")],
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="task.yaml, search.yaml, or gsm_symbolic")],
     *,
     settings: Annotated[list[str], options.settings_option("set a field, such as n_train=500")],
     ray: Annotated[

@@ -200,7 +200,7 @@ def test_a_run_that_stands_still_on_a_record_is_left_alone() -> None:
 
 def test_without_two_validations_the_start_included_nothing_is_judged() -> None:
     unknown = c.curves(20, reward=c.line(0.5, 0.3, 20, 0.02), val={10: 0.1}, kl=c.line(0.1, 0.2, 20))
-    assert "1 validations" in judge(unknown, n_steps=40).reason
+    assert "1 validation" in judge(unknown, n_steps=40).reason
     assert not judge(c.curves(10, reward=c.line(0.3, 0.3, 10, 0.05))).stop
     known = dataclasses.replace(unknown, start_score=0.4)
     assert judge(c.cut(known, 12), n_steps=20).stop
