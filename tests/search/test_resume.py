@@ -83,6 +83,14 @@ def test_a_source_that_is_not_offered_is_refused_with_those_that_are() -> None:
         search.set_resume_from(2, 0, 5)
 
 
+def test_a_run_whose_checkpoint_is_lost_starts_from_the_base_model() -> None:
+    search = grow(("root", None, "ok", 0.1), ("evolve", 0, "running", None))
+    search.set_resume_from(1, 0, 5)
+    assert search.resume_chain(1) == (0, 1)
+    search.set_resume_from(1, None, None)
+    assert search.resume_chain(1) == (1,)
+
+
 def test_the_best_nodes_checkpoints_are_offered_to_another_branch_where_that_is_asked_for() -> None:
     search = grow(
         ("root", None, "ok", 0.1),
