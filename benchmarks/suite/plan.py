@@ -22,18 +22,24 @@ from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
 
-def _warmed_up(n_steps: int) -> dict[str, Any]:
-    """Eight equal phases of the default recipe, of which those that resume warm up for `n_steps`."""
-    resumed = [{"steps": 1, "changes": {"lr_warmup_steps": n_steps}} for _ in range(7)]
-    return {"search.method": "schedule", "search.schedule": {"phases": [{"steps": 1}, *resumed]}}
+def _resumed_with(**changes: Any) -> dict[str, Any]:
+    """Eight equal phases of the default recipe, of which those that resume have `changes`; `lr` is a factor
+    of the default's."""
+    resumed = [{"steps": 1, "changes": dict(changes)} for _ in range(7)]
+    schedule = {"relative_to": {"lr": 1.0}, "phases": [{"steps": 1}, *resumed]}
+    return {"search.method": "schedule", "search.schedule": schedule}
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "unchanged": {},
     "carried": {"search.method": "unchanged", "engine.carry_optimizer": True},
-    **{f"warm_up_{n}": _warmed_up(n) for n in (3, 6)},
-    **{f"carried_warm_up_{n}": {**_warmed_up(n), "engine.carry_optimizer": True} for n in (3, 6)},
+    **{f"warm_up_{n}": _resumed_with(lr_warmup_steps=n) for n in (3, 6)},
+    **{
+        f"carried_warm_up_{n}": {**_resumed_with(lr_warmup_steps=n), "engine.carry_optimizer": True}
+        for n in (3, 6)
+    },
+    "slower": _resumed_with(lr=0.8),
     "random": {},
     "grid": {},
     "tpe": {},
@@ -56,7 +62,8 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
-optimizer taking over the state of the one before; `claude_again` is `claude` with later requests. Ablations
+optimizer taking over the state of the one before; `warm_up_3` warms up over the first three steps of every
+phase that resumes, and `slower` has its mean rate; `claude_again` is `claude` with later requests. Ablations
 are of `expert`; `as_...` the paper's published strategies, relative to the default."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
