@@ -110,6 +110,7 @@ def test_the_tables_hold_strategies_nodes_and_directions(demo: SearchFacts) -> N
     assert "| 1* | evolve | node 0 at 10 | 10 | 0.038 |" in text
     assert "| lr | regularization | 2 | 0 | 2 | 0 | 0 of 1 |" in text
     assert "| all of them | capacity | 2 | 2 | 0 | 0 | 0 of 1 |" in text
+    assert "| all of them | regularization | 4 | 2 | 2 | 0 | 0 of 1 |" in text  # of two hyper-parameters
     assert "| demo | 2 | more | more |" in text
     assert "| demo | 3 | more | more |" in text
     assert "25 statements were checked, 0 disagree" in text

@@ -203,10 +203,10 @@ def _moved(facts: SearchFacts, run: PhaseRun) -> list[tuple[str, int]]:
 def _reversals(searches: Sequence[SearchFacts]) -> str:
     """Directions of each hyper-parameter along best strategies, then of the paper's two groups: whether
     capacity only grows, and whether regularization reverses."""
-    together: dict[str, list[list[int]]] = {}
-    for facts in searches:
+    together: dict[str, list[tuple[int, list[int]]]] = {}
+    for number, facts in enumerate(searches):
         for key, directions in moves(facts):
-            together.setdefault(key, []).append(directions)
+            together.setdefault(key, []).append((number, directions))
     rows = [
         _directions(short(key), _group(key), paths)
         for key, paths in sorted(together.items(), key=lambda item: short(item[0]))
@@ -219,8 +219,10 @@ def _reversals(searches: Sequence[SearchFacts]) -> str:
     return fmt.table(header, rows, right=range(2, 6)) if rows else ""
 
 
-def _directions(name: str, group: str, paths: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    turned = sum(any(a != b for a, b in pairwise(one)) for one in paths)
+def _directions(name: str, group: str, numbered: Sequence[tuple[int, Sequence[int]]]) -> tuple[str, ...]:
+    """A row of directions. `numbered` has the number of the strategy beside each path."""
+    paths = [path for _, path in numbered]
+    turned = {number for number, path in numbered if any(a != b for a, b in pairwise(path))}
     return (
         name,
         group,
@@ -228,7 +230,7 @@ def _directions(name: str, group: str, paths: Sequence[Sequence[int]]) -> tuple[
         str(sum(direction > 0 for one in paths for direction in one)),
         str(sum(direction < 0 for one in paths for direction in one)),
         str(sum(a != b for one in paths for a, b in pairwise(one))),
-        f"{turned} of {len(paths)}",
+        f"{len(turned)} of {len({number for number, _ in numbered})}",
     )
 
 
