@@ -61,6 +61,8 @@ class StopperActor:
         """Resume chain of the incumbent, which is its last node. Empty without an incumbent."""
         self._verdicts = VerdictDelivery(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
+        self._sent: dict[int | None, float] = {}
+        """Slot, or None for the incumbent -> when the newest call about it was sent."""
         log_to(self._storage.paths.logs / "stopper.log")
         gc.freeze()  # excludes imported modules from collections, which delayed verdicts by 100 ms
         if ray.get_runtime_context().was_current_actor_reconstructed:
@@ -69,10 +71,11 @@ class StopperActor:
     def __repr__(self) -> str:
         return f"StopperActor(search={self._config.name})"
 
-    async def set_incumbent(self, chain: tuple[NodeView, ...]) -> None:
+    async def set_incumbent(self, chain: tuple[NodeView, ...], sent_at: float) -> None:
         """Set the node that running phases are compared with, the last of its resume `chain` (base first, the
         curves of each cut where the path leaves it)."""
-        self._chain = chain
+        if self._is_newest(None, sent_at):
+            self._chain = chain
 
     async def watch(
         self,
@@ -81,11 +84,14 @@ class StopperActor:
         attempt: int,
         view: NodeView,
         task: TaskView,
+        sent_at: float,
         verdicts: tuple[EarlierVerdict, ...] = (),
         budget: Budget | None = None,
     ) -> None:
         """Watch the phase that begins on a slot's runner, until it ends or the next one begins there.
         `verdicts` are those on this attempt so far, `budget` is the phase's remaining budget."""
+        if not self._is_newest(slot, sent_at):
+            return
         old = self._watches.pop(slot, None)
         if old is not None:
             old.cancel()
@@ -134,6 +140,14 @@ class StopperActor:
         finally:
             if asking is not None:
                 asking.cancel()
+
+    def _is_newest(self, about: int | None, sent_at: float) -> bool:
+        """Whether no later call about a slot, or about the incumbent (None), has come before this one. Ray
+        delivers calls to an actor that is still starting in any order."""
+        if sent_at < self._sent.get(about, 0.0):
+            return False
+        self._sent[about] = sent_at
+        return True
 
     @property
     def _incumbent(self) -> NodeView | None:

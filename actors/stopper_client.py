@@ -3,6 +3,7 @@ with."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from llmzero_ray.coordinator import (
@@ -31,7 +32,8 @@ class StopperClient:
     async def set_incumbent(self, command: cmd.PushIncumbent) -> None:
         """Send the best node with its path's curve."""
         curves = await read_curves(self._storage, [node for node, _, _ in command.path])
-        self._actor.set_incumbent.remote(incumbent_chain(self._core, command, curves.__getitem__))
+        chain = incumbent_chain(self._core, command, curves.__getitem__)
+        self._actor.set_incumbent.remote(chain, time.time())
 
     def watch(self, slot: int, node: int, attempt: int) -> None:
         """Watch a phase. The reference is not watched, because it always trains to its end."""
@@ -40,7 +42,7 @@ class StopperClient:
             verdicts = earlier_verdicts(self._core, node, attempt)
             budget = budget_of(self._core, node)
             task, runner = task_view(self._core), self._pool.runner(slot)
-            self._actor.watch.remote(slot, runner, attempt, view, task, verdicts, budget)
+            self._actor.watch.remote(slot, runner, attempt, view, task, time.time(), verdicts, budget)
 
     async def resend(self) -> None:
         """Send all state again to a stopper that was restarted."""

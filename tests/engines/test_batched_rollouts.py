@@ -199,7 +199,7 @@ def test_trajectories_carry_what_verl_reads_and_nothing_else(parts: Parts) -> No
     assert set(fields.keys()) == {
         *("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids"),
         *("rm_scores", "rollout_log_probs", "num_turns", "extra_fields"),
-        *("uid", "reward_model", "data_source"),
+        *("uid", "raw_prompt", "reward_model", "data_source"),
     }
     assert fields["input_ids"].tolist()[3] == [11, 1, 2, 11, 51]
     assert fields["rm_scores"].tolist()[3] == [0.0, 1.0]

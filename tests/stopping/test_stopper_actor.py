@@ -95,8 +95,8 @@ class Watching:
         """Twelve steps, at the last of which the agent is asked; then `rest`, until the watch has ended."""
 
         async def scene() -> None:
-            await self.actor.set_incumbent((INCUMBENT,))
-            await self.actor.watch(0, self.runner, 2, VIEW, c.TASK)
+            await self.actor.set_incumbent((INCUMBENT,), 0.0)
+            await self.actor.watch(0, self.runner, 2, VIEW, c.TASK, 0.0)
             watch = self.actor._watches[0]
             self.runner.publish(*sound(12))
             await asyncio.to_thread(self.agent.asked.wait, PATIENCE_S)
@@ -181,6 +181,21 @@ def test_a_full_disk_keeps_no_verdict_back_and_ends_no_watch(
     assert "step=13 the judgement could not be kept: no space left" in (
         tmp_path / "demo" / "logs" / "stopper.log"
     ).read_text(encoding="utf-8")
+
+
+def test_calls_that_ray_delivers_late_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    watching = Watching(Thinker(stop=False), monkeypatch, tmp_path)
+    watching.agent.may_answer.set()
+    actor = watching.actor
+
+    async def late() -> None:
+        watch = actor._watches[0]
+        await actor.watch(0, watching.runner, 1, VIEW, c.TASK, -1.0)
+        await actor.set_incumbent((), -1.0)
+        assert actor._watches[0] is watch and actor._incumbent is INCUMBENT
+        watching.runner.over = True
+
+    watching.train(late)
 
 
 def test_the_agent_is_told_what_was_left_when_the_phase_began(
