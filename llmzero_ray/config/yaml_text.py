@@ -240,7 +240,11 @@ def to_yaml(data: Mapping[str, Any]) -> str:
 
 def _problems(error: ValidationError, model: type[BaseModel], source: str) -> str:
     """All findings of one validation, one line each, unknown keys first (they often explain the rest)."""
-    findings = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    found = error.errors()
+    inner = {one["loc"][: len(one["loc"]) - k] for one in found for k in range(1, len(one["loc"]))}
+    # A list is also called too short where its items are wrong.
+    found = [one for one in found if one["type"] != "too_short" or one["loc"] not in inner]
+    findings = sorted(found, key=lambda e: e["type"] != "extra_forbidden")
     unknown = [str(f["loc"][0]) for f in findings if f["type"] == "extra_forbidden" and len(f["loc"]) == 1]
     if len(unknown) > _MOST_UNKNOWN:  # another kind of file
         given, known = ", ".join(unknown), ", ".join(model.model_fields)
@@ -311,8 +315,10 @@ def _find(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel] | No
     owner: type[BaseModel] | None = model
     field: FieldInfo | None = None
     for i, part in enumerate(path):
+        if part.isdigit() and _item_model(field) is not None:
+            continue  # the place in a list
         field = owner.model_fields.get(part) if owner else None
-        below = _submodel(field)
+        below = _submodel(field) or _item_model(field)
         if i == len(path) - 1 or below is None:
             return owner, field
         owner = below
@@ -323,12 +329,16 @@ def _depth(model: type[BaseModel], path: list[str]) -> int:
     """Number of leading parts of `path` that are keys of the file; pydantic appends names of union
     members."""
     depth, owner = 0, model
+    field: FieldInfo | None = None
     for part in path:
+        if part.isdigit() and _item_model(field) is not None:
+            depth += 1
+            continue
         field = owner.model_fields.get(part)
         if field is None:
             return depth
         depth += 1
-        below = _submodel(field)
+        below = _submodel(field) or _item_model(field)
         if below is None:
             return depth
         owner = below
@@ -340,6 +350,12 @@ def _submodel(field: FieldInfo | None) -> type[BaseModel] | None:
     members = _members(field.annotation) if field else ()
     blocks = [each for each in members if isinstance(each, type) and issubclass(each, BaseModel)]
     return blocks[0] if len(blocks) == 1 else None
+
+
+def _item_model(field: FieldInfo | None) -> type[BaseModel] | None:
+    """Settings model of a list's items, or None if the field is not a list of blocks."""
+    item = get_args(field.annotation)[0] if field and get_origin(field.annotation) is tuple else None
+    return item if isinstance(item, type) and issubclass(item, BaseModel) else None
 
 
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

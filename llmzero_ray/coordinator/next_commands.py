@@ -117,7 +117,7 @@ def _next_decision(state: SearchState) -> Command | None:
     if decision.action == "stop":
         return None if training else _record_stop(state, str(decision.stop_reason))
     if not a_step_fits(state, decision.on, state.config):
-        return None if training else _compute_is_spent(state)
+        return None if training else _end_by_compute(state)
     node = len(state.search.nodes)
     decided = ev.Decided(
         action=decision.action,
@@ -162,7 +162,7 @@ def _refuse_clone(state: SearchState, why: str) -> Command | None:
     )
 
 
-def _compute_is_spent(state: SearchState) -> Command:
+def _end_by_compute(state: SearchState) -> Command:
     """The end of a search whose compute left pays for no validated step. An event of its own, so that an
     older journal, whose search went on here, is replayed as it was."""
     limit = state.config.budget.compute

@@ -135,8 +135,7 @@ def waiting(state: SearchState) -> list[PhaseRun]:
 
 
 def deadline(state: SearchState, asked: ev.ApprovalAsked) -> float | None:
-    """Unix seconds at which a proposal that waits is accepted. None if it waits
-    indefinitely."""
+    """Unix seconds at which a proposal that waits is accepted. None if it waits indefinitely."""
     hours = state.config.agents.approve_hours
     return None if hours is None else asked.time + hours * 3600
 

@@ -44,13 +44,13 @@ def load_rows(val_file: str | None) -> Rows:
 
 
 def load_answers(
-    storage: SearchStorage, node: int, rows: Rows, below: int | None = None
+    storage: SearchStorage, node: int, items: Mapping[int, Outcomes], rows: Rows, below: int | None = None
 ) -> tuple[Answer, ...]:
     """Answers of a node's last validation, each to another prompt, and some that its training sampled, read
     from disk. Without those whose outcomes, texts or rows are missing. The phase `below` has its answers to
-    the same prompts beside them."""
+    the same prompts beside them; `items` are the outcomes of both nodes."""
     found: list[Answer] = []
-    for read in (partial(_validated, storage, node, rows, below), partial(load_sampled, storage, node)):
+    for read in (partial(_validated, node, items, rows, below), partial(load_sampled, storage, node)):
         try:
             found += read()
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -58,13 +58,13 @@ def load_answers(
     return tuple(found)
 
 
-def _validated(storage: SearchStorage, node: int, rows: Rows, below: int | None) -> tuple[Answer, ...]:
-    chosen = choose(_last(load_items(storage, node)))
+def _validated(node: int, items: Mapping[int, Outcomes], rows: Rows, below: int | None) -> tuple[Answer, ...]:
+    chosen = choose(_last(items[node]))
     if not chosen or not rows:
         return ()
     beside: dict[int, tuple[int, str, bool]] = {}
     if below is not None:
-        after = _last(load_items(storage, below))
+        after = _last(items[below])
         beside = {item.index: (below, item.response, item.acc >= 0.5) for item in after if item.response}
     return tuple(_answer(item, rows[item.index], beside.get(item.index)) for item in chosen)
 
@@ -182,8 +182,8 @@ def with_outcomes(
     shown, scored = request.on, [one for one in request.checkpoints if one.val_score is not None]
     views = (*request.path, *request.siblings, *(() if request.best is None else (request.best,)))
     nodes = {shown.node, *(view.node for view in views), *(one.node for one in scored)}
-    items = {node: load_items(storage, node, responses=node == shown.node) for node in nodes}
     below = max((view.node for view in request.siblings if view.curves.val_scores), default=None)
+    items = {node: load_items(storage, node, responses=node in (shown.node, below)) for node in nodes}
     best = max(scored, key=lambda one: (one.val_score or -math.inf, one.global_step), default=None)
     reference = () if best is None else items[best.node].get(best.step, ())
 
@@ -202,7 +202,7 @@ def with_outcomes(
             counted(shown),
             by_length=by_length(items[shown.node]),
             kinds=kind_scores(items[shown.node], rows),
-            answers=load_answers(storage, shown.node, rows, below),
+            answers=load_answers(storage, shown.node, items, rows, below),
         ),
         path=tuple(map(counted, request.path)),
         siblings=tuple(map(counted, request.siblings)),

@@ -196,7 +196,7 @@ class Space:
 
     def is_hot(self, key: str) -> bool:
         """Whether a live engine can accept a new value between phases. Unknown keys are cold."""
-        return any(row.hot for row in (*self.parameters, *self.proposable) if row.key == key)
+        return key in self._proposable and self._proposable[key].hot
 
     # --- who may set what -----------------------------------------------------------------------------------
 

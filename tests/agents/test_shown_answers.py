@@ -91,6 +91,13 @@ def stored(tmp_path: Path) -> tuple[SearchStorage, str]:
     return storage, str(tmp_path / "val.parquet")
 
 
+def answers(
+    storage: SearchStorage, node: int, val_file: str | None, below: int | None = None
+) -> tuple[Answer, ...]:
+    items = {one: load_items(storage, one) for one in (node, below) if one is not None}
+    return load_answers(storage, node, items, load_rows(val_file), below)
+
+
 @pytest.mark.parametrize("compacted", [False, True])
 def test_the_last_validations_answers_are_read_with_their_prompts(
     stored: tuple[SearchStorage, str], compacted: bool
@@ -98,7 +105,7 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
     storage, rows = stored
     if compacted:
         compact(storage, 3, 0)
-    *found, last = load_answers(storage, 3, load_rows(rows))
+    *found, last = answers(storage, 3, rows)
     assert last == sampled(10), "of the last validated step, as it was written"
     assert found
     for one in found:
@@ -110,17 +117,17 @@ def test_the_last_validations_answers_are_read_with_their_prompts(
 
 def test_missing_rows_or_outcomes_give_no_answers_and_no_error(stored: tuple[SearchStorage, str]) -> None:
     storage, rows = stored
-    assert load_answers(storage, 4, load_rows(rows)) == ()
+    assert answers(storage, 4, rows) == ()
     for lost in (None, rows + ".gone"):
-        assert load_answers(storage, 3, load_rows(lost)) == (sampled(10),)
+        assert answers(storage, 3, lost) == (sampled(10),)
     file = storage.paths.node(3) / "sampled.json"
     for damaged in ("[{", '[{"prompt": "alone"}]', "3"):
         file.write_text(damaged)
-        assert [one.step for one in load_answers(storage, 3, load_rows(rows))] == [None] * 2
+        assert [one.step for one in answers(storage, 3, rows)] == [None] * 2
     file.unlink()  # of a search before they were kept
-    assert [one.step for one in load_answers(storage, 3, load_rows(rows))] == [None] * 2
+    assert [one.step for one in answers(storage, 3, rows)] == [None] * 2
     Path(rows).write_bytes(b"no parquet")
-    assert load_answers(storage, 3, load_rows(rows)) == ()
+    assert answers(storage, 3, rows) == ()
 
 
 @pytest.mark.parametrize("cut", [False, None])
@@ -198,12 +205,12 @@ def test_the_newest_phase_below_answers_the_same_prompts_beside(stored: tuple[Se
                     node=4, attempt=0, step=step, global_step=step, wall_s=0.0, metrics={}, items=items
                 )
             )
-    *greedy, sampled_one = load_answers(storage, 3, load_rows(rows), below=4)
+    *greedy, sampled_one = answers(storage, 3, rows, below=4)
     assert len(greedy) > 1 and sampled_one.below is None
     for one in greedy:
         number = one.response.removeprefix("10: ")
         assert one.below == (4, f"below 5: {number}", number == "7")
-    assert {one.below for one in load_answers(storage, 3, load_rows(rows), below=5)} == {None}
+    assert {one.below for one in answers(storage, 3, rows, below=5)} == {None}
 
 
 @pytest.mark.parametrize("sources", [("chem", "bio"), ("toy", "toy")])

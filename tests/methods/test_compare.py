@@ -165,6 +165,36 @@ def test_a_comparison_with_other_code_rows_or_settings_is_refused(
         freeze(path)
 
 
+@pytest.mark.parametrize("damaged", ["{}", '{"plan": {', "[]", '{"plan": {}, "code": ""}'])
+def test_a_comparison_without_a_record_of_its_runs_is_refused(
+    tmp_path: Path, task_dir: Path, damaged: str
+) -> None:
+    path = write_plan(tmp_path, task_dir)
+    freeze(path)
+    (record,) = tmp_path.rglob("compare.json")
+    record.write_text(damaged)
+    with pytest.raises(ConfigError, match=r"does not say what its runs were made with.* --accept-changes"):
+        freeze(path)
+    freeze(path, accept_changes=True)
+    freeze(path)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"room": 0.1}, "unknown key 'room' in tasks.0. Known keys: name, headroom, set."),
+        ({"headroom": 5}, "tasks.0.headroom is 5; must be a number > -1 and < 1 or null."),
+    ],
+)
+def test_a_wrong_key_of_a_task_is_told_with_the_keys_of_a_task(
+    tmp_path: Path, task_dir: Path, task: dict[str, Any], said: str
+) -> None:
+    path = write_plan(tmp_path, task_dir, tasks=[{"name": "toy", **task}])
+    with pytest.raises(ConfigError) as error:
+        freeze(path)
+    assert str(error.value).startswith(f"{path.name}: {said}") and "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(("package", "extra"), [("optuna", "optuna"), ("matplotlib", "report")])
 def test_packages_that_are_missing_are_named_with_their_extra_before_anything_is_run(
     tmp_path: Path,

@@ -99,12 +99,17 @@ def _freeze(
     path, given, code = directory / "compare.json", plan.model_dump(mode="json"), code_digest()
     inputs = input_digests(runs)
     if path.is_file() and not accept_changes:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        old = before["plan"]
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            old, old_code, known = (before[key] for key in ("plan", "code", "inputs"))
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                f"{path} does not say what its runs were made with (damaged, or of version 0.1). Give the "
+                "plan another name, or --accept-changes to continue with these runs."
+            ) from error
         free = ("max_hours", "parallel")  # neither changes a result
         changed = [key for key, value in given.items() if key not in free and old.get(key) != value]
-        changed += ["code"] if before["code"] != code else []
-        known = before["inputs"]
+        changed += ["code"] if old_code != code else []
         changed += [what for what, digest in inputs.items() if known.get(what, digest) != digest]
         if changed:
             raise ConfigError(
