@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import ray
 
@@ -106,16 +105,10 @@ def make_search(head: str, task_dir: Path, tmp_path: Path) -> Iterator[Callable[
 
 
 def pids_of(actor: str) -> list[int]:
-    """Processes of an actor class on this head."""
-    found = psutil.Process().children(recursive=True)
-    return [process.pid for process in found if _title(process).startswith(f"ray::{actor}")]
-
-
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+    """Processes of an actor class on this head, by Ray's own table: the title of a process is at times the
+    name of its current call."""
+    alive = ray._private.state.actors(actor_state_name="ALIVE").values()
+    return [found["Pid"] for found in alive if found["ActorClassName"] == actor]
 
 
 def left_over(search: Search) -> list[str]:
