@@ -507,7 +507,7 @@ def stop_context(
             "validation": validation_course(request.incumbent_path) or "no history",
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
-        "metrics": [describe(one) for one in shown],
+        "metrics": [describe(one, running.curves.val_steps) for one in shown],
         "standings": [_standing(one) for one in request.standings[-MOST_STANDINGS:]],
         "noise": "" if found is None else score(found.noise),
         "take_off": takes_off(observe(running.curves, running.hyperparameters, n_val=n_val)),

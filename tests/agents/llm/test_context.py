@@ -785,8 +785,8 @@ def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
     text = user_text("early_stopper", stop_context(replace(request, running=late), n_val=500))
     assert "start 0.176; 15: 0.166 (standard error" in text
     assert "By the rules a take-off may come: the train reward rose 0.176 ->" in text
-    assert re.search(r"response_length/mean: [\d.]+ -> [\d.]+, \+", text)
-    assert re.search(r"actor/kl_loss: [\d.]+ -> [\d.]+, \+", text)
+    assert re.search(r"response_length/mean: \+[\d.]+ ± [\d.]+; by step 1: ", text)
+    assert re.search(r"actor/kl_loss: \+[\d.]+ ± [\d.]+; ", text)
 
 
 def test_a_phase_without_validation_says_so() -> None:
