@@ -26,8 +26,8 @@ class PhasePrice:
     """What a phase takes of the limit that it uses up most."""
 
     limit: str | None
-    """None where neither compute nor hours are limited: the measure is then the compute of the remaining
-    runs, each as the root was planned."""
+    """Name of that limit. None if neither compute nor hours are limited: the measure is then the compute of
+    the remaining runs, each as the root was planned."""
     share: float
     """Share of what is left; above 1 the phase does not fit."""
     usual_share: float
