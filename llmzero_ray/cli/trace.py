@@ -57,7 +57,7 @@ def _phases(facts: SearchFacts) -> Iterator[dict[str, Any]]:
 
 
 def _proposals(facts: SearchFacts) -> Iterator[dict[str, Any]]:
-    """From the decision for a run until it has its spec."""
+    """Spans of proposals, each from the decision for a run until the run has its spec."""
     decided: dict[int, ev.Decided] = {}
     for event in facts.events:
         if isinstance(event, ev.Decided) and event.node is not None:

@@ -29,9 +29,13 @@ REMOVED = {
     "search.score_model": "a search chooses by the best validation score. Remove the key.",
     "slots.shared": "`llmzero compare` and Ray Tune hold the slots of their searches. Remove the key.",
     "stopper.bank_stop": "the curve bank never stopped a phase. Remove the key.",
+    "stopper.collapse_window": "the collapse detector averages 3 steps. Remove the key.",
     "stopper.dead_run": "it is a fact for the early stopper, never a stop. Remove the key.",
     "stopper.entropy_collapse": "it is a fact for the early stopper, never a stop. Remove the key.",
     "stopper.kl_runaway": "it is a fact for the early stopper, never a stop. Remove the key.",
+    "stopper.kl_spike_factor": "the collapse detector's KL spike is 3 times the median. Remove the key.",
+    "stopper.nonfinite_steps": "the first value that is not finite ends a phase. Remove the key.",
+    "stopper.reward_drop": "the collapse detector stops at 60% of the reward lost. Remove the key.",
     "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
 }
 """Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""

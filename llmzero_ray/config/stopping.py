@@ -27,17 +27,9 @@ class StopperSettings(StrictModel):
     stop_below: float = setting(0.1, "share", ge=0, le=1)
     """Chance below which a phase is stopped: a language model gives the chance that the phase's peak still
     passes the best score. The rules do not use it."""
-    nonfinite_steps: int = setting(1, "training steps", ge=1)
-    """Consecutive steps with a non-finite loss, gradient or reward that end a phase. 1: the first one."""
     collapse: bool = True
-    """Whether the collapse detector (KL spike, then a fall of the reward) may end a phase."""
-    collapse_window: int = setting(3, "training steps", ge=2)
-    """Steps averaged for the current level in the collapse detector, since one bad batch is not a
-    collapse."""
-    kl_spike_factor: float = setting(3.0, gt=1)
-    """Factor over its earlier median from which a KL counts as a spike."""
-    reward_drop: float = setting(0.6, "share", gt=0, le=1)
-    """Share of its best level that the mean reward must have lost after the spike."""
+    """Whether the collapse detector may end a phase: a KL of 3 times its earlier median, after which the
+    mean reward lost 60% of its best level."""
     rules: list[Annotated[str, Field(pattern=PLUGIN)]] = Field(default_factory=list)
     """Further rules that may end a phase. Each is the name of an entry point in the group
     llmzero_ray.stop_rules, or `package.module:factory`; the factory gets this block's settings and gives a

@@ -127,11 +127,11 @@ class RunStatus:
     best_score: float | None
     """Its best validation score."""
     gpu_hours: float
-    """For which slots were reserved, whatever they did."""
+    """GPU hours for which slots were reserved, whatever they did."""
     dollars: float
     """Cost of the agents' calls."""
     seconds: float
-    """With a coordinator at work, up to now."""
+    """Seconds with a coordinator at work, up to now."""
     last_alive: float | None
     """Unix seconds of the last sign of life, by the clock of the coordinator's machine; None without one."""
 

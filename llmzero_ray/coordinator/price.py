@@ -26,8 +26,8 @@ class PhasePrice:
     """What a phase takes of the limit that it uses up most."""
 
     limit: str | None
-    """None where neither compute nor hours are limited: the measure is then the compute of the remaining
-    runs, each as the root was planned."""
+    """Name of that limit. None if neither compute nor hours are limited: the measure is then the compute of
+    the remaining runs, each as the root was planned."""
     share: float
     """Share of what is left; above 1 the phase does not fit."""
     usual_share: float
@@ -41,9 +41,8 @@ def phase_price(
 ) -> PhasePrice | None:
     """Price of a planned phase. `before` is the configuration that its changes apply to. None if no
     phase has been counted yet."""
-    starts = _validates_start(state, run, spec)
     for like in _similar(state, run, spec):
-        planned = _tokens(state, like, spec.hyperparameters, spec.n_steps, starts=starts)
+        planned = _planned(state, like, run, spec)
         usual = _tokens(state, like, before, state.config.phase.n_steps)
         if planned is None or usual is None:
             continue
@@ -100,8 +99,7 @@ def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyper
 def _duration(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
     """`about 1.2 h`. Empty if no similar phase was timed."""
     for like in _similar(state, run, spec):
-        starts = _validates_start(state, run, spec)
-        tokens = _tokens(state, like, spec.hyperparameters, spec.n_steps, starts=starts)
+        tokens = _planned(state, like, run, spec)
         if tokens is not None and like.outcome is not None and like.outcome.cost is not None:
             return f"about {short_duration(amount(tokens, like.outcome.cost))}"
     return ""
@@ -173,16 +171,22 @@ def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:
     return TokenCost(rollout=seconds.rollout * n_gpus / 3600, trained=seconds.trained * n_gpus / 3600)
 
 
+def _planned(state: SearchState, like: PhaseRun, run: PhaseRun, spec: PhaseSpec) -> TokenCounts | None:
+    """Tokens of a planned phase, with the answers and prompts of `like`."""
+    at_start = _validates_start(state, run, spec)
+    return _tokens(state, like, spec.hyperparameters, spec.n_steps, at_start=at_start)
+
+
 def _tokens(
     state: SearchState,
     like: PhaseRun,
     hyperparameters: Hyperparameters,
     n_steps: int,
     *,
-    starts: bool | None = None,
+    at_start: bool | None = None,
 ) -> TokenCounts | None:
-    """Tokens of a phase of that length, with the answers and prompts of `like`. `starts` says whether its
-    start is validated (default: whether every phase's is)."""
+    """Tokens of a phase of that length, with the answers and prompts of `like`. `at_start` says whether it is
+    validated before its first step (default: whether every phase is)."""
     spec, outcome = like.spec, like.outcome
     if spec is None or outcome is None or outcome.tokens is None or not outcome.steps_done:
         return None
@@ -196,7 +200,7 @@ def _tokens(
         rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
         trained=outcome.tokens.trained / outcome.steps_done,
     )
-    at_start = state.planner.validates_every_start if starts is None else starts
+    at_start = state.planner.validates_every_start if at_start is None else at_start
     n_validations = validations(n_steps, state.config.phase.test_freq, at_start=at_start)
     found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
     return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)

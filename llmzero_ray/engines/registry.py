@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmzero_ray.engines.base import Engine, Slot
 from llmzero_ray.utils.plugins import load_factory
@@ -26,15 +24,6 @@ def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: s
     if backend == "verl":
         from llmzero_ray.engines.verl.factory import make_verl_engine
 
-        return make_verl_engine(config, task, slot, str(Path(log_dir)))
-    engine: Engine = engine_factory(backend)(config, task, slot)
+        return make_verl_engine(config, task, slot, log_dir)
+    engine: Engine = load_factory(backend, field="engine.backend")(config, task, slot)
     return engine
-
-
-def engine_factory(backend: str) -> Callable[..., Any]:
-    """Factory of an engine other than `verl`.
-
-    Raises:
-        ConfigError: there is no engine of that name.
-    """
-    return load_factory(backend, field="engine.backend")

@@ -98,7 +98,7 @@ class Relief:
     """Settings changed together."""
 
     changes: tuple[str, ...]
-    """In the words of search.yaml, each with the values before and after it."""
+    """Changed settings in the words of search.yaml, each with its old and new value."""
     values: Mapping[str, HyperparameterValue]
     """VeRL's key -> new value."""
     status: Status

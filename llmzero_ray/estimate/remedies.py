@@ -46,9 +46,9 @@ class SettingChange:
     """One setting changed."""
 
     text: str
-    """In the words of search.yaml, with its old and new value."""
+    """The setting in the words of search.yaml, with its old and new value."""
     setup: Setup
-    """With that change."""
+    """The setup with that change."""
     values: Values
     """VeRL's key -> new value."""
     shrinks_task: bool = False
@@ -96,7 +96,7 @@ def least_tokens(setup: Setup) -> int:
 
 
 def _shorter_response(setup: Setup, response: int) -> SettingChange:
-    """With micro batches packed as tightly as they go, only their smaller budget saves anything."""
+    """A shorter response cap. If micro batches are packed already, only their smaller budget saves memory."""
     text = f"max_response_length {setup.response} -> {response}"
     values: dict[str, HyperparameterValue] = {MAX_RESPONSE: response}
     shorter = replace(setup, response=response)

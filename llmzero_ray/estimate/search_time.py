@@ -56,7 +56,7 @@ class MeasuredTimes:
     warm_start_s: float | None = None
     proposal_s: float | None = None
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
-    """By agent, pictures included; typical ones count for an agent that is missing."""
+    """Agent -> tokens of a call, pictures included. A missing agent counts with typical ones."""
     notes: tuple[str, ...] = ()
     """What differs between the measured run and the search."""
 

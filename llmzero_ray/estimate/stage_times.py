@@ -61,7 +61,7 @@ class TimeLimits:
     hang_s: float
     """Seconds that one stage may last without a sign of progress."""
     stop_s: float
-    """From a stop's request to the phase's end."""
+    """Seconds from a stop's request to the phase's end."""
 
 
 def stage_times(

@@ -10,7 +10,6 @@ from llmzero_ray.agents.backend import check_agents
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.strategy_file import other_model
 from llmzero_ray.engines.capacity import largest_machine, shortfall
-from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.errors import CapacityError, ConfigError, EngineVersionError
 from llmzero_ray.estimate import Estimate, SearchMemory
 from llmzero_ray.hyperparameters.root import root_hyperparameters
@@ -161,7 +160,7 @@ def check_backends(
     make_rules(config.stopper)
     notes: tuple[str, ...] = ()
     if config.engine.backend != "verl":
-        engine_factory(config.engine.backend)
+        load_factory(config.engine.backend, field="engine.backend")
     elif config.model.path is not None:
         notes = check_model_dir(config.model.path)
     for tracker in config.tracking.backends:

@@ -62,8 +62,8 @@ class CapacityGuidebook(FixedSchedule):
 
 
 class RandomPerturbation(PlannedSearch):
-    """From the best adapter so far, one to three hyper-parameters moved at random: a search without a
-    diagnosis."""
+    """Search without a diagnosis: it continues the best adapter so far and moves one to three
+    hyper-parameters at random."""
 
     def next_run(self) -> RunPlan | None:
         """A random change from the best run that has ended."""

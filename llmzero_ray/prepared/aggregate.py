@@ -44,7 +44,7 @@ class TaskScore:
     micro: Score
     """Mean over all rows."""
     sources: Mapping[str, Score]
-    """By data_source, sorted."""
+    """data_source -> its score, sorted."""
     parts: Mapping[str, Score]
     """Further averages: `acc_und`, `acc_edit`, `acc_rxn`, `macro_19` of ChemCoTBench, otherwise empty."""
     missing: tuple[str, ...]

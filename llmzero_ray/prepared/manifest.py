@@ -102,11 +102,11 @@ class SourceEntry(_Strict):
     adapter: str
     files: tuple[SourceFileEntry, ...]
     counts: dict[str, SplitCounts]
-    """By data_source."""
+    """data_source -> its rows."""
     dropped: dict[str, int]
     """Rows by reason; with those of `counts` they are all rows of the files."""
     majority_baselines: dict[str, float]
-    """By data_source: test accuracy of always giving its most frequent answer."""
+    """data_source -> test accuracy of always giving its most frequent answer."""
     max_prompt_chars: int = Field(ge=0)
     """Longest prompt over all splits, without chat template."""
     reward_sha256: str | None = None

@@ -38,7 +38,7 @@ class ProblemStream(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name that messages use."""
         ...
 
     def problems(self, seed: int) -> Iterator[Problem]:

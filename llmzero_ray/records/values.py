@@ -106,7 +106,7 @@ class PhaseSpec:
     parent: int | None
     """Node it was created from (None for the root)."""
     resume_from: ResumeFrom | None
-    """None = from the base model with a fresh adapter."""
+    """Checkpoint that it starts from; None if it starts from the base model with a fresh adapter."""
     adapter: str | None = None
     """Directory of the PEFT adapter of `resume_from`; None with it. Like every directory here it is set when
     the phase starts: one that is only planned has none."""
@@ -202,8 +202,7 @@ class MetricPoint:
     sampled: tuple[Answer, ...] = ()
     """A few answers that this step trained on, when it validated; stripped once they are on disk."""
     taken_from: ResumeFrom | None = None
-    """For step 0: where its validation was measured, if it was taken over from there. None if measured
-    here."""
+    """Checkpoint whose stored validation stands for that of step 0. None if step 0 was validated here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +213,8 @@ class Checkpoint:
     path: str
     val_score: float | None = None
     tokens: TokenCounts | None = None
-    """From the phase's start to here, validations included; None if the engine did not count them, or if the
-    phase has not ended."""
+    """Tokens from the phase's start to here, validations included; None if the engine did not count them, or
+    if the phase has not ended."""
 
     @property
     def attempt(self) -> int:

@@ -191,7 +191,7 @@ def _covered(stays: Iterable[Stay]) -> float:
 
 
 def _on_cpu(facts: SearchFacts) -> bool:
-    """As configured; when that was left open, by the build of torch that was recorded."""
+    """Whether the search ran on the CPU, by its configuration or else by the recorded build of torch."""
     platform = facts.config.engine.platform
     return platform == "cpu" or (platform == "auto" and facts.versions.get("torch", "").endswith("+cpu"))
 

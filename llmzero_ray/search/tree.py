@@ -38,7 +38,7 @@ class TreeNode:
     vetoed: bool = False
     """Whether the user pruned it. If it ends later, it neither fixes anything nor counts as a failure."""
     fixed: bool = False
-    """For a failed root: whether one of its debug runs succeeded, so that it gets no further one."""
+    """Whether it is a failed root of which a debug run succeeded, so that it gets no further one."""
     children: list[int] = field(default_factory=list)
     """Attached children in order of creation, pruned ones included."""
     visits: int = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Protocol
@@ -45,6 +44,12 @@ responses)."""
 QUIET_KL = 0.01
 """KL below which a factor is meaningless, because estimates for a policy that barely moved scatter around
 0."""
+WINDOW = 3
+"""Steps averaged for a level of the reward, since one bad batch is not a collapse."""
+KL_SPIKE = 3.0
+"""Factor over its earlier median from which a KL counts as a spike."""
+REWARD_DROP = 0.6
+"""Share of its best level that the mean reward must have lost after the spike."""
 
 
 class StopRule(Protocol):
@@ -62,41 +67,29 @@ class StopRule(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
 class NonFinite:
-    """A loss, gradient or reward that is NaN or infinite in the last `steps` steps."""
-
-    steps: int = 1
+    """A loss, gradient or reward that is NaN or infinite at the last step."""
 
     def check(self, phase: NodeView) -> str | None:
-        """The first watched metric that was not finite in each of the last steps."""
+        """The first watched metric that is not finite."""
         curves = phase.curves
         for metric in WATCHED:
-            last = curves.metrics.get(metric, ())[-self.steps :]
-            if len(last) == self.steps and all(v is not None and not math.isfinite(v) for v in last):
-                since = curves.steps[-self.steps]
-                reason = f"{metric} is {last[-1]} at step {curves.steps[-1]}"
-                return reason + (f", not finite since step {since}" if self.steps > 1 else "")
+            for value in curves.metrics.get(metric, ())[-1:]:
+                if value is not None and not math.isfinite(value):
+                    return f"{metric} is {value} at step {curves.steps[-1]}"
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
 class Collapse:
     """A KL spike followed by a fall of the reward. Either one alone is not a collapse.
 
     If KL and reward rise together, the policy learns, and a reward may dip for a batch or two.
     """
 
-    window: int = 3
-    kl_factor: float = 3.0
-    reward_drop: float = 0.6
-
     def check(self, phase: NodeView) -> str | None:
         """How far a KL rose and the reward's level fell afterwards."""
         curves = phase.curves
-        reward = next(
-            (found for name in REWARDS if len(found := _finite(curves, name)) > 2 * self.window), []
-        )
+        reward = next((found for name in REWARDS if len(found := _finite(curves, name)) > 2 * WINDOW), [])
         fall = self._fall(reward)
         if fall is None:
             return None
@@ -109,12 +102,12 @@ class Collapse:
         return None
 
     def _fall(self, reward: list[tuple[int, float]]) -> tuple[int, float] | None:
-        """(step of the best level, share lost since) if the last `window` steps all stayed below.
+        """(step of the best level, share lost since) if the last `WINDOW` steps all stayed below.
 
         With few prompts per step the reward scatters by half its level, so the fall must also exceed that
         scatter.
         """
-        w = self.window
+        w = WINDOW
         ends = range(w - 1, len(reward) - w)
         levels = [(reward[i][0], fmean(v for _, v in reward[i + 1 - w : i + 1])) for i in ends]
         if not levels:
@@ -122,17 +115,17 @@ class Collapse:
         step, peak = max(levels, key=lambda level: level[1])
         lost = peak - max(v for _, v in reward[-w:])
         solid = peak > 0 and lost >= 3 * _scatter([v for _, v in reward[:-w]])
-        return (step, lost / peak) if solid and lost / peak >= self.reward_drop else None
+        return (step, lost / peak) if solid and lost / peak >= REWARD_DROP else None
 
     def _spike(self, kl: list[tuple[int, float]], peak_step: int) -> float | None:
         """Factor by which the KL since the reward's best step exceeds its earlier median. None below
-        `kl_spike_factor`."""
+        `KL_SPIKE`."""
         before = [abs(v) for step, v in kl if step <= peak_step]
         after = [abs(v) for step, v in kl if step > peak_step]
-        if len(before) < self.window or not after:
+        if len(before) < WINDOW or not after:
             return None
         factor = max(after) / max(median(before), QUIET_KL)
-        return factor if factor >= self.kl_factor else None
+        return factor if factor >= KL_SPIKE else None
 
 
 def _finite(curves: Curves, name: str) -> list[tuple[int, float]]:
@@ -190,13 +183,9 @@ def make_rules(settings: StopperSettings) -> Mapping[str, StopRule]:
     Raises:
         ConfigError: a rule that `settings.rules` names cannot be loaded or made, or has a shipped one's name.
     """
-    rules: dict[str, StopRule] = {HARD: NonFinite(steps=settings.nonfinite_steps)}
+    rules: dict[str, StopRule] = {HARD: NonFinite()}
     if settings.collapse:
-        rules["collapse"] = Collapse(
-            window=settings.collapse_window,
-            kl_factor=settings.kl_spike_factor,
-            reward_drop=settings.reward_drop,
-        )
+        rules["collapse"] = Collapse()
     for name in settings.rules:
         if name in rules:
             raise ConfigError(

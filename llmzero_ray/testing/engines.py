@@ -171,7 +171,7 @@ class EngineContract:
     def test_a_stop_ends_the_phase_at_a_step_boundary_with_its_last_checkpoint(
         self, case: EngineCase
     ) -> None:
-        """From any thread, any number of times; the first reason counts."""
+        """A stop may come from any thread, any number of times; the first reason counts."""
 
         def from_other_threads() -> None:
             for reason in ("verdict: no hope", "user"):
@@ -223,7 +223,7 @@ class EngineContract:
         return sum(amount(one, TokenCost()) for one in tokens)
 
     def test_a_stage_is_told_while_there_is_one(self, case: EngineCase) -> None:
-        """None when idle; an engine that knows none while it trains may say None then too."""
+        """An idle engine has no stage; one that knows none while it trains may give None then, too."""
         stages: list[Stage | None] = []
         case.run(case.make_spec(1), lambda _: stages.append(case.engine.stage()))
         assert all(stage is None or (stage.name and stage.since_s >= 0) for stage in stages)
@@ -232,7 +232,7 @@ class EngineContract:
     # --- failing
 
     def test_a_failed_phase_is_returned_and_the_engine_can_be_used_again(self, case: EngineCase) -> None:
-        """With a class, a cause of one line, and what was saved before."""
+        """A failure has a class, a cause of one line, and what was saved before."""
         spec = case.failing()
         outcome, _ = case.outcome_of(spec)
         assert isinstance(outcome, PhaseFailure)

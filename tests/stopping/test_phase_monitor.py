@@ -19,7 +19,6 @@ from tests.stopping.test_policy import INCUMBENT, Recorder
 
 SETTINGS = {
     "default": StopperSettings(),
-    "patient": StopperSettings(nonfinite_steps=2, collapse_window=2, kl_spike_factor=5.0, reward_drop=0.4),
     "no_collapse": StopperSettings(collapse=False),
 }
 N_SEEDS = 80

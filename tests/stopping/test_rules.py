@@ -173,14 +173,6 @@ def test_a_value_that_is_not_finite_ends_the_phase_at_once_and_hard(metric: str,
     assert "step 2" in decision.reason
 
 
-def test_a_value_that_is_not_finite_may_be_given_several_steps() -> None:
-    rule = NonFinite(steps=2)
-    assert why(rule, Curves(steps=(1, 2), metrics={"actor/grad_norm": (0.1, math.inf)})) is None
-    reason = why(rule, Curves(steps=(1, 2, 3), metrics={"actor/grad_norm": (0.1, math.inf, math.nan)}))
-    assert reason is not None
-    assert "since step 2" in reason
-
-
 def test_a_past_value_that_was_not_finite_is_forgiven_and_a_missing_one_is_no_value() -> None:
     assert why(NonFinite(), Curves(steps=(1, 2), metrics={"actor/pg_loss": (math.nan, 0.1)})) is None
     assert why(NonFinite(), Curves(steps=(1, 2), metrics={"actor/pg_loss": (0.1, None)})) is None
@@ -192,10 +184,6 @@ def test_metrics_that_may_be_nan_in_a_sound_run_are_not_watched() -> None:
     assert why(NonFinite(), found) is None
 
 
-def test_the_collapse_detector_can_be_switched_off_and_tuned() -> None:
+def test_the_collapse_detector_can_be_switched_off() -> None:
+    assert list(make_rules(StopperSettings())) == ["non_finite", "collapse"]
     assert list(make_rules(StopperSettings(collapse=False))) == ["non_finite"]
-    tuned = StopperSettings(collapse_window=2, kl_spike_factor=5.0, reward_drop=0.8, nonfinite_steps=3)
-    assert make_rules(tuned) == {
-        "non_finite": NonFinite(steps=3),
-        "collapse": Collapse(window=2, kl_factor=5.0, reward_drop=0.8),
-    }

@@ -19,14 +19,10 @@ from llmzero_ray.errors import ConfigError
         ("interval_steps", 2.5),
         ("min_steps", 0),
         ("min_steps", True),
-        ("nonfinite_steps", 0),
-        ("collapse_window", 1),
-        ("kl_spike_factor", 1.0),
-        ("kl_spike_factor", math.inf),
-        ("kl_spike_factor", "3"),
-        ("reward_drop", 0.0),
-        ("reward_drop", 1.1),
-        ("reward_drop", math.nan),
+        ("stop_below", -0.1),
+        ("stop_below", 1.1),
+        ("stop_below", math.nan),
+        ("stop_below", "0.1"),
         ("enabled", 1),
         ("collapse", None),
     ],
@@ -37,15 +33,8 @@ def test_a_value_outside_its_bound_is_refused_with_name_and_default(field: str, 
 
 
 def test_values_at_their_bounds_are_accepted() -> None:
-    found = StopperSettings(
-        interval_steps=1,
-        min_steps=1,
-        nonfinite_steps=1,
-        collapse_window=2,
-        kl_spike_factor=1.01,
-        reward_drop=1.0,
-    )
-    assert found.reward_drop == 1.0
+    found = StopperSettings(interval_steps=1, min_steps=1, stop_below=1.0)
+    assert found.stop_below == 1.0
 
 
 def test_settings_are_read_from_a_mapping_and_a_misspelt_name_is_answered() -> None:

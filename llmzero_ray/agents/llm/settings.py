@@ -39,7 +39,7 @@ class LlmSettings(StrictModel):
     model: str
     """Id of the model, as its server names it."""
     provider: Provider = "anthropic"
-    """Whose server it is and which protocol it speaks: OpenAI's chat completions, or the Messages API."""
+    """Provider of the server, which decides its protocol: OpenAI's chat completions, or the Messages API."""
     base_url: str | None = None
     """Another server of the provider's protocol, such as vLLM inside the cluster. If None, the provider's
     own is used."""

@@ -52,7 +52,7 @@ class Context:
     """Whether the hardware of the slots was requested and must be released."""
     nodes: Sequence[Node] = ()
     probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
-    """By label of a node: its versions and its free space."""
+    """Label of a node -> its versions and its free space."""
     estimate: Estimate | None = None
     """What the root takes of a GPU."""
     seconds: list[dict[str, float]] = field(default_factory=list)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.capacity import shortfall, side_cpus
-from llmzero_ray.engines.registry import engine_factory
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.launch import actors
+from llmzero_ray.launch.preflight import check_verl_keys
 from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.utils.plugins import load_factory
 
 MUST_GROW = "the machines that are up do not hold the slots, and more may be added"
 
@@ -19,15 +20,13 @@ def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFin
     Raises:
         ConfigError: it cannot.
     """
-    root = root_hyperparameters(config, None if task is None else task.n_train)
+    root_hyperparameters(config, None if task is None else task.n_train)
     backend = config.engine.backend
     found = f"engine {backend}, platform {config.engine.platform}"
     if backend != "verl":
-        engine_factory(backend)
+        load_factory(backend, field="engine.backend")
     elif task is not None:
-        from llmzero_ray.engines.verl.factory import check_root
-
-        check_root(config, task, root)
+        check_verl_keys(config, task)
         found += "; VeRL's own configuration takes the root"
     return CheckFinding("ok", found)
 
@@ -50,7 +49,7 @@ def slots_fit(config: SearchConfig) -> CheckFinding:
     if (missing := shortfall(machines, config)) is not None:
         if actors.placement.may_grow():
             return CheckFinding("ok", f"{MUST_GROW}; {missing}")
-        return CheckFinding("FAIL", missing, "see `found`")
+        return CheckFinding("FAIL", missing, "add machines, or make the slots smaller")
     slots, free = config.slots, ray.available_resources()
     gpus = slots.count * slots.n_gpus
     cpus = gpus * slots.cpus_per_gpu + slots.count * side_cpus(config)

@@ -17,13 +17,14 @@ from typing import Any
 from llmzero_ray.engines.verl.canary import LogProbs, difference, summary
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import EffectiveConfigError, NonFiniteError
+from llmzero_ray.hyperparameters import is_hot
+from llmzero_ray.hyperparameters.verl_keys import ALGO_KL, REF_MICRO, ROLLOUT_N, USE_KL_IN_REWARD
 from llmzero_ray.records import Hyperparameters, PhaseSpec
 from llmzero_ray.records.metrics import GRAD_NORM, LOSS, PG_LOSS, REWARDS
 from llmzero_ray.utils.text import is_number
 
 logger = logging.getLogger(__name__)
 
-_ACTOR = "actor_rollout_ref.actor"
 _ROLLOUT = "actor_rollout_ref.rollout"
 
 _PER_REQUEST = (
@@ -34,34 +35,11 @@ _PER_REQUEST = (
 )
 """Per-request keys, in the order of the server's record."""
 
-READ_AT_START = (
-    "algorithm.use_kl_in_reward",
-    f"{_ACTOR}.optim.lr",
-    f"{_ACTOR}.optim.weight_decay",
-    f"{_ACTOR}.optim.betas",
-    f"{_ACTOR}.optim.clip_grad",
-    f"{_ACTOR}.use_kl_loss",
-    f"{_ACTOR}.kl_loss_coef",
-    f"{_ACTOR}.kl_loss_type",
-    f"{_ACTOR}.entropy_coeff",
-    f"{_ACTOR}.clip_ratio",
-    f"{_ACTOR}.clip_ratio_low",
-    f"{_ACTOR}.clip_ratio_high",
-    f"{_ACTOR}.clip_ratio_c",
-    f"{_ACTOR}.loss_agg_mode",
-    f"{_ACTOR}.ppo_epochs",
-    f"{_ACTOR}.ppo_mini_batch_size",
-    f"{_ACTOR}.optim.lr_scheduler_type",
-    f"{_ACTOR}.optim.lr_warmup_steps",
-    f"{_ACTOR}.optim.lr_warmup_steps_ratio",
-    f"{_ACTOR}.optim.min_lr_ratio",
-    f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
-    f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-    f"{_ACTOR}.policy_loss.loss_mode",
-    "data.train_batch_size",
-    "algorithm.norm_adv_by_std_in_grpo",
-    "algorithm.adv_estimator",
-)
+_NOT_AT_START = frozenset({*_PER_REQUEST, ROLLOUT_N, ALGO_KL, REF_MICRO})
+"""Hot keys that rollouts show, that act only with another key, or that act nowhere: the reference is the
+policy without its adapter, scored in the policy's micro batches."""
+_COLD = "actor_rollout_ref.actor.policy_loss.loss_mode"
+"""Key that is read at the start although it is not hot."""
 
 MAX_ROLLOUT_KL = 0.1
 """Maximum difference in nats between vLLM's and the actor's log-probabilities of the same tokens. In fp32 on
@@ -188,7 +166,7 @@ def _seen(trainer: Any) -> dict[str, Any]:
     for key in ("ppo_epochs", "ppo_mini_batch_size"):
         seen[f"actor_rollout_ref.actor.{key}"] = config.actor_rollout_ref.actor[key]
     if config.algorithm.use_kl_in_reward:
-        seen["algorithm.kl_ctrl.kl_coef"] = trainer.kl_ctrl_in_reward.value
+        seen[ALGO_KL] = trainer.kl_ctrl_in_reward.value
     return seen
 
 
@@ -198,9 +176,13 @@ def _seen(trainer: Any) -> dict[str, Any]:
 def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
     """Values that must be in effect after the set-up of a phase and before it trains, by VeRL key."""
     asked = spec.hyperparameters
-    expected: dict[str, Any] = {key: asked[key] for key in READ_AT_START if key in asked}
-    if asked.get("algorithm.use_kl_in_reward"):
-        expected["algorithm.kl_ctrl.kl_coef"] = asked.get("algorithm.kl_ctrl.kl_coef")
+    expected: dict[str, Any] = {
+        key: value
+        for key, value in asked.items()
+        if key == _COLD or (is_hot(key) and key not in _NOT_AT_START)
+    }
+    if asked.get(USE_KL_IN_REWARD):
+        expected[ALGO_KL] = asked.get(ALGO_KL)
     return expected | {
         "trainer.total_training_steps": spec.n_steps,
         "optimizer_holds_adapter": True,
@@ -214,7 +196,7 @@ def expected_of_rollouts(
     """(expected, seen) values of the first batch of rollouts, as vLLM received it, with one record per
     server."""
     asked = spec.hyperparameters
-    batch, n = asked.get("data.train_batch_size"), asked.get(f"{_ROLLOUT}.n")
+    batch, n = asked.get("data.train_batch_size"), asked.get(ROLLOUT_N)
     sampling: dict[str, set[Any]] = {key: set() for key in _PER_REQUEST}
     prompts: Counter[int] = Counter()
     for record in records:
@@ -231,10 +213,8 @@ def expected_of_rollouts(
     if isinstance(batch, int) and isinstance(n, int):
         expected["requests"] = batch * n
         # A prompt may occur twice in a batch, so its requests are a multiple of n.
-        seen[f"{_ROLLOUT}.n"] = (
-            n if all(c % n == 0 for c in prompts.values()) else _single(set(prompts.values()))
-        )
-        expected[f"{_ROLLOUT}.n"] = n
+        seen[ROLLOUT_N] = n if all(c % n == 0 for c in prompts.values()) else _single(set(prompts.values()))
+        expected[ROLLOUT_N] = n
     return expected, seen
 
 

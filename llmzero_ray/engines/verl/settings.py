@@ -59,7 +59,7 @@ class VerlSettings:
     agent_workers: int = 1
     reward_workers: int = 1
     rollout_calls: Literal["batched", "per_request"] = "batched"
-    """With `batched`, a batch is answered and scored in a few calls if it needs no agent loop."""
+    """Kind of calls for rollouts. `batched`: a few calls answer and score a batch without an agent loop."""
     serve_merged: bool = False
     """Whether vLLM gets merged weights (base plus adapter)."""
     carry_optimizer: bool = False

@@ -38,7 +38,7 @@ class MethodLine:
     pairs: int
 
 
-def lines(scores: Scores, *, seed: int = 1) -> list[MethodLine]:
+def lines(scores: Scores) -> list[MethodLine]:
     """One line for each method, in the given order. The others are compared with the first one."""
     from scipy.stats import rankdata
 
@@ -55,7 +55,7 @@ def lines(scores: Scores, *, seed: int = 1) -> list[MethodLine]:
             MethodLine(
                 method=method,
                 mean=float(np.mean([sample.mean() for sample in samples])),
-                interval=_interval(samples, seed),
+                interval=_interval(samples),
                 rank=float(ranks[number]),
                 difference=float(np.mean([pair.mean() for pair in pairs])),
                 difference_error=_error(pairs),
@@ -67,7 +67,7 @@ def lines(scores: Scores, *, seed: int = 1) -> list[MethodLine]:
     return found
 
 
-def _interval(samples: Sequence[Any], seed: int) -> tuple[float, float] | None:
+def _interval(samples: Sequence[Any]) -> tuple[float, float] | None:
     """Bootstrap interval that resamples each task's seeds separately: the strata are the tasks."""
     from scipy.stats import bootstrap
 
@@ -81,7 +81,7 @@ def _interval(samples: Sequence[Any], seed: int) -> tuple[float, float] | None:
         return np.mean([one.mean(axis=axis) for one in drawn], axis=0)
 
     found = bootstrap(
-        samples, mean_of_means, n_resamples=4000, method="percentile", rng=np.random.default_rng(seed)
+        samples, mean_of_means, n_resamples=4000, method="percentile", rng=np.random.default_rng(1)
     ).confidence_interval
     return float(found.low), float(found.high)
 

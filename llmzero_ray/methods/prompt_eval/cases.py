@@ -83,11 +83,11 @@ class RecordedRequest:
     """GPUs of a slot."""
     multi_stage: bool = True
     wins: bool | None = None
-    """For a running phase that has not beaten the incumbent yet: whether its later validations do. None for
-    other agents."""
+    """Whether later validations of a running phase beat the incumbent, if none has yet. None for other
+    agents."""
     better: Mapping[str, int] = field(default_factory=dict)
-    """For a proposal: hyper-parameter -> 1 (raise) or -1 (lower), where that is known to be better than the
-    same value. Empty if nothing is known."""
+    """Hyper-parameter of a proposal -> 1 (raise) or -1 (lower), where that is known to be better than
+    keeping the value. Empty if nothing is known."""
 
 
 def recorded_cases(search: Path) -> Iterator[RecordedRequest]:

@@ -48,7 +48,7 @@ class RewardAccuracy:
     garbage: float
     samples: tuple[ScoredSample, ...]
     no_thought: tuple[NoThoughtPay, ...]
-    """By kind of answer."""
+    """Pay of each kind of answer."""
 
 
 def measure_accuracy(

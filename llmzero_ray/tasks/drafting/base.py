@@ -143,9 +143,9 @@ class RewardSpec:
     """Kind of reward, or None if not decided yet."""
     options: Mapping[str, Any] = field(default_factory=dict)
     code: str | None = None
-    """For python: a whole module with `compute_score`."""
+    """Source of a whole module with `compute_score`, for kind python."""
     function: str | None = None
-    """For python: a file of the user's instead of `code`, FILE.py:function."""
+    """The user's own FILE.py:function in place of `code`, for kind python."""
     gold: str | None = None
     """Form of a right response, `{answer}` standing for the answer."""
     instruction: str = ""

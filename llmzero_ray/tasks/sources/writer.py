@@ -160,10 +160,10 @@ class _Prompts:
         self.limit = None if directory is None else _limit(Path(directory), max_tokens)
         """Most tokens of a prompt; None if unknown."""
         self.lengths: dict[int, int] = {}
-        """By position of the row among the usable ones."""
+        """Position of a row among the usable ones -> its tokens."""
 
     def too_long(self, scanned: ScannedRows, rows: Indices) -> Indices:
-        """Those of the rows whose prompts are too long; the lengths of all of them are known then."""
+        """Rows whose prompts are too long. The lengths of all `rows` are measured first."""
         if self._tokenizer is not None:
             new = np.array([row for row in rows.tolist() if row not in self.lengths], dtype=np.int64)
             for start in range(0, len(new), _BATCH):
