@@ -8,8 +8,9 @@ the search still gets a decision: the expert's proposal, or CONTINUE.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper, ExpertErrorAnalyzer, ExpertProposer
@@ -17,6 +18,8 @@ from llmzero_ray.agents.expert.early_stopper import RULE
 from llmzero_ray.agents.llm import context
 from llmzero_ray.agents.llm.agent_client import AgentClient, StructuredRequest, StructuredResponse
 from llmzero_ray.agents.llm.errors import raise_outage
+from llmzero_ray.agents.llm.prices import image_tokens
+from llmzero_ray.agents.llm.prompt_text import tokens
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
@@ -99,12 +102,16 @@ class LlmAgents:
             OutageError: the server is out of service and `agents.on_outage` is `wait`.
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
         """
-        values = context.proposer_context(
-            request,
-            self._prompts.knowledge,
-            n_val=self._settings.n_val,
-            n_gpus=self._settings.n_gpus,
-        )
+
+        def values() -> Iterator[dict[str, Any]]:
+            for rooms in context.ROOMS:
+                yield context.proposer_context(
+                    request,
+                    self._prompts.knowledge,
+                    n_val=self._settings.n_val,
+                    n_gpus=self._settings.n_gpus,
+                    rooms=rooms,
+                )
 
         def proposal_from(response: ProposalSchema, bounds: ProposalBounds) -> Proposal:
             proposal = parse_proposal(
@@ -122,7 +129,7 @@ class LlmAgents:
             own = tuple(one for one in request.checkpoints if one.node in on_path)
             return self._expert.propose(dataclasses.replace(request, checkpoints=own))
 
-        return self._proposal("proposer", request, values, PROPOSAL_TOKENS, proposal_from, by_rules)
+        return self._proposal("proposer", request, values(), PROPOSAL_TOKENS, proposal_from, by_rules)
 
     def analyze(self, request: ErrorRequest) -> Proposal:
         """The model's fix of a failed phase, corrected or replaced like a proposal.
@@ -148,7 +155,7 @@ class LlmAgents:
         return self._proposal(
             "error_analyzer",
             request,
-            values,
+            [values],
             FIX_TOKENS,
             proposal_from,
             lambda: self._analyzer.analyze(request),
@@ -169,7 +176,7 @@ class LlmAgents:
             node=request.running.node,
             name=f"early_stopper-{steps[-1] if steps else 0:06d}",
             task=request.task,
-            values=values,
+            values=[values],
             png=self._figure("overlay", request),
             max_tokens=(VERDICT_TOKENS,),
         )
@@ -188,7 +195,7 @@ class LlmAgents:
         self,
         agent: AgentName,
         request: ProposalRequest | ErrorRequest,
-        values: dict[str, Any],
+        values: Iterable[dict[str, Any]],
         max_tokens: int,
         proposal_from: Callable[[Any, ProposalBounds], Proposal],
         expert: Callable[[], Proposal],
@@ -245,10 +252,12 @@ class LlmAgents:
         node: int,
         name: str,
         task: TaskView,
-        values: dict[str, Any],
+        values: Iterable[dict[str, Any]],
         png: bytes | None,
         max_tokens: tuple[int, ...],
     ) -> StructuredRequest:
+        """The request with the first of the `values` that makes it no larger than context.MOST_TOKENS, or
+        with the last."""
         stable = context.stable_context(
             agent,
             task,
@@ -261,9 +270,18 @@ class LlmAgents:
             space=self._settings.space,
         )
 
+        tool = TOOLS[agent].definition(strict=self._settings.strict_tools)
+        room = context.MOST_TOKENS - tokens(json.dumps([tool.name, tool.description, tool.schema]))
+        room -= 0 if png is None else image_tokens(png)
+        call: dict[str, Any] = {}
+        for call in values:
+            text = self._prompts.render(agent, stable, call)
+            if tokens(text.system + text.user) <= room:
+                break
+
         def render(rejection: str | None) -> Rendered:
             return self._prompts.render(
-                agent, stable, values if rejection is None else {**values, "rejected": rejection}
+                agent, stable, call if rejection is None else {**call, "rejected": rejection}
             )
 
         return StructuredRequest(
@@ -271,7 +289,7 @@ class LlmAgents:
             node=node,
             name=name,
             render=render,
-            tool=TOOLS[agent].definition(strict=self._settings.strict_tools),
+            tool=tool,
             parse=TOOLS[agent].parse,
             validate=_problems,
             max_tokens=max_tokens,

@@ -8,7 +8,8 @@ fresh start has no checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeAlias, get_args
 
 from llmzero_ray.agents.expert.early_stopper import (
@@ -20,7 +21,13 @@ from llmzero_ray.agents.expert.early_stopper import (
 from llmzero_ray.agents.knowledge import Knowledge, MetricNote
 from llmzero_ray.agents.llm import context_nodes as nodes
 from llmzero_ray.agents.llm.context_budget import budget_lines, fitting_steps, without_own_steps
-from llmzero_ray.agents.llm.context_metrics import describe, gain_course, summarise, validation_course
+from llmzero_ray.agents.llm.context_metrics import (
+    FEW_POINTS,
+    SEGMENTS,
+    describe,
+    summarise,
+    validation_course,
+)
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
 from llmzero_ray.config.search_config import Priors
 from llmzero_ray.dynamics.features import observe
@@ -36,7 +43,13 @@ from llmzero_ray.hyperparameters import (
     short,
 )
 from llmzero_ray.hyperparameters.compute import validations
-from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE, TRAIN_BATCH
+from llmzero_ray.hyperparameters.verl_keys import (
+    CLIP_HIGH,
+    CLIP_LOW,
+    MAX_RESPONSE,
+    TRAIN_BATCH,
+    USE_KL_IN_REWARD,
+)
 from llmzero_ray.records import DiagnosisState, Hyperparameters, Proposal
 from llmzero_ray.records.agents import (
     AgentName,
@@ -73,20 +86,52 @@ from llmzero_ray.utils.text import first_words, number, one_line
 Context: TypeAlias = dict[str, Any]
 """JSON-able values under the names that templates use."""
 
-MOST_SOURCES, MOST_KINDS = 8, 20
-"""Maximum data sources, and maximum kinds of questions with their scores, that are listed."""
-SAID_ROOM, SAID_BEFORE_ROOM = 600, 300
-"""Maximum characters of each text from when the shown phase, and earlier ones, were proposed."""
-HINTS_ROOM = 4000
-"""Maximum characters of all hints together."""
-MOST_ANSWERS, ANSWER_ROOM = 4, 200
-"""Maximum greedy and maximum sampled answers that are shown, and maximum characters of each prompt and each
-answer."""
-BELOW_ROOM = 100
-"""Maximum characters of the answer of a phase below beside them."""
+MOST_SOURCES = 8
+"""Maximum data sources that are listed."""
+MOST_TOKENS = 8000
+"""Estimated tokens of a request, with form and picture, above which a proposer's parts get less room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rooms:
+    """Sizes of the parts of a proposer's request that may shrink: maximum characters of texts, and maximum
+    numbers of lines."""
+
+    detailed: bool = True
+    """Whether phases beside the shown one have more than scores, reward and KL."""
+    said_before: int = 300
+    """Each text from when an earlier phase of the path was proposed."""
+    phases: int = nodes.MOST_NODES
+    answers: int = 4
+    """Greedy answers, and sampled ones."""
+    answer: int = 200
+    """Each prompt and each answer."""
+    kinds: int = 20
+    """Kinds of questions with their scores."""
+    courses: int = SEGMENTS
+    """Segments of the course of a long series."""
+    scores: int = FEW_POINTS
+    """Scores of a phase's checkpoints."""
+    said: int = 600
+    """Each text from when the shown phase was proposed."""
+    hints: int = 4000
+    """All hints together."""
+
+
+_SMALLER: tuple[Mapping[str, Any], ...] = (
+    {"detailed": False},
+    {"said_before": 120, "courses": 4, "scores": 3},
+    {"answers": 2, "kinds": 8},
+    {"answer": 120, "phases": 16},
+    {"said": 300, "phases": 8, "hints": 1500},
+    {"said_before": 40, "phases": 4, "hints": 500},
+    {"said_before": 0, "said": 100, "answer": 60},
+)
+ROOMS = tuple(accumulate(_SMALLER, lambda rooms, less: replace(rooms, **less), initial=Rooms()))
+"""Rooms that become smaller, the least valuable part first."""
 REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
-DESCRIPTION_ROOM = 1200
+DESCRIPTION_ROOM = 800
 """Maximum characters of the task's description."""
 ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
 """Metrics in the error analyzer's context except memory."""
@@ -248,7 +293,12 @@ def _range(row: Parameter) -> str:
 
 
 def proposer_context(
-    request: ProposalRequest, knowledge: Knowledge, *, n_val: int = 500, n_gpus: int = 1
+    request: ProposalRequest,
+    knowledge: Knowledge,
+    *,
+    n_val: int = 500,
+    n_gpus: int = 1,
+    rooms: Rooms = ROOMS[0],
 ) -> Context:
     """Context of the proposer: the node's configuration, dynamics and validation, all phases of the search,
     checkpoints, and the remaining budget."""
@@ -263,32 +313,35 @@ def proposer_context(
             "number": on.node,
             "title": nodes.title(on),
             "base_step": 0 if scratch else on.base_step,
-            "outcome": nodes.outcome(on),
-            "said": "" if on.diagnosis is None else first_words(on.diagnosis.summary, SAID_ROOM),
+            "outcome": "" if on.failure is None and on.curves.val_scores else nodes.outcome(on),
+            "said": "" if on.diagnosis is None else first_words(on.diagnosis.summary, rooms.said),
             "predicted": "" if on.predicted is None else score(on.predicted),
             "differs": nodes.changes(base, on.hyperparameters) if diff(base, on.hyperparameters) else "",
-            "reasons": nodes.reasons(on, SAID_ROOM),
+            "reasons": nodes.reasons(on, rooms.said),
         },
         "early_stop": nodes.stop_note(on),
         "base_configuration": nodes.configuration(base, request.default, _idle_keys(request, base)),
         "bases": nodes.other_bases(request),
-        "clip_inert": clip_is_inert(base),
-        "validation": nodes.validation(on, n_val),
-        "paired": gain_course(on.curves),
+        "clip_inert": f"{base.get(CLIP_LOW)}, {base.get(CLIP_HIGH)}" if clip_is_inert(base) else "",
+        "validation": nodes.validation(on, n_val, paired=True),
+        "paired": any(gain is not None for gain in on.curves.val_gains),
         "sampled": nodes.sampled_gap(on),
         "wrong": nodes.wrong_text(on),
         "by_length": nodes.length_text(on),
         "below": nodes.below(request),
-        "kinds": _kinds(on),
-        "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request)),
-        "said_before": nodes.said_lines([view for view in path if view.node != on.node], SAID_BEFORE_ROOM),
-        "tree": nodes.tree_groups(request),
+        "kinds": _kinds(on, rooms.kinds),
+        "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request), rooms.courses),
+        "said_before": nodes.said_lines(
+            [view for view in path if view.node != on.node and rooms.said_before], rooms.said_before
+        ),
+        "tree": nodes.tree_groups(request, rooms.phases, detailed=rooms.detailed),
+        "detailed": rooms.detailed,
         "standing": nodes.best_line(request),
         "quartered": bool(request.siblings),
-        "answers": answer_lines(on),
+        "answers": answer_lines(on, rooms),
         "doubts": list(on.doubts or ()),
         "compared": any(one.to_best is not None for one in request.checkpoints),
-        "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints),
+        "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints, rooms.scores),
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
         "fitting": fitting_steps(budget, on, request.task, n_gpus),
@@ -300,20 +353,26 @@ def proposer_context(
             test_freq=request.task.test_freq,
             others=(*request.tree, *request.path),
         ),
-        "hints": _hints(request.hints),
+        "hints": _hints(request.hints, rooms.hints),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
 
 
 def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
-    """Metrics of time and memory, where no hours are limited and no phase ran out of memory, and the share of
-    longest answers, where none reached the cap."""
+    """Metrics of time and memory, where no hours are limited and no phase ran out of memory, the share of
+    longest answers, where none reached the cap, and the reward after KL, where no KL is subtracted."""
     limit = request.budget
     timed = limit.gpu_hours is not None or limit.wall_clock_hours is not None
     longest, cap = series(request.on.curves, LENGTH_MAX).values, request.on.hyperparameters.get(MAX_RESPONSE)
     cut = not longest or not isinstance(cap, int) or max(longest) >= cap
-    hidden = ((STEP_TIME, timed), (MEMORY_RESERVED, _ran_out(request)), (LENGTH_AT_MAX, cut))
+    paid = request.on.hyperparameters.get(USE_KL_IN_REWARD) is not False
+    hidden = (
+        (STEP_TIME, timed),
+        (MEMORY_RESERVED, _ran_out(request)),
+        (LENGTH_AT_MAX, cut),
+        (REWARDS[1], paid),
+    )
     return tuple(name for name, shown in hidden if not shown)
 
 
@@ -324,22 +383,28 @@ def _ran_out(request: ProposalRequest) -> bool:
 
 
 def _idle_keys(request: ProposalRequest, full: Hyperparameters) -> tuple[str, ...]:
-    """Keys of a configuration that no proposal has to weigh: those of memory while it is not short, and those
-    of a KL term that is off."""
+    """Keys of a configuration that no proposal has to weigh: those of memory while it is not short, those
+    without effect, and those that no proposal may set."""
     off = VERL_SPACE.inert(full)
     return tuple(
         row.key
         for row in SPACE
-        if (row.group == "memory" and not _ran_out(request)) or (row.group == "kl" and row.key in off)
+        if (row.group == "memory" and not _ran_out(request))
+        or row.key in off
+        or VERL_SPACE.forbidden(row.key) is not None
     )
 
 
-def answer_lines(on: NodeView) -> list[Context]:
+def answer_lines(on: NodeView, rooms: Rooms = ROOMS[0]) -> list[Context]:
     """Shown answers of the phase, greedy ones first: `title` in our words, `text` as quoted data."""
     greedy = [one for one in on.answers if one.step is None]
     sampled = [one for one in on.answers if one.step is not None]
-    shown = (*greedy[:MOST_ANSWERS], *sampled[:MOST_ANSWERS])
-    return [{"title": _answer_title(one), "text": _answer_text(one)} for one in shown]
+    shown = (*greedy[: rooms.answers], *sampled[: rooms.answers])
+    prompts = ["", *(one.prompt for one in shown)]
+    return [
+        {"title": _answer_title(one), "text": _answer_text(one, rooms.answer, repeats=one.prompt == before)}
+        for one, before in zip(shown, prompts, strict=False)
+    ]
 
 
 def _answer_title(one: Answer) -> str:
@@ -348,7 +413,7 @@ def _answer_title(one: Answer) -> str:
     return f"{how}{kind}, score {number(one.score)}{', cut off at the cap' if one.cut else ''}"
 
 
-def _answer_text(one: Answer) -> str:
+def _answer_text(one: Answer, room: int, *, repeats: bool) -> str:
     whole = one.pred is not None and one.pred.strip() == one.response.strip() != ""
     pred = "all of it" if whole else first_words(one.pred or "", 80) or "(nothing)"
     taken = [] if one.pred is None else [f"taken as the answer: {pred}"]
@@ -356,11 +421,12 @@ def _answer_text(one: Answer) -> str:
         taken.append(f"expected: {first_words(one.expected, 80)}")
     if one.below is not None:
         node, response, right = one.below
-        said = middle_cut(one_line(response, None), BELOW_ROOM) or "(nothing)"
+        said = middle_cut(one_line(response, None), room // 2) or "(nothing)"
         taken.append(f"node {node} answers, {'right' if right else 'wrong'}: {said}")
-    prompt, response = (middle_cut(text, ANSWER_ROOM) for text in (one.prompt, one.response))
-    text = "\n".join(["prompt:", prompt, "answer:", response, *taken])
-    return quote(text, label="answer", max_lines=120, max_chars=2400, width=ANSWER_ROOM)
+    prompt, response = (middle_cut(text, room) for text in (one.prompt, one.response))
+    asked = ["prompt: the one before"] if repeats else ["prompt:", prompt]
+    text = "\n".join([*asked, "answer:", response, *taken])
+    return quote(text, label="answer", max_lines=120, max_chars=2400, width=room)
 
 
 def answer_text(proposal: Proposal | None) -> str:
@@ -372,26 +438,26 @@ def answer_text(proposal: Proposal | None) -> str:
     return one_line(f"{proposal.n_steps} steps from {nodes.start_of(at)}: {changed}", 1000)
 
 
-def _hints(hints: Sequence[str]) -> list[str]:
+def _hints(hints: Sequence[str], room: int) -> list[str]:
     """Newest hints that fit, oldest first, each on one line without control characters."""
     kept: list[str] = []
     for hint in (one_line(text, None) for text in reversed(hints)):
-        if sum(map(len, kept)) + len(hint) > HINTS_ROOM:
+        if sum(map(len, kept)) + len(hint) > room:
             break
         kept.insert(0, hint)
     return kept
 
 
-def _kinds(on: NodeView) -> list[str]:
+def _kinds(on: NodeView, most: int) -> list[str]:
     """Scores by kind of question: `chem (250): 0.310 -> 0.332`, the largest kinds if there are many."""
-    largest = sorted(on.kinds, key=lambda one: (-one.n, one.kind))[:MOST_KINDS]
+    largest = sorted(on.kinds, key=lambda one: (-one.n, one.kind))[:most]
     lines = [
         f"{safe_name(one.kind, 40)} ({one.n}): {'' if one.start is None else f'{score(one.start)} -> '}"
         f"{score(one.last)}"
         for one in on.kinds
         if one in largest
     ]
-    left = len(on.kinds) - MOST_KINDS
+    left = len(on.kinds) - most
     return [*lines, f"and {left} more"] if left > 0 else lines
 
 

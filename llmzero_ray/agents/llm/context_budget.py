@@ -67,7 +67,9 @@ def budget_lines(
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
         lines.append(f"not counted yet: {these} not ended and will take a share")
     after = budget.fresh_start_in
-    if after is not None and (budget.runs is None or after < budget.runs):
+    # A limit whose phases are not known ends nothing here.
+    ends = min((n for n, *_ in found if n > 0), default=math.inf)
+    if after is not None and after + 1 < ends:
         when = f"after {after} more run{'' if after == 1 else 's'}" if after else "right after this run"
         lines.append(f"a fresh start from the base model is forced {when}, and draws on the same limits")
     return lines

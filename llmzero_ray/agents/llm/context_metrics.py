@@ -35,14 +35,12 @@ from llmzero_ray.utils.text import number
 
 POINTS, SEGMENTS = 12, 8
 """Maximum validations that are shown, and maximum segments of a longer series."""
-STEPS_SHOWN = 20
-"""Maximum steps of a series that is shown step by step."""
 FEWEST = 5
 """Minimum points for a level and a trend. In a shorter series each point is shown."""
 FEW_POINTS = 6
 """Maximum points of a series that is shown with others of its kind."""
-COURSES = (REWARDS[0], MIXED_GROUPS, KL, ENTROPY, LENGTH)
-"""Metrics whose course is shown."""
+COURSES = {REWARDS[0]: 20, MIXED_GROUPS: 10, KL: 20, ENTROPY: 10, LENGTH: 10}
+"""Metrics whose course is shown -> maximum steps of a series that is shown step by step."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
 CONSTANTS = (*COURSES, LENGTH_MAX)
@@ -53,11 +51,15 @@ HIDDEN = (EPOCH, GLOBAL_STEP)
 
 
 def summarise(
-    curves: Curves, notes: Mapping[str, MetricNote], hidden: Collection[str] = ()
+    curves: Curves,
+    notes: Mapping[str, MetricNote],
+    hidden: Collection[str] = (),
+    segments: int = SEGMENTS,
 ) -> dict[str, list[str]]:
     """Summaries of the metrics of a phase that explain it, as text.
 
-    `lines`: one per primary or diagnostic metric that changes, with the course of those in COURSES. Of the
+    `lines`: one per primary or diagnostic metric that changes, with the course of those in COURSES (at most
+    `segments` means of a long one). Of the
     constant ones only those in CONSTANTS have a line; equal ones share that of the first. `unknown`: metrics
     without a note, at most UNKNOWN_SHOWN. Background metrics and those in `hidden` are left out.
     """
@@ -84,7 +86,7 @@ def summarise(
         if note is None:
             unknown.append(short_summary(one))
         else:
-            lines.append(describe(one, curves.val_steps if name in COURSES else None) + broken)
+            lines.append(describe(one, curves.val_steps if name in COURSES else None, segments) + broken)
     left = len(unknown) - UNKNOWN_SHOWN
     more = [f"and {left} more"] if left > 0 else []
     return {"lines": lines, "unknown": [*unknown[:UNKNOWN_SHOWN], *more]}
@@ -97,14 +99,14 @@ def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> li
     return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
 
 
-def describe(one: Series, validated: Sequence[int] | None = None) -> str:
+def describe(one: Series, validated: Sequence[int] | None = None, segments: int = SEGMENTS) -> str:
     """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of its level if
     two levels describe the series better than a line. The points themselves if there are few.
 
     The change is that of a fitted line through all steps ± its standard error; of a reward also the scatter
     of a step around the line. With the `validated` steps the
     course of the series stands in place of its ends: every step of a short one (`+0.17 ± 0.002; by step
-    1: 0.001, ...`), otherwise means of at most SEGMENTS segments, which end at validated steps if these are
+    1: 0.001, ...`), otherwise means of at most `segments` segments, which end at validated steps if these are
     enough.
     """
     if len(one) < FEWEST:
@@ -119,11 +121,11 @@ def describe(one: Series, validated: Sequence[int] | None = None) -> str:
         change += f", one step scatters by {trend.noise:.2g}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
-    if validated is not None and len(one) <= STEPS_SHOWN:
+    if validated is not None and len(one) <= COURSES[one.name]:
         return f"{safe_name(one.name)}: {change}{shift}; by step {_points(one)}"
     extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
     if validated is not None:
-        course = f"means up to step {_segments(one, set(validated))}"
+        course = f"means up to step {_segments(one, set(validated), segments)}"
         return f"{safe_name(one.name)}: {change}; {extremes}{shift}; {course}"
     ends = f"{number(one.first)} -> {number(one.last)}"
     return f"{safe_name(one.name)}: {ends}, {change}; {extremes}{shift}"
@@ -168,13 +170,13 @@ def _ends(one: Series) -> tuple[float, float]:
     return (one.values[0], one.values[-1]) if len(one) < FEWEST else (one.first, one.last)
 
 
-def _segments(one: Series, validated: Collection[int]) -> str:
-    """`15: 0.312, 30: 0.344`: means of at most SEGMENTS segments, each with its last step."""
+def _segments(one: Series, validated: Collection[int], most: int) -> str:
+    """`15: 0.312, 30: 0.344`: means of at most `most` segments, each with its last step."""
     n = len(one)
     marks = [i + 1 for i, step in enumerate(one.steps) if step in validated or i + 1 == n]
     if len(marks) < FEW_POINTS:
         marks = list(range(1, n + 1))
-    ends = sorted({marks[round(i * len(marks) / SEGMENTS) - 1] for i in range(1, SEGMENTS + 1)})
+    ends = sorted({marks[round(i * len(marks) / most) - 1] for i in range(1, most + 1)})
     return ", ".join(f"{one.steps[b - 1]}: {number(fmean(one.values[a:b]))}" for a, b in pairwise([0, *ends]))
 
 

@@ -18,7 +18,14 @@ from llmzero_ray.agents.llm.context_metrics import (
 )
 from llmzero_ray.agents.llm.prompt_text import score
 from llmzero_ray.hyperparameters import SPACE, diff, format_value, short
-from llmzero_ray.hyperparameters.verl_keys import TEMPERATURE
+from llmzero_ray.hyperparameters.verl_keys import (
+    LORA_ALPHA,
+    LORA_RANK,
+    LR,
+    MINI_BATCH,
+    TEMPERATURE,
+    TRAIN_BATCH,
+)
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, ProposalRequest
 from llmzero_ray.records.metrics import (
@@ -44,26 +51,46 @@ FEWER_POINTS = 4
 
 
 def configuration(full: Hyperparameters, root: Hyperparameters, hidden: Collection[str] = ()) -> str:
-    """Configuration as YAML with short names. Differences from the root are marked, and no line wraps. Keys
-    in `hidden` have a line only if they differ."""
+    """Configuration as YAML with short names. Differences from the root are marked, and what the adapter's
+    scale makes of the learning rate; no line wraps. Keys in `hidden` have a line only if they differ."""
     differs = diff(root, full)
     order = {row.key: i for i, row in enumerate(SPACE)}
     lines = []
     shown = (key for key in full if key in differs or key not in hidden)
     for key in sorted(shown, key=lambda k: (order.get(k, len(order)), k)):
-        was = f"  # root: {_value(key, differs[key][0])}" if key in differs else ""
-        lines.append(f"{short(key)}: {_value(key, full[key])}{was}")
+        beside = [f"root: {_value(key, differs[key][0])}"] if key in differs else []
+        if key == LR and (scaled := _scaled_rate(full)):
+            beside.append(f"x lora_alpha / lora_rank: {scaled}")
+        note = f"  # {'; '.join(beside)}" if beside else ""
+        lines.append(f"{short(key)}: {_value(key, full[key])}{note}")
     return "\n".join(lines)
 
 
+def _scaled_rate(full: Hyperparameters) -> str:
+    """lr x lora_alpha / lora_rank. Empty if it is not known, or lr itself."""
+    rate, alpha, rank = (full.get(key) for key in (LR, LORA_ALPHA, LORA_RANK))
+    if not isinstance(rate, int | float) or not isinstance(alpha, int | float) or not isinstance(rank, int):
+        return ""
+    return number(rate * alpha / rank) if rank > 0 and alpha != rank else ""
+
+
 def changes(old: Hyperparameters, new: Hyperparameters) -> str:
-    """`lr 0.001 -> 0.0005, n 8 -> 12`, at most MOST_CHANGES of them."""
+    """`lr 0.001 -> 0.0005, n 8 -> 12`, at most MOST_CHANGES of them. A mini batch that follows its batch is
+    none."""
+    differs = diff(old, new)
+    if _n_updates(old) == _n_updates(new) is not None and TRAIN_BATCH in differs:
+        differs.pop(MINI_BATCH, None)
     found = [
         f"{short(key)} {_value(key, before)} -> {_value(key, after)}"
-        for key, (before, after) in diff(old, new).items()
+        for key, (before, after) in differs.items()
     ]
     left = len(found) - MOST_CHANGES
     return ", ".join(found[:MOST_CHANGES] + ([f"and {left} more"] if left > 0 else [])) or "nothing"
+
+
+def _n_updates(full: Hyperparameters) -> float | None:
+    batch, mini = full.get(TRAIN_BATCH), full.get(MINI_BATCH)
+    return batch / mini if isinstance(batch, int) and isinstance(mini, int) and mini else None
 
 
 def _value(key: str, value: HyperparameterValue) -> str:
@@ -91,10 +118,12 @@ def start_of(at: ResumeFrom | None) -> str:
     return "the base model" if at is None else f"node {at.node} step {at.step}"
 
 
-def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
+def validation(node: NodeView, n_val: int, *, base: int = 0, paired: bool = False) -> str:
     """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
-    `base`."""
+    `base`. With `paired`, the known paired differences to the start stand beside the scores."""
     curves = node.curves
+    gains = zip(curves.val_steps, curves.val_gains, strict=False) if paired else ()
+    beside = {base + step: f" ({gain_text(gain)})" for step, gain in gains if gain is not None}
     points = [
         (base + step, value)
         for step, value in zip(curves.val_steps, curves.val_scores, strict=True)
@@ -105,7 +134,7 @@ def validation(node: NodeView, n_val: int, *, base: int = 0) -> str:
         return f"{start}not validated yet"
     best = max(value for _, value in points)
     error = accuracy_error(best, n_val)
-    return f"{start}{validation_course(points)} (standard error {error:.3f}, {n_val} items)"
+    return f"{start}{validation_course(points, beside=beside)} (standard error {error:.3f}, {n_val} items)"
 
 
 def outcome(node: NodeView) -> str:
@@ -137,20 +166,20 @@ def stop_note(node: NodeView) -> str:
 # --- checkpoints --------------------------------------------------------------------------------------------
 
 
-def checkpoint_lines(offered: Sequence[OfferedCheckpoint]) -> list[str]:
+def checkpoint_lines(offered: Sequence[OfferedCheckpoint], most: int = FEW_POINTS) -> list[str]:
     """One line per node: `node 3: saved steps 5 to 40 by 5; validation 10: 0.344 (-0.021 ± 0.012), ...`, with
-    the paired differences to the best checkpoint. Every saved step is named, in ranges; at most FEW_POINTS
+    the paired differences to the best checkpoint. Every saved step is named, in ranges; at most `most`
     scores are. Last the best one and those that tie with it, if that is known."""
     by_node: dict[int, list[OfferedCheckpoint]] = {}
     for one in sorted(offered, key=lambda c: (c.global_step, c.node)):
         by_node.setdefault(one.node, []).append(one)
-    return [*(f"node {node}: {_saved(found)}" for node, found in by_node.items()), *_ties(by_node)]
+    return [*(f"node {node}: {_saved(found, most)}" for node, found in by_node.items()), *_ties(by_node)]
 
 
-def _saved(found: Sequence[OfferedCheckpoint]) -> str:
+def _saved(found: Sequence[OfferedCheckpoint], most: int) -> str:
     scored = [(c.step, c.val_score) for c in found if c.val_score is not None]
     beside = {c.step: f" ({gain_text(c.to_best)})" for c in found if c.to_best is not None}
-    course = f"; validation {validation_course(scored, FEW_POINTS, beside)}" if scored else ""
+    course = f"; validation {validation_course(scored, most, beside)}" if scored else ""
     one = "saved step" if len(found) == 1 else "saved steps"
     return f"{one} {number_ranges(c.step for c in found)}{course}"
 
@@ -174,14 +203,17 @@ def _ties(by_node: Mapping[int, Sequence[OfferedCheckpoint]]) -> list[str]:
 # --- the whole tree -----------------------------------------------------------------------------------------
 
 
-def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
-    """All other phases of the search, one line each, grouped by the checkpoint they start from.
+def tree_groups(
+    request: ProposalRequest, most: int = MOST_NODES, *, detailed: bool = True
+) -> list[dict[str, Any]]:
+    """All phases of the search, one line each, grouped by the checkpoint they start from.
 
     `start` describes the group; for a forced fresh start it contains no step. Unplanned phases come last. In
-    a large tree, the least relevant lines are counted only.
+    a tree of more than `most`, the least relevant lines are counted only. `detailed` adds entropy, mixed
+    groups, wrong answers, and the course of phases below the shown one.
     """
     views = _views(request)
-    shown = _worth_showing(request, views)
+    shown = _worth_showing(request, views, most)
     groups: dict[tuple[int, int] | None, list[NodeView]] = {}
     proposed = [view for view in views.values() if not view.hyperparameters]
     for node in sorted(views):
@@ -189,13 +221,18 @@ def tree_groups(request: ProposalRequest) -> list[dict[str, Any]]:
         if view.hyperparameters:
             at = view.resume_from
             groups.setdefault(None if at is None else (at.node, at.step), []).append(view)
-    found = []
+    found, elsewhere = list[dict[str, Any]](), 0
     for place in sorted(groups, key=lambda place: place or (-1, 0)):
         kept = [view for view in groups[place] if view.node in shown]
         left = len(groups[place]) - len(kept)
-        lines = [_tree_line(view, views, request) for view in kept]
+        if not kept:
+            elsewhere += left
+            continue
+        lines = [_tree_line(view, views, request, detailed=detailed) for view in kept]
         start = _start(place, views, with_step=not request.from_scratch)
         found.append({"start": start, "lines": lines + ([f"and {left} more"] if left else [])})
+    if elsewhere:
+        found.append({"start": "other checkpoints", "lines": [f"and {elsewhere} more"]})
     if proposed:
         lines = [f"node {view.node} ({view.kind}), below node {view.parent}" for view in proposed[:12]]
         found.append({"start": "a start that another slot is choosing right now", "lines": lines})
@@ -213,10 +250,11 @@ def _views(request: ProposalRequest) -> dict[int, NodeView]:
     }
 
 
-def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView]) -> set[int]:
-    """All nodes of a small tree. For a large one: the path, running nodes, nodes that began where this phase
-    may begin, then the best and the newest."""
-    path = {view.node for view in (*request.path, request.on)}
+def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView], most: int) -> set[int]:
+    """All nodes of a small tree. For a large one: the shown and the best one, running nodes, nodes that began
+    where this phase may begin, the path, then the best and the newest."""
+    first = [request.on.node, *([] if request.best is None else [request.best.node])]
+    path = {view.node for view in request.path}
     near = [
         view.node
         for view in views.values()
@@ -225,11 +263,12 @@ def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView]) -> s
     ]
     best = sorted(views, key=lambda node: -math.inf if (s := views[node].score) is None else s, reverse=True)
     wanted = [
-        *sorted(path),
+        *first,
         *near,
+        *sorted(path, reverse=True),
         *(n for pair in zip(best, sorted(views, reverse=True), strict=True) for n in pair),
     ]
-    return set(list(dict.fromkeys(wanted))[:MOST_NODES])
+    return set(list(dict.fromkeys(node for node in wanted if node in views))[:most])
 
 
 def _start(place: tuple[int, int] | None, views: Mapping[int, NodeView], *, with_step: bool) -> str:
@@ -243,20 +282,22 @@ def _start(place: tuple[int, int] | None, views: Mapping[int, NodeView], *, with
     return f"node {node} step {step}" + (f" ({score(scores[step])})" if step in scores else "")
 
 
-def _tree_line(view: NodeView, views: Mapping[int, NodeView], request: ProposalRequest) -> str:
+def _tree_line(
+    view: NodeView, views: Mapping[int, NodeView], request: ProposalRequest, *, detailed: bool
+) -> str:
     at = view.resume_from
     source = request.default if at is None else views[at.node].hyperparameters if at.node in views else {}
     tried = changes(source, view.hyperparameters) if source else "?"
     if tried == "nothing":
         tried = "the root's configuration" if at is None else "unchanged"
-    beside = any(one.node == view.node for one in request.siblings)
+    beside = detailed and any(one.node == view.node for one in request.siblings)
     status = "" if view.status == "completed" else f", {view.status.replace('_', ' ')}"
-    shown = ", shown" if view.node == request.on.node else ""
+    shown = ", shown" if view.node == request.on.node else ""  # its metrics and answers have sections
     head = f"node {view.node} ({view.kind}{status}{shown}, {view.n_steps} steps): {tried}"
     ending = [
         _came(view, whole=beside),
-        *_moved(view, ("reward", "KL"), whole=beside),
-        *([] if shown else [*_moved(view, ("entropy", "mixed groups")), wrong_text(view)]),
+        *([] if shown else _moved(view, ("reward", "KL"), whole=beside)),
+        *([] if shown or not detailed else [*_moved(view, ("entropy", "mixed groups")), wrong_text(view)]),
         "its score is in doubt" if view.doubts else "",
         phase_cost(request.budget, view),
     ]
@@ -373,8 +414,8 @@ def _instead(shown: Hyperparameters, other: Hyperparameters) -> str:
 
 
 def sampled_gap(node: NodeView) -> str:
-    """Greedy validation and the reward of rollouts, which are sampled, at the end and at the start of the
-    phase. Empty without both."""
+    """Reward of rollouts, which are sampled, at the end and at the start of the phase, for a comparison with
+    greedy validation. Empty without both."""
     curves = node.curves
     reward = next((one for one in (series(curves, name) for name in REWARDS) if len(one)), None)
     if reward is None or not curves.val_scores:
@@ -383,8 +424,8 @@ def sampled_gap(node: NodeView) -> str:
     first = _sampled_start(curves)
     began = "" if first is None else f"; those of step 1, before any update, had {number(first)}"
     return (
-        f"In the last validation greedy answers score {curves.val_scores[-1]:.3f}; the last rollouts, "
-        f"sampled at temperature {temperature}, have a mean reward of {number(reward.last)}{began}."
+        f"Beside these greedy scores the last rollouts, sampled at temperature {temperature}, have a mean "
+        f"reward of {number(reward.last)}{began}."
     )
 
 

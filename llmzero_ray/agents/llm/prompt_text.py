@@ -11,7 +11,14 @@ import re
 from llmzero_ray.utils.files import text_digest
 from llmzero_ray.utils.text import CUT, clean
 
+CHARS_PER_TOKEN = 3.6
+"""Mean characters of a token in prompts, an estimate."""
 _NAME = re.compile(r"[^\w./@:+-]+", re.ASCII)
+
+
+def tokens(text: str) -> float:
+    """Estimate of the tokens of a text."""
+    return len(text) / CHARS_PER_TOKEN
 
 
 def safe_name(name: str, limit: int = 64) -> str:

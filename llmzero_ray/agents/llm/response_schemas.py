@@ -40,9 +40,7 @@ class InflectionPoint(ResponseSchema):
     """Where the run changed its course."""
 
     step: Whole
-    """Step of the phase."""
     what: Text
-    """What turned there."""
 
 
 class DiagnosisSchema(ResponseSchema):
@@ -55,7 +53,7 @@ class DiagnosisSchema(ResponseSchema):
     evidence: Texts
     """One fact each, with metric name, numbers and steps; primary metrics first."""
     inflection_points: Annotated[list[InflectionPoint], FEW]
-    """Turns of the curves; empty where there are none."""
+    """Turns of the curves, with the step of the phase; empty where there are none."""
     anomalies: Texts
     """What does not fit the picture; empty where there is nothing."""
 
@@ -85,7 +83,6 @@ class CheckpointSchema(ResponseSchema):
     resume_from: SavedStep | None
     """Null: from the base model, with a fresh adapter."""
     reason: Text
-    """Why there."""
 
 
 class LengthSchema(ResponseSchema):

@@ -46,7 +46,8 @@ class ResponseSchema(BaseModel):
 
 
 def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
-    """JSON Schema without references, titles and bounds."""
+    """JSON Schema without references, titles, bounds, and what entries of lists and unions say of themselves:
+    their field says it."""
     generated = schema.model_json_schema()
     found = _inlined(generated, generated.get("$defs", {}))
     assert isinstance(found, dict)
@@ -108,8 +109,16 @@ def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
     for key, value in part.items():
         if key == "properties":
             kept[key] = {name: _inlined(entry, definitions) for name, entry in value.items()}
+        elif key == "items":
+            kept[key] = _unsaid(_inlined(value, definitions))
+        elif key == "anyOf":
+            kept[key] = [_unsaid(_inlined(entry, definitions)) for entry in value]
         elif key not in _DROPPED:
             kept[key] = _inlined(value, definitions)
     if "properties" in kept:  # a field with a default may be missing in old answers, never in a new one
         kept["required"] = list(kept["properties"])
     return kept
+
+
+def _unsaid(part: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in part.items() if key != "description"}

@@ -12,7 +12,6 @@ from llmzero_ray.records.agents import ErrorRequest, KindScore, NodeView, Propos
 from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
 
-CHARS_PER_TOKEN = 3.6
 PICTURE_TOKENS = 850
 """Of the largest picture: tests/agents/llm/test_figures.py."""
 FAMILIES = ("chem_edit", "chem_reaction", "chem_understanding")
@@ -23,11 +22,6 @@ ANSWERS = (
     Answer(prompt="Which? " * 90, response="We see that " * 90, score=0, acc=0, pred="", cut=True),
 )
 """A long right, wrong and cut-off answer."""
-
-
-def tokens(text: str) -> float:
-    """An estimate of how many tokens a text is."""
-    return len(text) / CHARS_PER_TOKEN
 
 
 @functools.cache

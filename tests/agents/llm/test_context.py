@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.context import (
-    ANSWER_ROOM,
-    SAID_ROOM,
+    ROOMS,
     Context,
     error_context,
     proposer_context,
@@ -27,11 +26,11 @@ from llmzero_ray.agents.llm.context import (
     stop_context,
 )
 from llmzero_ray.agents.llm.context_metrics import (
+    COURSES,
     FEW_POINTS,
     FEWEST,
     POINTS,
     SEGMENTS,
-    STEPS_SHOWN,
     UNKNOWN_SHOWN,
     describe,
     summarise,
@@ -273,8 +272,8 @@ def test_every_step_of_a_short_phase_is_shown_and_means_of_a_longer_one(n: int) 
     head, word, points = line.rpartition(" step ")
     assert bool(word) == (n >= FEWEST)
     if word:
-        assert head.endswith("; by" if n <= STEPS_SHOWN else "; means up to")
-        assert points.count(": ") == (n if n <= STEPS_SHOWN else SEGMENTS)
+        assert head.endswith("; by" if n <= COURSES["critic/score/mean"] else "; means up to")
+        assert points.count(": ") == (n if n <= COURSES["critic/score/mean"] else SEGMENTS)
         assert f"{n}: " in points
     points = [(s, 0.5 if s != 7 else 0.9) for s in range(1, n + 1)]
     history = validation_course(points)
@@ -324,6 +323,14 @@ def test_keys_that_no_proposal_has_to_weigh_are_left_out_of_its_configuration(fa
     request = replace(request, on=replace(request.on, hyperparameters=paid))
     shown = yaml.safe_load(proposer_context(request, KNOWLEDGE)["base_configuration"])
     assert "algo_kl" in shown and "kl_loss_type" not in shown
+
+
+@pytest.mark.parametrize("paid", [False, True])
+def test_the_reward_after_kl_is_shown_where_a_kl_is_subtracted(paid: bool) -> None:
+    request = large_requests.proposal_request()
+    full = hp.complete(request.on.hyperparameters, {"use_kl_in_reward": paid})
+    lines = proposer_context(replace(request, on=replace(request.on, hyperparameters=full)), KNOWLEDGE)
+    assert any("critic/rewards/mean" in line for line in lines["metrics"]["lines"]) == paid
 
 
 @pytest.mark.parametrize(("longest", "shown"), [(7679.0, False), (7680.0, True)])
@@ -403,10 +410,27 @@ def test_the_configuration_in_the_prompt_is_the_one_that_changes_apply_to(
 
 
 def assert_is_shown(full: Hyperparameters, shown: dict[str, Any]) -> None:
-    """Every key but those of memory and of a KL term that is off."""
+    """Every key but those of memory, those without effect and those that nobody may set."""
     differing = hp.diff(full, hp.normalize(shown))
-    idle = {row.key for row in hp.SPACE if row.group == "memory"} | hp.VERL_SPACE.inert(full).keys()
+    idle = {row.key for row in hp.SPACE if row.group == "memory" or hp.forbidden(row.key) is not None}
+    idle |= hp.VERL_SPACE.inert(full).keys()
     assert idle >= differing.keys() and not differing.keys() & hp.normalize(shown).keys()
+
+
+@pytest.mark.parametrize(("alpha", "note"), [(64, ""), (128, "  # x lora_alpha / lora_rank: 1.0e-4")])
+def test_the_rate_that_the_adapters_scale_makes_of_lr_stands_beside_it(alpha: int, note: str) -> None:
+    full = hp.complete(c.PRACTITIONER, {"lora_alpha": alpha})
+    assert f"lr: 5e-5{note}" in configuration(full, full).splitlines()
+
+
+def test_a_mini_batch_that_follows_its_batch_is_no_change_of_its_own() -> None:
+    old = hp.complete(c.PRACTITIONER, {"batch_size": 128, "mini_batch_size": 64})
+    for batch, mini, said in (
+        (96, 48, "batch_size 128 -> 96"),
+        (96, 96, "batch_size 128 -> 96, mini_batch_size 64 -> 96"),
+        (128, 32, "mini_batch_size 64 -> 32"),
+    ):
+        assert changes(old, hp.complete(old, {"batch_size": batch, "mini_batch_size": mini})) == said
 
 
 def test_the_tree_shows_what_runs_waits_and_is_being_proposed_elsewhere() -> None:
@@ -438,6 +462,13 @@ def test_a_large_tree_keeps_its_path_what_runs_and_the_best_and_counts_the_rest(
     assert len(shown) <= MOST_NODES + 1
     counted = sum(int(line.split()[1]) for line in lines if line.startswith("and "))
     assert counted + len(shown) == 200 + 16
+    few = tree_groups(replace(request, tree=(*request.tree, *many)), 4)
+    lines = [line for group in few for line in group["lines"]]
+    best = request.best
+    assert best is not None and best.node not in {view.node for view in request.path}
+    assert {f"node {node} (" for node in (6, best.node)} <= {f"{line.partition('(')[0]}(" for line in lines}
+    assert few[-2]["start"] == "other checkpoints"
+    assert sum(int(line.split()[1]) for line in lines if line.startswith("and ")) == 200 + 16 - 5
 
 
 def test_what_an_agent_compares_is_paired_and_greedy_is_beside_sampled() -> None:
@@ -445,9 +476,11 @@ def test_what_an_agent_compares_is_paired_and_greedy_is_beside_sampled() -> None
     gains = tuple((0.01 * i - 0.05, 0.012) for i in range(len(request.on.curves.val_steps)))
     on = replace(request.on, curves=replace(request.on.curves, val_gains=gains))
     text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
-    assert "over the same items, ± one standard error: 5: -0.050 ± 0.012, " in text
-    last = request.on.curves.val_scores[-1]
-    assert f"greedy answers score {last:.3f}; the last rollouts, sampled at temperature 0.9, have" in text
+    assert "(difference to its start over the same items, ± one standard error): start 0.309; 5: 0." in text
+    first, last = request.on.curves.val_scores[0], request.on.curves.val_scores[-1]
+    assert f" 5: {first:.3f} (-0.050 ± 0.012), " in text
+    assert f", 120: {last:.3f} (+0.180 ± 0.012) (standard error" in text
+    assert "Beside these greedy scores the last rollouts, sampled at temperature 0.9, have a mean" in text
     began = request.on.curves.metrics["critic/score/mean"][0]
     assert f"; those of step 1, before any update, had {number(began or 0)}." in text
     assert "Best validation expected of it then: 0.450." in text
@@ -497,7 +530,8 @@ def test_inert_clip_ranges_are_said_to_be_inert() -> None:
     request = large_requests.proposal_request()
     on = replace(request.on, hyperparameters=c.TINY)
     text = user_text("proposer", proposer_context(replace(request, on=on), KNOWLEDGE))
-    assert "clip_low and clip_high have no effect" in text
+    assert "clip_low and clip_high have no effect (0.2, 0.28)." in text
+    assert "\nclip_" not in text
 
 
 def test_the_context_of_a_forced_fresh_start_has_no_checkpoints() -> None:
@@ -785,7 +819,7 @@ def test_a_late_take_off_shows_in_the_stoppers_text() -> None:
     text = user_text("early_stopper", stop_context(replace(request, running=late), n_val=500))
     assert "start 0.176; 15: 0.166 (standard error" in text
     assert "By the rules a take-off may come: the train reward rose 0.176 ->" in text
-    assert re.search(r"response_length/mean: \+[\d.]+ ± [\d.]+; by step 1: ", text)
+    assert re.search(r"response_length/mean: \+[\d.]+ ± [\d.]+; min .* means up to step ", text)
     assert re.search(r"actor/kl_loss: \+[\d.]+ ± [\d.]+; ", text)
 
 
@@ -817,7 +851,9 @@ def test_the_words_of_a_diagnosis_in_the_form_are_those_in_the_text() -> None:
 def test_a_phase_of_the_path_is_shown_with_reward_and_kl_beside_its_scores() -> None:
     request = large_requests.proposal_request()
     lines = [line for group in tree_groups(request) for line in group["lines"]]
-    for view in (*request.path, *request.siblings):
+    (shown,) = [line for line in lines if line.startswith(f"node {request.on.node} (")]
+    assert "reward" not in shown  # its metrics have a section
+    for view in (*request.path[:-1], *request.siblings):
         (line,) = [line for line in lines if line.startswith(f"node {view.node} (")]
         for word, name in (("reward", "critic/score/mean"), ("KL", "actor/kl_loss")):
             one = Series(name, view.curves.steps, view.curves.metrics[name])  # type: ignore[arg-type]
@@ -912,7 +948,7 @@ def test_a_diagnosis_is_shown_whole_or_cut_between_words() -> None:
             kept = text.removesuffix(" ...")
             assert (words * n).startswith(kept)
             assert text == (words * n).strip() or (text.endswith(" ...") and (words * n)[len(kept)] == " ")
-    assert len(context["node"]["said"]) <= SAID_ROOM
+    assert len(context["node"]["said"]) <= ROOMS[0].said
 
 
 def test_the_reasons_of_changes_are_shown_whole_for_the_phase_and_its_path() -> None:
@@ -1005,7 +1041,7 @@ def test_answers_are_shown_as_data_with_their_score_and_what_was_taken_of_them()
     for block in blocks:
         assert_fenced(block)
         assert block.index("| prompt:") < block.index("| answer:") < block.index("| taken as the answer:")
-        assert len(block) <= 2 * ANSWER_ROOM + 400
+        assert len(block) <= 2 * ROOMS[0].answer + 400
     assert "| taken as the answer: (nothing)" in blocks[2]
     one = large_requests.ANSWERS[0]
     for pred, said in ((f" {one.response}\n", "all of it"), ("B", "B"), ("", "(nothing)")):

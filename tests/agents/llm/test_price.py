@@ -288,8 +288,9 @@ def test_the_share_from_which_a_proposal_goes_back_is_told_while_two_usual_phase
         (0, 5, "forced right after this run"),
         (1, 5, "forced after 1 more run,"),
         (4, 5, "forced after 4 more runs,"),
-        (4, None, "forced after 4 more runs,"),
+        (8, None, "forced after 8 more runs,"),
         (5, 5, None),
+        (9, None, None),  # ten phases of the usual length are left, and this is one of them
         (None, 5, None),
     ],
 )

@@ -142,7 +142,7 @@ def check_metric(line: str, values: np.ndarray, validated: Sequence[int]) -> Non
     assert near(summary[2], np.sqrt(covariance[0, 0]) * (steps[-1] - steps[0]), digits=2)
     head, _, points = line.partition("; by step ")
     if points:
-        assert len(values) <= 20
+        assert len(values) <= (20 if line.partition(":")[0] in (REWARD, KL_LOSS) else 10)
         check_points(points, dict(enumerate(values, start=1)))
         return
     head, _, segments = line.partition("; means up to step ")
@@ -207,8 +207,10 @@ def check_tree_line(line: str, one: Phase) -> None:
         assert same_score(found[1], one.scores[step])
         assert check_gain(found[2], found[3], one.gain(step))
     known = {"reward": REWARD, "KL": KL_LOSS}
-    if ", shown," not in line:
-        known["mixed groups"] = "critic/score/mixed_groups"
+    known["mixed groups"] = "critic/score/mixed_groups"
+    if ", shown," in line:
+        known = {}
+    else:
         check_wrong(line, one.accs[last])
     for word, name in known.items():
         found = re.search(rf"; {word} ({NUMBER})(?: -> ({NUMBER})| on average)", line)
@@ -277,16 +279,16 @@ def test_every_printed_number_of_a_phase_is_the_one_that_was_recorded(
     call: dict[str, Any] = proposer_context(request, knowledge, n_val=n_items)
     text = PROMPTS.render("proposer", stable_context("proposer", request.task, knowledge), call).user
 
-    course, gains, sampled, *wrong = section(text, "Validation of node 1")
+    course, sampled, *wrong = section(text, "Validation of node 1")
     check_wrong("".join(wrong), on.accs[max(on.accs)])
     assert same_score(re.findall(r"start ([\d.]+);", course)[0], on.scores[0])
-    found = re.findall(rf"(\d+): {DIFFERENCE}", gains)
+    found = re.findall(rf"(\d+): [\d.]+ \({DIFFERENCE}\)", course)
     n_validated = len(on.accs) - 1
     for n_shown in (check_scores(course, on), len(found)):
         assert n_shown == n_validated if n_validated <= 12 else 10 <= n_shown <= 12
     assert all(check_gain(gain, error, on.gain(int(step))) for step, gain, error in found)
-    greedy, reward, began = re.findall(rf"(?:score|reward of|had) ({NUMBER})[;.]", sampled)
-    assert same_score(greedy, on.scores[max(on.accs)]) and near(reward, means(on.series[REWARD])[1])
+    reward, began = re.findall(rf"(?:reward of|had) ({NUMBER})[;.]", sampled)
+    assert near(reward, means(on.series[REWARD])[1])
     assert near(began, on.series[REWARD][0])
     said_of_base = rf"base model(?: scores|,) ({NUMBER}) \(sampled at temperature [\d.]+: reward ({NUMBER})\)"
     ((base, first),) = re.findall(said_of_base, text)

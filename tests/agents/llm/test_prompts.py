@@ -6,22 +6,32 @@ import hashlib
 import json
 import pickle
 import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.llm.context import error_context, proposer_context, stable_context, stop_context
+from llmzero_ray.agents.expected_cost import TYPICAL_TOKENS
+from llmzero_ray.agents.llm.agent_client import StructuredRequest
+from llmzero_ray.agents.llm.agents import LlmAgents, LlmAgentSettings
+from llmzero_ray.agents.llm.context import (
+    MOST_TOKENS,
+    error_context,
+    proposer_context,
+    stable_context,
+    stop_context,
+)
 from llmzero_ray.agents.llm.context_examples import example_contexts
+from llmzero_ray.agents.llm.prompt_text import tokens
 from llmzero_ray.agents.llm.prompts import AGENTS, FILES, TEMPLATES, Prompts, Rendered
-from llmzero_ray.agents.llm.response_schemas import TOOLS
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases
-from llmzero_ray.records import ComputeLimit, TokenCost
+from llmzero_ray.records import Change, ComputeLimit, ResumeFrom, TokenCost
 from llmzero_ray.records.agents import Budget, ProposalRequest
 from tests.agents.llm import large_requests
-from tests.agents.llm.large_requests import PICTURE_TOKENS, tokens
+from tests.agents.llm.large_requests import PICTURE_TOKENS
 
 PACKAGED = Prompts.load()
 TASK = large_requests.proposal_request().task
@@ -217,18 +227,74 @@ def test_without_figures_and_stages_no_prompt_mentions_them() -> None:
 # --- size ---------------------------------------------------------------------------------------------------
 
 
+def asked(request: ProposalRequest, n_val: int = 500) -> tuple[Rendered, float]:
+    """The texts of the proposer's call, and its tokens with form and picture."""
+    found: list[StructuredRequest] = []
+
+    class Client:
+        def generate(self, question: StructuredRequest) -> None:
+            found.append(question)
+            raise AgentError("not sent")
+
+    picture = b"\x89PNG\r\n\x1a\n" + bytes(8) + struct.pack(">II", 1100, PICTURE_TOKENS * 750 // 1100)
+    settings = LlmAgentSettings(n_val=n_val, n_gpus=8, stop_below=0.1)
+    agents = LlmAgents({"proposer": Client()}, PACKAGED, settings, lambda *_: picture)  # type: ignore[dict-item]
+    agents.propose(request)
+    (question,) = found
+    text, tool = question.render(None), question.tool
+    form = tokens(json.dumps([tool.name, tool.description, tool.schema]))
+    return text, form + tokens(text.system + text.user) + PICTURE_TOKENS
+
+
 def test_a_large_proposer_call_fits_its_budget_and_most_of_it_is_cacheable() -> None:
-    text = proposer_call()
-    tool = TOOLS["proposer"].definition(strict=True)
-    cached = tokens(text.system) + tokens(json.dumps([tool.name, tool.description, tool.schema]))
-    whole = cached + tokens(text.user) + PICTURE_TOKENS
-    assert whole <= 10_000
-    assert cached >= 0.5 * whole
+    request = replace(large_requests.proposal_request(), budget=BUDGET)
+    text, whole = asked(request)
+    full = proposer_call()
+    assert tokens(full.user) - tokens(text.user) > 1000
+    assert whole <= MOST_TOKENS
+    assert tokens(text.system) >= 0.45 * whole
+    typical = TYPICAL_TOKENS["proposer"]
+    assert typical.system + typical.input == pytest.approx(whole - PICTURE_TOKENS, rel=0.02)
+    assert typical.input == pytest.approx(tokens(text.user), rel=0.02)
+    for title in ("Budget", "Configuration that your changes apply to, YAML"):  # never thinned
+        part = full.user.partition(f"## {title}")[2].partition("\n## ")[0]
+        assert part and part in text.user
+    for kind in ("right", "wrong"):
+        assert len(re.findall(rf"^(sampled in step \d+, )?{kind}, score", text.user, re.M)) >= 2
+    for line in ("- node 6 (", "- node 12 ("):  # the shown and the best phase
+        assert line in text.user
+
+
+def test_a_request_of_a_long_path_a_large_tree_and_long_texts_fits_too() -> None:
+    request = replace(large_requests.proposal_request(), budget=BUDGET)
+    views = [replace(request.path[i % 3], node=50 + i) for i in range(10)]
+    why = Change(key=hp.canonical("lr"), old=1e-4, new=5e-5, reason="KL tripled from step 13 on. " * 40)
+    on = replace(request.on, changes=(why,))
+    many = tuple(
+        replace(request.tree[-7], node=100 + i, resume_from=ResumeFrom(node=0, step=i)) for i in range(100)
+    )
+    _, whole = asked(
+        replace(
+            request,
+            on=on,
+            path=(*views, on),
+            tree=(*request.tree, *many),
+            hints=("Keep n small. " * 20,) * 20,
+        )
+    )
+    assert whole <= MOST_TOKENS
+
+
+def test_a_small_request_is_shown_in_full() -> None:
+    (case,) = [case for case in read_cases(RECORDED) if case.name == "demo/1"]
+    assert isinstance(case.request, ProposalRequest)
+    text, _ = asked(case.request, case.n_val)
+    call = proposer_context(case.request, PACKAGED.knowledge, n_val=case.n_val, n_gpus=8)
+    stable = stable_context("proposer", case.request.task, PACKAGED.knowledge, n_val=case.n_val, n_gpus=8)
+    assert text == PACKAGED.render("proposer", stable, call)
 
 
 def test_recorded_requests_with_their_budget_and_answers_stay_below_eight_thousand_tokens() -> None:
-    tool = TOOLS["proposer"].definition(strict=True)
-    form = tokens(json.dumps([tool.name, tool.description, tool.schema]))
     compute = ComputeLimit(amount=2.4e6, cost=TokenCost(rollout=0.5, trained=0.25))
     budget = Budget(runs=27, dollars=49.9, gpu_hours=12.5, compute=compute, whole_compute=1e7)
     cases = [case for case in read_cases(RECORDED) if case.agent == "proposer"]
@@ -237,11 +303,9 @@ def test_recorded_requests_with_their_budget_and_answers_stay_below_eight_thousa
         assert isinstance(case.request, ProposalRequest)
         on = replace(case.request.on, answers=large_requests.proposal_request().on.answers)
         request = replace(case.request, on=on, budget=budget)
-        stable = stable_context("proposer", request.task, PACKAGED.knowledge, n_val=case.n_val)
-        call = proposer_context(request, PACKAGED.knowledge, n_val=case.n_val)
-        text = PACKAGED.render("proposer", stable, call)
+        text, whole = asked(request, case.n_val)
         assert "- compute: " in text.user and "## Answers" in text.user
-        assert form + tokens(text.system + text.user) <= 8000
+        assert whole <= MOST_TOKENS == 8000
 
 
 def test_a_large_stopper_call_is_small_even_without_a_cache() -> None:
