@@ -4,8 +4,8 @@
 
 Takes the mean tokens of each agent's calls from SEARCH, the directory of a search run with
 `agents.backend: claude`; without one from benchmarks/agent_tokens.json: the largest request of the tests (a
-phase of 120 steps with a hundred metrics, a tree of 16 nodes), counted as characters / 3.6, and 1,500 tokens
-of the proposer's thinking.
+phase of 120 steps with a hundred metrics, a tree of 16 nodes) as it is sent, counted as characters / 3.6
+without its picture, and 1,500 tokens of the proposer's thinking.
 Prints one JSON line with two sums, because the prompt cache forgets after five minutes: every call finds the
 system prompt there, or none does.
 """

@@ -17,7 +17,7 @@ from llmzero_ray.estimate import Course, Tokens
 from llmzero_ray.records.agents import AgentName
 
 TYPICAL_TOKENS: Mapping[AgentName, Tokens] = {
-    "proposer": Tokens(system=5223, input=3473, output=2400),
+    "proposer": Tokens(system=4836, input=2179, output=2400),
     "early_stopper": Tokens(system=916, input=467, output=90),
 }
 """Tokens of large requests (a phase of 120 steps, a tree of 16 nodes) without pictures, the proposer's

@@ -331,7 +331,9 @@ def proposer_context(
         "below": nodes.below(request),
         "kinds": _kinds(on, rooms.kinds),
         "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request), rooms.courses),
-        "said_before": nodes.said_lines([view for view in path if view.node != on.node], rooms.said_before),
+        "said_before": nodes.said_lines(
+            [view for view in path if view.node != on.node and rooms.said_before], rooms.said_before
+        ),
         "tree": nodes.tree_groups(request, rooms.phases, detailed=rooms.detailed),
         "detailed": rooms.detailed,
         "standing": nodes.best_line(request),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray import hyperparameters as hp
+from llmzero_ray.agents.expected_cost import TYPICAL_TOKENS
 from llmzero_ray.agents.llm.agent_client import StructuredRequest
 from llmzero_ray.agents.llm.agents import LlmAgents, LlmAgentSettings
 from llmzero_ray.agents.llm.context import (
@@ -252,6 +253,9 @@ def test_a_large_proposer_call_fits_its_budget_and_most_of_it_is_cacheable() -> 
     assert tokens(full.user) - tokens(text.user) > 1000
     assert whole <= MOST_TOKENS
     assert tokens(text.system) >= 0.45 * whole
+    typical = TYPICAL_TOKENS["proposer"]
+    assert typical.system + typical.input == pytest.approx(whole - PICTURE_TOKENS, rel=0.02)
+    assert typical.input == pytest.approx(tokens(text.user), rel=0.02)
     for title in ("Budget", "Configuration that your changes apply to, YAML"):  # never thinned
         part = full.user.partition(f"## {title}")[2].partition("\n## ")[0]
         assert part and part in text.user
