@@ -84,6 +84,7 @@ def test_what_the_whole_compute_buys_the_default_recipe_is_measured_afterwards(
     assert left_over(search) == []
 
 
+@pytest.mark.slow
 def test_a_coordinator_killed_in_an_extension_comes_back_to_it(
     make_search: MakeSearch, tmp_path: Path
 ) -> None:

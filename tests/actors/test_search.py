@@ -115,6 +115,7 @@ def test_a_killed_coordinator_comes_back_and_loses_nothing(make_search: MakeSear
     assert len(load_curves(search.storage, 0).steps) == 40
 
 
+@pytest.mark.slow
 def test_a_coordinator_killed_while_it_confirms_the_winner_goes_on_with_what_is_left(
     make_search: MakeSearch,
 ) -> None:

@@ -14,14 +14,15 @@ import pytest
 from llmzero_ray.cli.dry_run import show_estimate
 from llmzero_ray.cli.step_times import DOCTOR_FILE, measured, step_seconds, validation_seconds
 from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.records import MetricPoint, PhaseResult
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.tasks.tiny_model import SHAPE
-from tests.actors.conftest import Search
+from tests.blackbox.inputs import copy_of
 from tests.builders import with_blocks
 
-MakeSearch = Callable[..., Search]
 SLOTS = [
     {"slot": 0, "step_s": 3.0, "startup_s": 60.0, "validation_s": 4.0},
     {"slot": 1, "step_s": 5.0, "startup_s": 50.0, "validation_s": 2.0},
@@ -158,16 +159,18 @@ def test_steps_are_timed_by_verl_where_it_logs_them_else_by_their_reports() -> N
     assert (step_seconds(timed), validation_seconds(timed)) == ([1.5], [0.5])
 
 
-def test_another_search_gives_the_median_of_its_steps_and_starts(make_search: MakeSearch) -> None:
-    search = make_search({"step_s": 0.02})
-    core = search.start().wait()
-    found = measured(search.config, seconds_per_step=None, like=str(search.root))
-    points = [load_points(search.storage, node) for node in core.runs]
-    assert found.step_s == statistics.median(s for own in points for s in step_seconds(own))
-    assert found.step_s >= 0.02
+def test_another_search_gives_the_median_of_its_steps_and_starts(tmp_path: Path) -> None:
+    root = copy_of("two_slots", tmp_path / "runs")
+    storage = SearchStorage(root.parent, root.name)
+    core = Follower.of(storage).core
+    found = measured(core.config, seconds_per_step=None, like=str(root))
+    points = [load_points(storage, node) for node in core.runs]
+    assert found.step_s == statistics.median(s for own in points for s in step_seconds(own)) > 0
     results = [run.outcome for run in core.runs.values() if isinstance(run.outcome, PhaseResult)]
+    assert {result.warm for result in results} == {True, False}
     assert found.cold_start_s == statistics.median(r.setup_s for r in results if not r.warm)
-    assert found.source == str(search.root)
+    assert found.source == str(root)
     assert found.notes == ()
-    named = measured(search.config, seconds_per_step=None, like=search.config.name)
+    here = core.config.model_copy(update={"storage": str(root.parent)})
+    named = measured(here, seconds_per_step=None, like=root.name)
     assert named.step_s == found.step_s

@@ -67,14 +67,23 @@ def run(tmp_path: Path, head: str) -> Run:
     return search
 
 
-def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_network(
+def run_on_the_model(run: Run, tmp_path: Path, server: MessagesServer) -> Follower:
+    asks = ["agents.backend=claude", f"agents.base_url={server.base_url}", "agents.visual=false"]
+    assert "search cities has ended (budget) after 2 runs" in run(*asks, "budget.dollars=5")
+    return Follower.of(SearchStorage(tmp_path / "runs", "cities"))
+
+
+def agents_asked(search: Follower) -> list[str]:
+    """All but the stopper, which is asked while a phase trains, so as often as the machine lets it."""
+    calls = [event.agent for event in search.events if isinstance(event, ev.AgentCalled)]
+    return [agent for agent in calls if agent != "early_stopper"]
+
+
+def test_a_folder_and_a_sentence_become_a_search(
     run: Run, tmp_path: Path, messages_server: MessagesServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     messages_server.play(every_agent())
-    asks = ["agents.backend=claude", f"agents.base_url={messages_server.base_url}", "agents.visual=false"]
-    shown = run(*asks, "budget.dollars=5")
-    assert "search cities has ended (budget) after 2 runs" in shown
-    first = Follower.of(SearchStorage(tmp_path / "runs", "cities"))
+    first = run_on_the_model(run, tmp_path, messages_server)
     kinds = [type(event) for event in first.events if not isinstance(event, ev.CallReserved)]
     start = kinds.index(ev.SearchStarted)
     assert kinds[:start] == [
@@ -82,9 +91,7 @@ def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_netwo
         ev.InitializationConfirmed,
     ]  # fmt: skip
     calls = [event for event in first.events if isinstance(event, ev.AgentCalled)]
-    # The stopper is asked while a phase trains, so as often as the machine lets it.
-    asked = [call.agent for call in calls if call.agent != "early_stopper"]
-    assert asked == ["task_descriptor", "reward_writer", "tool_selector", "proposer"]
+    assert agents_asked(first) == ["task_descriptor", "reward_writer", "tool_selector", "proposer"]
     assert first.core.dollars == pytest.approx(sum(call.dollars for call in calls))
     proposals = [
         request for request in messages_server.messages if request.body["tools"][0]["name"] == "propose_phase"
@@ -98,15 +105,21 @@ def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_netwo
     assert main(["explain", str(first.storage.paths.root)]) == 0
     assert "3 decisions replayed" in capsys.readouterr().out
 
+
+@pytest.mark.slow
+def test_a_search_of_a_folder_runs_again_without_a_network(
+    run: Run, tmp_path: Path, messages_server: MessagesServer
+) -> None:
+    messages_server.play(every_agent())
+    first = run_on_the_model(run, tmp_path, messages_server)
     n_requests = len(messages_server.requests)
     messages_server.play([Fail(status=500)])
-    assert "has ended (budget) after 2 runs" in run(*asks, "budget.dollars=5")  # its outcome, again
+    run_on_the_model(run, tmp_path, messages_server)  # its outcome, again
     run("name=again", "agents.backend=recorded", f"agents.recorded_from={first.storage.paths.root}")
     again = Follower.of(SearchStorage(tmp_path / "runs", "again"))
     assert len(messages_server.requests) == n_requests
     assert again.core.dollars == 0
-    repeated = [call.agent for call in again.events if isinstance(call, ev.AgentCalled)]
-    assert [agent for agent in repeated if agent != "early_stopper"] == asked
+    assert agents_asked(again) == agents_asked(first)
     for node, phase in first.core.runs.items():
         assert again.core.runs[node].spec is not None and phase.spec is not None
         assert again.core.runs[node].spec.hyperparameters == phase.spec.hyperparameters

@@ -27,8 +27,11 @@ def policy(dtype: Any, change: float) -> Any:
     return model
 
 
-def merge_on(rank: int, store: str, dtype: Any, found: str) -> None:
-    """One of two ranks: twenty times over, with the base model before and after."""
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def merge_on(rank: int, store: str, found: str) -> None:
+    """One of two ranks, for each dtype: twenty times over, with the base model before and after."""
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
@@ -36,31 +39,40 @@ def merge_on(rank: int, store: str, dtype: Any, found: str) -> None:
 
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
-    model = policy(dtype, 0.02)
-    for layer in model.base_model.model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    model(input_ids=torch.tensor([[1, 2, 3]]))  # the root holds gathered parameters now
-    before = {name: tensor.to_local().clone() for name, tensor in model.state_dict().items()}
-    for _ in range(20):
-        rounding = Rounding()
-        merged = dict(merged_weights(model, torch.bfloat16, rounding))
-    after = {name: tensor.to_local() for name, tensor in model.state_dict().items()}
-    same = all(torch.equal(before[name], after[name]) for name in before)
-    torch.save((merged, rounding.share, same), f"{found}{rank}")
+    for dtype in DTYPES:
+        model = policy(dtype, 0.02)
+        for layer in model.base_model.model.model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model(input_ids=torch.tensor([[1, 2, 3]]))  # the root holds gathered parameters now
+        before = {name: tensor.to_local().clone() for name, tensor in model.state_dict().items()}
+        for _ in range(20):
+            rounding = Rounding()
+            merged = dict(merged_weights(model, torch.bfloat16, rounding))
+        after = {name: tensor.to_local() for name, tensor in model.state_dict().items()}
+        same = all(torch.equal(before[name], after[name]) for name in before)
+        torch.save((merged, rounding.share, same), f"{found}{rank}-{dtype}")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_ranks_send_what_peft_merges_and_keep_the_base_model_to_the_bit(dtype: Any, tmp_path: Path) -> None:
-    given = (str(tmp_path / "store"), dtype, str(tmp_path / "found"))
-    torch.multiprocessing.spawn(merge_on, given, nprocs=2)
+@pytest.fixture(scope="module")
+def merged_on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What both ranks found, for all dtypes: their processes take long to import torch and PEFT."""
+    directory = tmp_path_factory.mktemp("ranks")
+    torch.multiprocessing.spawn(merge_on, (str(directory / "store"), str(directory / "found")), nprocs=2)
+    return directory
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ranks_send_what_peft_merges_and_keep_the_base_model_to_the_bit(
+    dtype: Any, merged_on_ranks: Path
+) -> None:
     wanted = policy(torch.float32, 0.02)
     wanted = wanted.merge_and_unload().state_dict()
     del wanted["lm_head.weight"]  # tied: the model's file has none
     rounded = 1e-7 if dtype is torch.float32 else 1e-4  # of the adapter's own tensors
     for rank in range(2):
-        merged, share, same = torch.load(tmp_path / f"found{rank}")
+        merged, share, same = torch.load(merged_on_ranks / f"found{rank}-{dtype}")
         assert same
         assert merged.keys() == wanted.keys()
         assert all(tensor.dtype is torch.bfloat16 for tensor in merged.values())

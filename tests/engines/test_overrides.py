@@ -52,36 +52,63 @@ def spec(**changes: Any) -> PhaseSpec:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "path", "composed"),
+    ("changes", "composed"),
     [
-        ("lr", 3e-5, f"{ACTOR}.optim.lr", 3e-5),
-        ("weight_decay", 0.1, f"{ACTOR}.optim.weight_decay", 0.1),
-        ("betas", [0.9, 0.95], f"{ACTOR}.optim.betas", [0.9, 0.95]),
-        ("grad_clip", 0.5, f"{ACTOR}.optim.clip_grad", 0.5),
-        ("kl", 0.005, f"{ACTOR}.kl_loss_coef", 0.005),
-        ("algo_kl", 0.002, "algorithm.kl_ctrl.kl_coef", 0.002),
-        ("algo_kl", 0.002, "algorithm.use_kl_in_reward", True),
-        ("temperature", 0.85, f"{ROLLOUT}.temperature", 0.85),
-        ("clip_ratio", 0.3, f"{ACTOR}.clip_ratio_high", 0.3),
-        ("clip_ratio", 0.3, f"{ACTOR}.clip_ratio_low", 0.3),
-        ("clip_low", 0.15, f"{ACTOR}.clip_ratio_low", 0.15),
-        ("clip_high", 0.3, f"{ACTOR}.clip_ratio_high", 0.3),
-        ("adv_norm", True, "algorithm.norm_adv_by_std_in_grpo", True),
-        ("entropy_coeff", 0.0, f"{ACTOR}.entropy_coeff", 0.0),
-        ("n", 12, f"{ROLLOUT}.n", 12),
-        ("batch", 96, "data.train_batch_size", 96),
-        ("batch", 96, f"{ACTOR}.ppo_mini_batch_size", 96),
-        ("resp", 48, "data.max_response_length", 48),
-        ("resp", 48, f"{ROLLOUT}.response_length", 48),
-        ("tp", 1, f"{ROLLOUT}.tensor_model_parallel_size", 1),
-        ("max_num_seqs", 64, f"{ROLLOUT}.max_num_seqs", 64),
+        (
+            {
+                "lr": 3e-5,
+                "weight_decay": 0.1,
+                "betas": [0.9, 0.95],
+                "grad_clip": 0.5,
+                "kl": 0.005,
+                "temperature": 0.85,
+                "clip_low": 0.15,
+                "clip_high": 0.31,
+                "adv_norm": True,
+                "entropy_coeff": 0.0,
+                "n": 12,
+                "batch": 96,
+                "resp": 48,
+                "tp": 1,
+                "max_num_seqs": 64,
+            },
+            {
+                f"{ACTOR}.optim.lr": 3e-5,
+                f"{ACTOR}.optim.weight_decay": 0.1,
+                f"{ACTOR}.optim.betas": [0.9, 0.95],
+                f"{ACTOR}.optim.clip_grad": 0.5,
+                f"{ACTOR}.kl_loss_coef": 0.005,
+                f"{ROLLOUT}.temperature": 0.85,
+                f"{ACTOR}.clip_ratio_low": 0.15,
+                f"{ACTOR}.clip_ratio_high": 0.31,
+                "algorithm.norm_adv_by_std_in_grpo": True,
+                f"{ACTOR}.entropy_coeff": 0.0,
+                f"{ROLLOUT}.n": 12,
+                "data.train_batch_size": 96,
+                f"{ACTOR}.ppo_mini_batch_size": 96,
+                "data.max_response_length": 48,
+                f"{ROLLOUT}.response_length": 48,
+                f"{ROLLOUT}.tensor_model_parallel_size": 1,
+                f"{ROLLOUT}.max_num_seqs": 64,
+            },
+        ),
+        (
+            {"algo_kl": 0.002, "clip_ratio": 0.3},
+            {
+                "algorithm.kl_ctrl.kl_coef": 0.002,
+                "algorithm.use_kl_in_reward": True,
+                f"{ACTOR}.clip_ratio_low": 0.3,
+                f"{ACTOR}.clip_ratio_high": 0.3,
+            },
+        ),
     ],
+    ids=["most", "what excludes one of them"],
 )
 def test_a_hyper_parameter_arrives_at_its_place_in_verls_configuration(
-    name: str, value: Any, path: str, composed: Any
+    changes: dict[str, Any], composed: dict[str, Any]
 ) -> None:
-    config = compose(all_overrides(verl_settings(), spec(**{name: value}), 5000))
-    assert OmegaConf.select(config, path) == composed
+    config = compose(all_overrides(verl_settings(), spec(**changes), 5000))
+    assert {path: OmegaConf.select(config, path) for path in composed} == composed
 
 
 def test_every_known_hyper_parameter_composes_at_its_default() -> None:

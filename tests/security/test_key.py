@@ -83,9 +83,8 @@ class Watcher:
         return sensible(request)
 
 
-@pytest.mark.parametrize(
-    "given", ["ANTHROPIC_API_KEY", pytest.param("ANTHROPIC_API_KEY_FILE", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("given", ["ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE"])
 def test_no_process_of_ray_has_the_key_and_a_killed_coordinator_still_calls(
     scratch: Path, given: str
 ) -> None:
