@@ -16,8 +16,9 @@ GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
-# Where tests start Ray; the shared head of tests/conftest.py then starts in one process alone.
-ON_RAY := $(wildcard tests/actors tests/api tests/chaos tests/cli tests/engines tests/security tests/tune)
+# Three parts of about the same length. Where tests start Ray; on VeRL, torch and the sandbox; the rest.
+ON_RAY := $(wildcard tests/actors tests/api tests/chaos tests/cli tests/security tests/tune)
+ON_TORCH := $(wildcard tests/engines tests/estimate tests/tasks)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)
 
@@ -50,13 +51,16 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare smollm2
 
-# Two processes at a time, because one that starts Ray leaves half of two cores idle. Each ends with a
-# closing line; that of the tests on Ray comes last.
+# Three processes at a time, because one that starts Ray or a sandbox leaves two cores half idle. Each ends with
+# a closing line; that of the tests on Ray comes last. Hundreds of their processes import the package: compiled.
 test: $(INSTALLED)
-	@log=$$(mktemp) failed=0; trap 'rm -f "$$log"' EXIT; \
-	$(BIN)/python -m pytest -m "$(MARKS)" $(ON_RAY) > "$$log" 2>&1 & on_ray=$$!; \
-	$(BIN)/python -m pytest -m "$(MARKS)" tests $(ON_RAY:%=--ignore=%) || failed=$$?; \
-	wait $$on_ray || failed=$$?; cat "$$log"; exit $$failed
+	@logs=$$(mktemp -d) failed=0; trap 'rm -rf "$$logs"' EXIT; \
+	$(BIN)/python -m compileall -q llmzero_ray actors jobs; \
+	$(BIN)/python -m pytest -m "$(MARKS)" $(ON_TORCH) > "$$logs/torch" 2>&1 & on_torch=$$!; \
+	$(BIN)/python -m pytest -m "$(MARKS)" $(ON_RAY) > "$$logs/ray" 2>&1 & on_ray=$$!; \
+	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,$(ON_RAY) $(ON_TORCH)) || failed=$$?; \
+	wait $$on_torch || failed=$$?; cat "$$logs/torch"; \
+	wait $$on_ray || failed=$$?; cat "$$logs/ray"; exit $$failed
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
