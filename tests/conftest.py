@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares the collector of cycles the thousands of objects that stay: a tenth of the tests' processor time."""
+    """Spares Python's collector the many objects that stay: a tenth of the tests' processor time."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
