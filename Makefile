@@ -16,7 +16,7 @@ GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
-# Three parts of about the same length. Where tests start Ray; on VeRL, torch and the sandbox; the rest.
+# Parts of `make test` beside tests/agents and the rest: where tests start Ray, and those on torch and the sandbox.
 ON_RAY := $(wildcard tests/actors tests/api tests/chaos tests/cli tests/security tests/tune)
 ON_TORCH := $(wildcard tests/engines tests/estimate tests/tasks)
 INSTALLED := $(VENV)/.installed
@@ -51,16 +51,17 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare smollm2
 
-# Three processes at a time, because one that starts Ray or a sandbox leaves two cores half idle. Each ends with
-# a closing line; that of the tests on Ray comes last. Hundreds of their processes import the package: compiled.
+# Four processes at once, because one that waits for Ray, a sandbox or a deadline leaves two cores half idle. Each
+# ends with a closing line; that of the tests on Ray comes last. The package is compiled, because hundreds of
+# processes import it.
 test: $(INSTALLED)
-	@logs=$$(mktemp -d) failed=0; trap 'rm -rf "$$logs"' EXIT; \
-	$(BIN)/python -m compileall -q llmzero_ray actors jobs; \
-	$(BIN)/python -m pytest -m "$(MARKS)" $(ON_TORCH) > "$$logs/torch" 2>&1 & on_torch=$$!; \
-	$(BIN)/python -m pytest -m "$(MARKS)" $(ON_RAY) > "$$logs/ray" 2>&1 & on_ray=$$!; \
-	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,$(ON_RAY) $(ON_TORCH)) || failed=$$?; \
-	wait $$on_torch || failed=$$?; cat "$$logs/torch"; \
-	wait $$on_ray || failed=$$?; cat "$$logs/ray"; exit $$failed
+	@$(BIN)/python -m compileall -q llmzero_ray actors jobs
+	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
+	part() { $(BIN)/python -m pytest -m "$(MARKS)" "$${@:2}" > "$$logs/$$1" 2>&1 || touch "$$logs/failed"; }; \
+	part agents tests/agents & part torch $(ON_TORCH) & part ray $(ON_RAY) & \
+	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,tests/agents $(ON_TORCH) $(ON_RAY)) || \
+	    touch "$$logs/failed"; \
+	wait; cat "$$logs/agents" "$$logs/torch" "$$logs/ray"; test ! -e "$$logs/failed"
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
