@@ -99,6 +99,7 @@ def test_a_coordinator_waits_for_the_command_that_prepares_its_directory(make_se
     assert search.wait().finished.reason == "budget"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_lives", [True, False])
 def test_a_killed_coordinator_may_take_longer_to_restart_than_ray_to_answer(
     make_search: MakeSearch, monkeypatch: pytest.MonkeyPatch, head_lives: bool
@@ -128,6 +129,7 @@ def test_a_killed_coordinator_may_take_longer_to_restart_than_ray_to_answer(
     assert len(search.events(ev.CoordinatorStarted)) == 2
 
 
+@pytest.mark.slow
 def test_a_command_whose_coordinator_was_replaced_leaves_the_new_one_alone(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.1}, budget={"runs": 2}, phase={"n_steps": 20}).start()
     search.until_step(0, 3)
