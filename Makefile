@@ -52,10 +52,8 @@ data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare smollm2
 
 # Four processes at once, because one that waits for Ray, a sandbox or a deadline leaves two cores half idle. Each
-# ends with a closing line; that of the tests on Ray comes last. The package is compiled, because hundreds of
-# processes import it.
+# ends with a closing line; that of the tests on Ray comes last.
 test: $(INSTALLED)
-	@$(BIN)/python -m compileall -q llmzero_ray actors jobs
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	part() { $(BIN)/python -m pytest -m "$(MARKS)" "$${@:2}" > "$$logs/$$1" 2>&1 || touch "$$logs/failed"; }; \
 	part agents tests/agents & part torch $(ON_TORCH) & part ray $(ON_RAY) & \

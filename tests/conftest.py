@@ -7,7 +7,6 @@ Not here: clusters that a test configures, loses or kills (in the folders that u
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -77,12 +76,6 @@ def pytest_configure(config: pytest.Config) -> None:
             name, max_examples=n_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "local"))
-
-
-def pytest_collection_finish() -> None:
-    """Spares Python's collector the many objects that stay: a tenth of the tests' processor time."""
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
