@@ -226,13 +226,14 @@ def check_fixed_capacity(config: SearchConfig) -> None:
         )
 
 
-def remove_groups(search: str) -> None:
-    """Remove the placement groups of a search, created or pending."""
+def remove_groups(search: str, slot: int | None = None) -> None:
+    """Remove the placement groups of a search, or of one slot of it, created or pending."""
     from ray.util import placement_group_table
     from ray.util.placement_group import remove_placement_group
 
     for group_id, entry in placement_group_table().items():
-        if slot_of_group(search, entry["name"]) is not None and entry["state"] != "REMOVED":
+        found = slot_of_group(search, entry["name"])
+        if found is not None and entry["state"] != "REMOVED" and slot in (None, found):
             with contextlib.suppress(ValueError):
                 remove_placement_group(group_of(group_id))
 
