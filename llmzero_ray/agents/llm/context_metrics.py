@@ -39,8 +39,10 @@ FEWEST = 5
 """Minimum points for a level and a trend. In a shorter series each point is shown."""
 FEW_POINTS = 6
 """Maximum points of a series that is shown with others of its kind."""
-COURSES = {REWARDS[0]: 20, MIXED_GROUPS: 10, KL: 20, ENTROPY: 10, LENGTH: 10}
-"""Metrics whose course is shown -> maximum steps of a series that is shown step by step."""
+STEPS_SHOWN = 20
+"""Maximum steps of a series that is shown step by step, unless COURSES has fewer for it."""
+COURSES = {REWARDS[0]: STEPS_SHOWN, MIXED_GROUPS: 10, KL: STEPS_SHOWN, ENTROPY: 10, LENGTH: 10}
+"""Metrics whose course is always shown -> maximum steps that are shown one by one."""
 UNKNOWN_SHOWN = 8
 """Maximum metrics without a note that are summarised. The rest is counted."""
 CONSTANTS = (*COURSES, LENGTH_MAX)
@@ -121,7 +123,7 @@ def describe(one: Series, validated: Sequence[int] | None = None, segments: int 
         change += f", one step scatters by {trend.noise:.2g}"
     step = _jump(one, trend)
     shift = f"; jumps at step {step}" if step is not None else ""
-    if validated is not None and len(one) <= COURSES[one.name]:
+    if validated is not None and len(one) <= COURSES.get(one.name, STEPS_SHOWN):
         return f"{safe_name(one.name)}: {change}{shift}; by step {_points(one)}"
     extremes = f"min {_at(one, min(one.values))}, max {_at(one, max(one.values))}"
     if validated is not None:

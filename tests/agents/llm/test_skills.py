@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def test_the_agent_reads_skills_and_runs_and_hands_in_a_run_from_any_checkpoint(
             use("use_skill", name="check_training"),
             use("show_task"),
             use("list_runs"),
-            use("read_metrics", node=6, names=["actor/kl_loss", "no/such"]),
+            use("read_metrics", node=6, names=["actor/kl_loss", "actor/pg_loss", "no/such"]),
             use("read_metrics", node=6, names=[]),
             use(
                 "check_config",
@@ -142,7 +143,7 @@ def test_the_agent_reads_skills_and_runs_and_hands_in_a_run_from_any_checkpoint(
     assert results[0] == skill_texts()["check_training"]
     assert "training items, 500 validation items" in results[1]
     assert "Checkpoints:\nnode 0: saved steps" in results[2]
-    assert "actor/kl_loss" in results[3]
+    assert re.search(r"actor/kl_loss: .+\nactor/pg_loss: .+ up to step ", results[3])
     assert "no/such: not logged" in results[3]
     assert "critic/score/mean" in results[4]
     assert results[5].startswith("Allowed. The run would train with:")
