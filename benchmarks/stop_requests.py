@@ -23,13 +23,14 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.stop_recorded import RECORDED as PHASES
 from benchmarks.stop_recorded import Recorded, at_validations, load
 from llmzero_ray.agents.expert import ExpertEarlyStopper
-from llmzero_ray.config import parse_config
+from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.hyperparameters import complete
 from llmzero_ray.hyperparameters.root import root_hyperparameters
@@ -164,7 +165,7 @@ def _running(case: RecordedRequest) -> NodeView:
 def _request(
     recorded: Mapping[str, Any], search: Recorded, now: NodeView, chain: Sequence[NodeView]
 ) -> StopRequest:
-    config = parse_config(read_yaml(CONFIG))
+    config = _config()
     root = root_hyperparameters(config, N_TRAIN)
 
     def told(view: NodeView) -> NodeView:
@@ -184,6 +185,11 @@ def _request(
     return stop_request(
         config, task, told(now), chain, (), lambda node: search.outcomes.get(node, {}), n_val=search.n_val
     )
+
+
+@cache
+def _config() -> SearchConfig:
+    return parse_config(read_yaml(CONFIG))
 
 
 def _margin(running: NodeView, incumbent: NodeView) -> float:

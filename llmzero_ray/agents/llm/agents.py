@@ -104,13 +104,13 @@ class LlmAgents:
         """
 
         def values() -> Iterator[dict[str, Any]]:
-            for rooms in context.ROOMS:
+            for limits in context.PROMPT_LIMITS:
                 yield context.proposer_context(
                     request,
                     self._prompts.knowledge,
                     n_val=self._settings.n_val,
                     n_gpus=self._settings.n_gpus,
-                    rooms=rooms,
+                    limits=limits,
                 )
 
         def proposal_from(response: ProposalSchema, bounds: ProposalBounds) -> Proposal:
@@ -273,16 +273,15 @@ class LlmAgents:
         tool = TOOLS[agent].definition(strict=self._settings.strict_tools)
         room = context.MOST_TOKENS - tokens(json.dumps([tool.name, tool.description, tool.schema]))
         room -= 0 if png is None else image_tokens(png)
-        call: dict[str, Any] = {}
         for call in values:
             text = self._prompts.render(agent, stable, call)
             if tokens(text.system + text.user) <= room:
                 break
 
         def render(rejection: str | None) -> Rendered:
-            return self._prompts.render(
-                agent, stable, call if rejection is None else {**call, "rejected": rejection}
-            )
+            if rejection is None:
+                return text
+            return self._prompts.render(agent, stable, {**call, "rejected": rejection})
 
         return StructuredRequest(
             agent=agent,

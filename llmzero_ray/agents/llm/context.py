@@ -89,13 +89,13 @@ Context: TypeAlias = dict[str, Any]
 MOST_SOURCES = 8
 """Maximum data sources that are listed."""
 MOST_TOKENS = 8000
-"""Estimated tokens of a request, with form and picture, above which a proposer's parts get less room."""
+"""Estimated tokens, with form and picture, above which a proposer's request gets tighter limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rooms:
-    """Sizes of the parts of a proposer's request that may shrink: maximum characters of texts, and maximum
-    numbers of lines."""
+class PromptLimits:
+    """Maximum characters of texts and maximum numbers of lines in the parts of a proposer's request that may
+    shrink."""
 
     detailed: bool = True
     """Whether phases beside the shown one have more than scores, reward and KL."""
@@ -118,7 +118,7 @@ class Rooms:
     """All hints together."""
 
 
-_SMALLER: tuple[Mapping[str, Any], ...] = (
+_TIGHTER: tuple[Mapping[str, Any], ...] = (
     {"detailed": False},
     {"said_before": 120, "courses": 4, "scores": 3},
     {"answers": 2, "kinds": 8},
@@ -127,8 +127,10 @@ _SMALLER: tuple[Mapping[str, Any], ...] = (
     {"said_before": 40, "phases": 4, "hints": 500},
     {"said_before": 0, "said": 100, "answer": 60},
 )
-ROOMS = tuple(accumulate(_SMALLER, lambda rooms, less: replace(rooms, **less), initial=Rooms()))
-"""Rooms that become smaller, the least valuable part first."""
+PROMPT_LIMITS = tuple(
+    accumulate(_TIGHTER, lambda limits, less: replace(limits, **less), initial=PromptLimits())
+)
+"""Limits from the widest to the tightest; the least valuable parts shrink first."""
 REWARD_ROOM = 300
 """Maximum characters of a reward's description."""
 DESCRIPTION_ROOM = 800
@@ -298,7 +300,7 @@ def proposer_context(
     *,
     n_val: int = 500,
     n_gpus: int = 1,
-    rooms: Rooms = ROOMS[0],
+    limits: PromptLimits = PROMPT_LIMITS[0],
 ) -> Context:
     """Context of the proposer: the node's configuration, dynamics and validation, all phases of the search,
     checkpoints, and the remaining budget."""
@@ -314,10 +316,10 @@ def proposer_context(
             "title": nodes.title(on),
             "base_step": 0 if scratch else on.base_step,
             "outcome": "" if on.failure is None and on.curves.val_scores else nodes.outcome(on),
-            "said": "" if on.diagnosis is None else first_words(on.diagnosis.summary, rooms.said),
+            "said": "" if on.diagnosis is None else first_words(on.diagnosis.summary, limits.said),
             "predicted": "" if on.predicted is None else score(on.predicted),
             "differs": nodes.changes(base, on.hyperparameters) if diff(base, on.hyperparameters) else "",
-            "reasons": nodes.reasons(on, rooms.said),
+            "reasons": nodes.reasons(on, limits.said),
         },
         "early_stop": nodes.stop_note(on),
         "base_configuration": nodes.configuration(base, request.default, _idle_keys(request, base)),
@@ -329,19 +331,19 @@ def proposer_context(
         "wrong": nodes.wrong_text(on),
         "by_length": nodes.length_text(on),
         "below": nodes.below(request),
-        "kinds": _kinds(on, rooms.kinds),
-        "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request), rooms.courses),
+        "kinds": _kinds(on, limits.kinds),
+        "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request), limits.courses),
         "said_before": nodes.said_lines(
-            [view for view in path if view.node != on.node and rooms.said_before], rooms.said_before
+            [view for view in path if view.node != on.node and limits.said_before], limits.said_before
         ),
-        "tree": nodes.tree_groups(request, rooms.phases, detailed=rooms.detailed),
-        "detailed": rooms.detailed,
+        "tree": nodes.tree_groups(request, limits.phases, detailed=limits.detailed),
+        "detailed": limits.detailed,
         "standing": nodes.best_line(request),
         "quartered": bool(request.siblings),
-        "answers": answer_lines(on, rooms),
+        "answers": answer_lines(on, limits),
         "doubts": list(on.doubts or ()),
         "compared": any(one.to_best is not None for one in request.checkpoints),
-        "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints, rooms.scores),
+        "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints, limits.scores),
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
         "fitting": fitting_steps(budget, on, request.task, n_gpus),
@@ -353,7 +355,7 @@ def proposer_context(
             test_freq=request.task.test_freq,
             others=(*request.tree, *request.path),
         ),
-        "hints": _hints(request.hints, rooms.hints),
+        "hints": _hints(request.hints, limits.hints),
         "rejected": request.rejected or "",
         "refused_answer": answer_text(request.refused) if request.rejected else "",
     }
@@ -395,14 +397,14 @@ def _idle_keys(request: ProposalRequest, full: Hyperparameters) -> tuple[str, ..
     )
 
 
-def answer_lines(on: NodeView, rooms: Rooms = ROOMS[0]) -> list[Context]:
+def answer_lines(on: NodeView, limits: PromptLimits = PROMPT_LIMITS[0]) -> list[Context]:
     """Shown answers of the phase, greedy ones first: `title` in our words, `text` as quoted data."""
     greedy = [one for one in on.answers if one.step is None]
     sampled = [one for one in on.answers if one.step is not None]
-    shown = (*greedy[: rooms.answers], *sampled[: rooms.answers])
+    shown = (*greedy[: limits.answers], *sampled[: limits.answers])
     prompts = ["", *(one.prompt for one in shown)]
     return [
-        {"title": _answer_title(one), "text": _answer_text(one, rooms.answer, repeats=one.prompt == before)}
+        {"title": _answer_title(one), "text": _answer_text(one, limits.answer, repeats=one.prompt == before)}
         for one, before in zip(shown, prompts, strict=False)
     ]
 

@@ -110,9 +110,9 @@ def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
         if key == "properties":
             kept[key] = {name: _inlined(entry, definitions) for name, entry in value.items()}
         elif key == "items":
-            kept[key] = _unsaid(_inlined(value, definitions))
+            kept[key] = _without_description(_inlined(value, definitions))
         elif key == "anyOf":
-            kept[key] = [_unsaid(_inlined(entry, definitions)) for entry in value]
+            kept[key] = [_without_description(_inlined(entry, definitions)) for entry in value]
         elif key not in _DROPPED:
             kept[key] = _inlined(value, definitions)
     if "properties" in kept:  # a field with a default may be missing in old answers, never in a new one
@@ -120,5 +120,5 @@ def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
     return kept
 
 
-def _unsaid(part: dict[str, Any]) -> dict[str, Any]:
+def _without_description(part: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "description"}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.knowledge import metric_notes
 from llmzero_ray.agents.llm.context import (
-    ROOMS,
+    PROMPT_LIMITS,
     Context,
     error_context,
     proposer_context,
@@ -948,7 +948,7 @@ def test_a_diagnosis_is_shown_whole_or_cut_between_words() -> None:
             kept = text.removesuffix(" ...")
             assert (words * n).startswith(kept)
             assert text == (words * n).strip() or (text.endswith(" ...") and (words * n)[len(kept)] == " ")
-    assert len(context["node"]["said"]) <= ROOMS[0].said
+    assert len(context["node"]["said"]) <= PROMPT_LIMITS[0].said
 
 
 def test_the_reasons_of_changes_are_shown_whole_for_the_phase_and_its_path() -> None:
@@ -1041,7 +1041,7 @@ def test_answers_are_shown_as_data_with_their_score_and_what_was_taken_of_them()
     for block in blocks:
         assert_fenced(block)
         assert block.index("| prompt:") < block.index("| answer:") < block.index("| taken as the answer:")
-        assert len(block) <= 2 * ROOMS[0].answer + 400
+        assert len(block) <= 2 * PROMPT_LIMITS[0].answer + 400
     assert "| taken as the answer: (nothing)" in blocks[2]
     one = large_requests.ANSWERS[0]
     for pred, said in ((f" {one.response}\n", "all of it"), ("B", "B"), ("", "(nothing)")):
