@@ -16,8 +16,10 @@ GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
-# Parts of `make test` beside tests/agents and the rest: where tests start Ray, and those on torch and the sandbox.
-ON_RAY := $(wildcard tests/actors tests/api tests/chaos tests/cli tests/security tests/tune)
+# Parts of `make test` beside tests/agents and the rest: tests that start Ray, in two parts, and those on torch and
+# the sandbox.
+ON_RAY := $(wildcard tests/actors tests/api tests/chaos)
+OF_COMMANDS := $(wildcard tests/cli tests/security tests/tune)
 ON_TORCH := $(wildcard tests/engines tests/estimate tests/tasks)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)
@@ -51,15 +53,15 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare smollm2
 
-# Four processes at once, because one that waits for Ray, a sandbox or a deadline leaves two cores half idle. Each
+# Five processes at once, because one that waits for Ray, a sandbox or a deadline leaves two cores half idle. Each
 # ends with a closing line; that of the tests on Ray comes last.
 test: $(INSTALLED)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	part() { $(BIN)/python -m pytest -m "$(MARKS)" "$${@:2}" > "$$logs/$$1" 2>&1 || touch "$$logs/failed"; }; \
-	part agents tests/agents & part torch $(ON_TORCH) & part ray $(ON_RAY) & \
-	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,tests/agents $(ON_TORCH) $(ON_RAY)) || \
+	part ray $(ON_RAY) & part commands $(OF_COMMANDS) & part agents tests/agents & part torch $(ON_TORCH) & \
+	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,tests/agents $(ON_TORCH) $(ON_RAY) $(OF_COMMANDS)) || \
 	    touch "$$logs/failed"; \
-	wait; cat "$$logs/agents" "$$logs/torch" "$$logs/ray"; test ! -e "$$logs/failed"
+	wait; cat "$$logs/agents" "$$logs/torch" "$$logs/commands" "$$logs/ray"; test ! -e "$$logs/failed"
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"

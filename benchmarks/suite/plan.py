@@ -30,6 +30,13 @@ def _resumed_with(**changes: Any) -> dict[str, Any]:
     return {"search.method": "schedule", "search.schedule": schedule}
 
 
+def _in_one_phase(**changes: Any) -> dict[str, Any]:
+    """One phase of a static recipe, with `changes`; `lr` and `temperature` are factors of the default's."""
+    relative = {key: 1.0 for key in ("lr", "temperature") if key in changes}
+    schedule = {"relative_to": relative, "phases": [{"steps": 1, "changes": dict(changes)}]}
+    return {"search.method": "schedule", "search.schedule": schedule}
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "unchanged": {},
@@ -40,6 +47,12 @@ METHODS: dict[str, dict[str, Any]] = {
         for n in (3, 6)
     },
     "slower": _resumed_with(lr=0.8),
+    "tenth": _in_one_phase(lr=0.1),
+    "cosine": _in_one_phase(lr_scheduler="cosine"),
+    "cosine_third": _in_one_phase(lr=0.3, lr_scheduler="cosine"),
+    "cosine_tenth": _in_one_phase(lr=0.1, lr_scheduler="cosine"),
+    "cool": _in_one_phase(temperature=0.8),
+    "cool_cosine": _in_one_phase(temperature=0.8, lr_scheduler="cosine"),
     "random": {},
     "grid": {},
     "tpe": {},

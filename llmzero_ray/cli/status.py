@@ -72,14 +72,16 @@ def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
 
     place = follower.storage
     someone = None if offline else owner(place.paths.root)
+    now = {**asdict(run_status(follower)), **({"stage": follower.core.stage} if offline else {})}
     nodes = [] if follower.core.started is None else node_rows(SearchFacts(place))
     for node in nodes:
         node["hyperparameters"] = json.loads(node["hyperparameters"] or "null")
+        if now["stage"] == "interrupted" and node["status"] == "running":
+            node["status"] = "interrupted"
     return {
         "name": place.name,
         "directory": str(place.paths.root),
         "at_work": None if someone is None else str(someone),
-        **asdict(run_status(follower)),
-        **({"stage": follower.core.stage} if offline else {}),
+        **now,
         "nodes": nodes,
     }

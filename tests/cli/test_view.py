@@ -166,6 +166,10 @@ def test_a_search_that_ended_without_a_word_is_interrupted_and_nothing_of_it_tra
     assert "node 3 was interrupted" in printed
     assert "running" not in printed.replace("it is not running", "")
     assert f"it is not running (last sign of life 3.0 h ago): `llmzero resume {root}` continues it" in printed
+    assert main(["status", root, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["stage"], found["training"]) == ("interrupted", [])
+    assert [node["status"] for node in found["nodes"] if node["node"] == 3] == ["interrupted"]
     assert main(["list", "--storage", str(storage.paths.root.parent)]) == 0
     printed = capsys.readouterr().out
     assert "interrupted" in printed
