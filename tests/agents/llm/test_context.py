@@ -1086,7 +1086,12 @@ def test_the_diagnosis_is_asked_of_the_shown_phase_also_where_others_ended_below
 @pytest.mark.parametrize(
     ("chance", "blind", "said"),
     [
-        (0.012, 0.5, "0.012. A number of the prompt, picked blindly, would score 0.500."),
+        (
+            0.012,
+            0.5,
+            "0.012. A number of the prompt, picked blindly, would score 0.500: a score that rises to about that "
+            "and stays there has learnt this shortcut.",
+        ),
         (0.25, 0.2, "0.250."),
     ],
 )
