@@ -102,14 +102,16 @@ def wrong_answers(items: Outcomes) -> tuple[int, int, int | None] | None:
 
 
 def by_length(items: Outcomes) -> tuple[int, float, float] | None:
-    """Accuracy of shorter and of longer answers of a node's last validation (`NodeView.by_length`). None
-    without texts, or with fewer than a tenth of them on a side of the median."""
+    """Accuracy of shorter and of longer answers of a node's last validation (`NodeView.by_length`), divided
+    at the median. None without texts, or with fewer than a tenth of them on a side."""
     whole = [item for item in _last(items) if item.cut is False and item.response]
     middle = int(median(len(item.response) for item in whole)) if whole else 0
-    shorter = [item.acc for item in whole if len(item.response) < middle]
-    longer = [item.acc for item in whole if len(item.response) > middle]
-    few = 10 * min(len(shorter), len(longer)) < max(1, len(whole))
-    return None if few else (middle, fmean(shorter), fmean(longer))
+    for length in (middle, middle + 1):  # answers of the median length belong to one side
+        shorter = [item.acc for item in whole if len(item.response) < length]
+        longer = [item.acc for item in whole if len(item.response) >= length]
+        if 10 * min(len(shorter), len(longer)) >= max(1, len(whole)):
+            return length, fmean(shorter), fmean(longer)
+    return None
 
 
 def _blind_pick(rows: Rows) -> float | None:

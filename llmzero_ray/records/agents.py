@@ -74,8 +74,9 @@ class NodeView:
     """A few answers of its last validation, then a few that its training sampled: right, wrong and cut-off
     ones."""
     by_length: tuple[int, float, float] | None = None
-    """(median length in characters of the answers of its last validation that are not cut off, accuracy of
-    the shorter ones, accuracy of the longer ones), or None if it is not known or they are of one length."""
+    """(length in characters that divides the answers of its last validation that are not cut off at their
+    median, accuracy of the shorter ones, accuracy of the others), or None if it is not known or they are of
+    one length."""
     wrong: tuple[int, int, int | None] | None = None
     """(wrong answers of its last validation, how many of them are cut off at the cap, and in how many others
     the reward found no answer or None if it does not say). None if that was not stored."""

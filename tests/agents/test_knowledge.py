@@ -162,7 +162,7 @@ def test_advice_on_rates_names_the_scale_of_the_adapter_and_the_size_of_the_mode
 ) -> None:
     for text in (packaged.hyperparameters[hp.canonical("lr")], skill_texts()["download_model"]):
         assert "lr x lora_alpha / lora_rank" in " ".join(text.split())
-        assert "5e-5" in text and "8 billion" in text and "2e-3" in text
+        assert "5e-5" in text and "8 billion" in text and "1.6e-2" in text
 
 
 def test_larger_groups_of_fewer_prompts_lost_on_as_many_tasks_as_the_guide_says(packaged: Knowledge) -> None:

@@ -509,8 +509,8 @@ def test_the_papers_conclusions_are_in_the_prompt_only_where_they_are_asked_for(
     request = large_requests.proposal_request()
     stable = stable_context("proposer", request.task, KNOWLEDGE, priors=priors)
     system = PROMPTS.render("proposer", stable, proposer_context(request, KNOWLEDGE)).system
-    ours = ("From published strategies", "good strategies change it most often", "Healthy: Rises", "Beware:")
-    assert [text in system for text in ours] == [priors == "paper"] * 4
+    ours = ("good strategies change it most often", "Healthy: Rises", "Beware:")
+    assert [text in system for text in ours] == [priors == "paper"] * 3
     appendix = ("Only increase if KL spikes coincide with reward collapse", "training has collapsed.")
     assert [text in system for text in appendix] == [priors == "appendix_f"] * 2
     assert "paper" not in system.lower()
@@ -1035,7 +1035,7 @@ def test_answers_are_shown_as_data_with_their_score_and_what_was_taken_of_them()
     lines = section.splitlines()
     assert [line for line in lines if line.endswith(":") and not line.startswith("|")] == titles
     assert "Of the last validation's answers 272 wrong (31 cut off, 12 unanswered); those of " in text
-    assert "; those of less than 1234 characters score 0.512, longer ones 0.431." in text
+    assert "; those of less than 1234 characters score 0.512, the others 0.431." in text
     blocks = re.findall(r"<<<data answer .*?>>>end answer \w+", section, flags=re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:
@@ -1089,8 +1089,8 @@ def test_the_diagnosis_is_asked_of_the_shown_phase_also_where_others_ended_below
         (
             0.012,
             0.5,
-            "0.012. A number of the prompt, picked blindly, would score 0.500: a score that rises to about that "
-            "and stays there has learnt this shortcut.",
+            "0.012. A number of the prompt, picked blindly, would score 0.500: a score that stays near it has "
+            "learnt this shortcut.",
         ),
         (0.25, 0.2, "0.250."),
     ],
