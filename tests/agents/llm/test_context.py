@@ -1089,8 +1089,8 @@ def test_the_diagnosis_is_asked_of_the_shown_phase_also_where_others_ended_below
         (
             0.012,
             0.5,
-            "0.012. A number of the prompt, picked blindly, would score 0.500: a score that stays near it has "
-            "learnt this shortcut.",
+            "0.012. A number of the prompt, picked blindly, would score 0.500: a score that stays near it "
+            "has learnt this shortcut.",
         ),
         (0.25, 0.2, "0.250."),
     ],
