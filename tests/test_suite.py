@@ -361,11 +361,12 @@ def test_the_last_table_counts_pairs_that_all_its_methods_have() -> None:
     assert " x | 0 |" not in text  # its rows are of two versions of the code, each priced by its own pilot
     rows = [row("expert", 1, 0.99), *(row(method, 21, 0.9) for method in ("expert", "tpe", "pbt", "default"))]
     rows += [row(method, 107, 0.8) for method in ("expert", "claude")]
-    development, last, model, mended = re.split("Last table:|A language model", scores.tables(rows))
+    development, last, model, mended, later = re.split("Last table:|A language model", scores.tables(rows))
     assert "0.990 (1)" in development and "0.900 (1)" not in development
     assert "1 pairs: sum 1." in last and "| expert | 0.900 |" in last
     assert "| 0 of 1 | 1.10 x | 0 |" in last and "| 0 of 1 | 1.00 x | 0 |" in last
     assert "(seeds 104 to 106)" in model and "nothing was measured" in model
+    assert "(seeds 110 to 112)" in later and "nothing was measured" in later
     assert "(seeds 107 to 109)" in mended and "| claude | 0.800 |" in mended
 
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.suite.plan NAME --methods default expert pbt --seeds 1 2 3 > compare.yaml
     python -m benchmarks.suite.plan last --last > compare.yaml     the last table: its methods on its seeds
+    python -m benchmarks.suite.plan decay --budget steps --methods tenth cosine_tenth --seeds 21 > compare.yaml
 
 The headroom comes from headroom.json; a task without one, or whose definition has changed since, is refused,
 and so are the seeds that headroom was measured with. `best_of_8` is random search with eight whole runs at
@@ -76,7 +77,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
 optimizer taking over the state of the one before; `warm_up_3` warms up over the first three steps of every
-phase that resumes, and `slower` has its mean rate; `claude_again` is `claude` with later requests. Ablations
+phase that resumes, and `slower` has its mean rate; `tenth`, `cosine...` and `cool...` are static recipes in one
+phase, whose cosine needs a budget in steps to reach its end; `claude_again` is `claude` with later requests. Ablations
 are of `expert`; `as_...` the paper's published strategies, relative to the default."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
@@ -97,6 +99,8 @@ MENDED_SEEDS = (107, 108, 109)
 """Seeds of the table after it: its requests say what the model of the first one had asked for."""
 MENDED_METHODS = ("claude", "expert")
 """Methods of that table."""
+LATER_SEEDS = (110, 111, 112)
+"""Seeds of the table with the same methods whose requests have at most 8,000 tokens."""
 
 
 def main() -> None:
@@ -108,6 +112,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int)
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS])
     parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--budget", choices=("compute", "steps"), default="compute")
     parser.add_argument("--data", type=Path, default=Path("data/suite"))
     given = parser.parse_args()
     methods, seeds = (LAST_METHODS, LAST_SEEDS) if given.last else (given.methods, given.seeds)
@@ -119,7 +124,7 @@ def main() -> None:
             prepare(task_named(name), given.data)
     except LlmzeroError as error:
         sys.exit(f"plan: {error}")
-    found["parallel"] = given.parallel
+    found |= {"parallel": given.parallel, "budget": given.budget}
     base = given.data.absolute() / f"{given.name}.base.yaml"
     base.parent.mkdir(parents=True, exist_ok=True)
     base.write_text(to_yaml(read_yaml(BASE)), encoding="utf-8")

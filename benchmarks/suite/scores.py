@@ -10,12 +10,12 @@ scores.json has one row for each (task, method, seed): the test score of the pol
 what was spent. Its rows may come from several comparisons. Rows of a task whose definition has changed since,
 its model included, are left out.
 
-Four tables are printed: of the development seeds, on which the search was fixed, and of the last seeds, on
+Five tables are printed: of the development seeds, on which the search was fixed, and of the last seeds, on
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
 from different versions of the code; compute is compared only where they do not, since each comparison prices
-it by a pilot of its own. The third has a language model beside the rules, and the fourth the same after its
-requests were mended.
+it by a pilot of its own. The third has a language model beside the rules; the fourth and the fifth have the same
+with later requests.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from benchmarks.suite.plan import (
     CHECKED,
     LAST_METHODS,
     LAST_SEEDS,
+    LATER_SEEDS,
     LLM_METHODS,
     LLM_SEEDS,
     MENDED_METHODS,
@@ -174,12 +175,13 @@ def line(rows: list[Row], method: str, task: str) -> str:
 
 def tables(rows: list[Row]) -> str:
     """All tables as Markdown."""
-    last = (*LAST_SEEDS, *LLM_SEEDS, *MENDED_SEEDS)
+    last = (*LAST_SEEDS, *LLM_SEEDS, *MENDED_SEEDS, *LATER_SEEDS)
     text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in last])]
     text += ["", "Last table:", "", compared(rows)]
     for what, methods, seeds in (
         ("A language model", LLM_METHODS, LLM_SEEDS),
         ("A language model, its requests mended", MENDED_METHODS, MENDED_SEEDS),
+        ("A language model, at most 8,000 tokens", MENDED_METHODS, LATER_SEEDS),
     ):
         text += ["", f"{what} (seeds {seeds[0]} to {seeds[-1]}):", "", compared(rows, methods, seeds)]
     return "\n".join(text)
