@@ -2,7 +2,7 @@
 
     python -m benchmarks.suite.plan NAME --methods default expert pbt --seeds 1 2 3 > compare.yaml
     python -m benchmarks.suite.plan last --last > compare.yaml     the last table: its methods on its seeds
-    python -m benchmarks.suite.plan decay --budget steps --methods tenth cosine_tenth --seeds 21 > compare.yaml
+    python -m benchmarks.suite.plan decay --budget steps --methods tenth cosine_tenth --seeds 21 22 23 > ...
 
 The headroom comes from headroom.json; a task without one, or whose definition has changed since, is refused,
 and so are the seeds that headroom was measured with. `best_of_8` is random search with eight whole runs at
@@ -32,9 +32,8 @@ def _resumed_with(**changes: Any) -> dict[str, Any]:
 
 
 def _in_one_phase(**changes: Any) -> dict[str, Any]:
-    """One phase of a static recipe, with `changes`; `lr` and `temperature` are factors of the default's."""
-    relative = {key: 1.0 for key in ("lr", "temperature") if key in changes}
-    schedule = {"relative_to": relative, "phases": [{"steps": 1, "changes": dict(changes)}]}
+    """The default recipe in one phase, with `changes`; `lr` is a factor of the default's."""
+    schedule = {"relative_to": {"lr": 1.0}, "phases": [{"steps": 1, "changes": dict(changes)}]}
     return {"search.method": "schedule", "search.schedule": schedule}
 
 
@@ -49,11 +48,8 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "slower": _resumed_with(lr=0.8),
     "tenth": _in_one_phase(lr=0.1),
-    "cosine": _in_one_phase(lr_scheduler="cosine"),
     "cosine_third": _in_one_phase(lr=0.3, lr_scheduler="cosine"),
     "cosine_tenth": _in_one_phase(lr=0.1, lr_scheduler="cosine"),
-    "cool": _in_one_phase(temperature=0.8),
-    "cool_cosine": _in_one_phase(temperature=0.8, lr_scheduler="cosine"),
     "random": {},
     "grid": {},
     "tpe": {},
@@ -77,9 +73,10 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
 optimizer taking over the state of the one before; `warm_up_3` warms up over the first three steps of every
-phase that resumes, and `slower` has its mean rate; `tenth`, `cosine...` and `cool...` are static recipes in one
-phase, whose cosine needs a budget in steps to reach its end; `claude_again` is `claude` with later requests. Ablations
-are of `expert`; `as_...` the paper's published strategies, relative to the default."""
+phase that resumes, and `slower` has its mean rate; `tenth` has a tenth of the default's rate in one phase, and
+the cosines, which end only where the budget is in steps, begin at a tenth and three tenths; `claude_again` is
+`claude` with later requests. Ablations are of `expert`; `as_...` the paper's published strategies, relative to
+the default."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}
