@@ -22,6 +22,7 @@ from actors import app, head
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.errors import SearchBusyError
 from llmzero_ray.journal import Journal
 from llmzero_ray.launch import start
 from llmzero_ray.records import events as ev
@@ -116,7 +117,14 @@ def test_a_killed_coordinator_may_take_longer_to_restart_than_ray_to_answer(
     assert coordinator is not None
     os.kill(coordinator.pid, signal.SIGKILL)
     slow = SearchLock(search.root)
-    slow.acquire(private_head=True, role="command", wait_s=PATIENCE_S)  # the next coordinator waits for it
+
+    def taken() -> bool:  # the next coordinator waits for it
+        with contextlib.suppress(SearchBusyError):  # the killed process has not quite gone
+            slow.acquire(private_head=True, role="command")
+            return True
+        return False
+
+    wait_until(taken)
     if head_lives:
         until = time.monotonic() + 1.0  # several times what Ray gets to answer
         while time.monotonic() < until:
