@@ -29,6 +29,7 @@ def more_runs(search: Search, n_runs: int) -> Search:
     return search.start()
 
 
+@pytest.mark.slow
 def test_a_finished_search_goes_on_twice_and_its_outcome_is_made_anew(make_search: MakeSearch) -> None:
     search = make_search(budget={"runs": 2}, final={"test": True, "default_recipe": True}).start()
     search.wait()

@@ -155,6 +155,7 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
     assert left_over(search) == []
 
 
+@pytest.mark.slow
 def test_the_model_proposes_and_everything_it_was_asked_is_kept_also_where_it_is_moved_to(
     server: MessagesServer, model_search: MakeSearch, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_a_loss_that_is_no_number_ends_the_phase_by_the_hard_rule(make_search: M
 # --- processes that die -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_comes_back_and_loses_nothing(make_search: MakeSearch) -> None:
     search = make_search({"step_s": 0.1}, phase={"n_steps": 40}).start()
     search.until_step(0, 5)
@@ -184,6 +185,7 @@ def test_a_phase_that_kills_every_runner_has_failed_for_want_of_resources(make_s
     assert len(search.events(ev.RunnerLost)) == 2
 
 
+@pytest.mark.slow
 def test_an_engine_that_loses_a_process_means_the_phase_is_repeated(make_search: MakeSearch) -> None:
     core = make_search({"lost": [1]}, budget={"runs": 2}).start().wait()
     assert (core.runs[1].status, core.runs[1].attempt) == ("completed", 1)

@@ -126,6 +126,7 @@ def until_printed(process: subprocess.Popen[str], text: str) -> str:
     return output
 
 
+@pytest.mark.slow
 def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_afterwards(
     command: Command, task_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

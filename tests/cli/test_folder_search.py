@@ -79,6 +79,7 @@ def agents_asked(search: Follower) -> list[str]:
     return [agent for agent in calls if agent != "early_stopper"]
 
 
+@pytest.mark.slow
 def test_a_folder_and_a_sentence_become_a_search(
     run: Run, tmp_path: Path, messages_server: MessagesServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def end(search: Search, deadline_s: float = 0.0) -> Any:
     return search.wait()
 
 
+@pytest.mark.slow
 def test_hints_vetoes_clones_and_budgets_are_taken_while_it_trains(
     make_search: MakeSearch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_stop_with_a_deadline_kills_what_does_not_obey_it(make_search: MakeSea
     assert left_over(search) == []
 
 
+@pytest.mark.slow
 def test_pause_gives_everything_back_and_resume_goes_on_from_the_full_checkpoint(
     make_search: MakeSearch,
 ) -> None:
