@@ -16,11 +16,11 @@ GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
-# Parts of `make test` beside tests/agents and the rest: tests that start Ray, in two parts, and those on torch and
-# the sandbox.
+# Parts of `make test` beside the rest: tests that start Ray, in two parts, and those on torch and the sandbox.
 ON_RAY := $(wildcard tests/actors tests/api tests/chaos)
 OF_COMMANDS := $(wildcard tests/cli tests/security tests/tune)
 ON_TORCH := $(wildcard tests/engines tests/estimate tests/tasks)
+APART := tests/agents $(ON_RAY) $(OF_COMMANDS) $(ON_TORCH)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)
 
@@ -59,7 +59,7 @@ test: $(INSTALLED)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	part() { $(BIN)/python -m pytest -m "$(MARKS)" "$${@:2}" > "$$logs/$$1" 2>&1 || touch "$$logs/failed"; }; \
 	part ray $(ON_RAY) & part commands $(OF_COMMANDS) & part agents tests/agents & part torch $(ON_TORCH) & \
-	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,tests/agents $(ON_TORCH) $(ON_RAY) $(OF_COMMANDS)) || \
+	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,$(APART)) || \
 	    touch "$$logs/failed"; \
 	wait; cat "$$logs/agents" "$$logs/torch" "$$logs/commands" "$$logs/ray"; test ! -e "$$logs/failed"
 

@@ -23,18 +23,15 @@ from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError, LlmzeroError
 
 
+def _phases(*changes: dict[str, Any]) -> dict[str, Any]:
+    """Equal phases of the default recipe, each with its `changes`; `lr` is a factor of the default's."""
+    phases = [{"steps": 1, **({"changes": one} if one else {})} for one in changes]
+    return {"search.method": "schedule", "search.schedule": {"relative_to": {"lr": 1.0}, "phases": phases}}
+
+
 def _resumed_with(**changes: Any) -> dict[str, Any]:
-    """Eight equal phases of the default recipe, of which those that resume have `changes`; `lr` is a factor
-    of the default's."""
-    resumed = [{"steps": 1, "changes": dict(changes)} for _ in range(7)]
-    schedule = {"relative_to": {"lr": 1.0}, "phases": [{"steps": 1}, *resumed]}
-    return {"search.method": "schedule", "search.schedule": schedule}
-
-
-def _in_one_phase(**changes: Any) -> dict[str, Any]:
-    """The default recipe in one phase, with `changes`; `lr` is a factor of the default's."""
-    schedule = {"relative_to": {"lr": 1.0}, "phases": [{"steps": 1, "changes": dict(changes)}]}
-    return {"search.method": "schedule", "search.schedule": schedule}
+    """Eight phases, of which those that resume have `changes`."""
+    return _phases({}, *(dict(changes) for _ in range(7)))
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -47,9 +44,9 @@ METHODS: dict[str, dict[str, Any]] = {
         for n in (3, 6)
     },
     "slower": _resumed_with(lr=0.8),
-    "tenth": _in_one_phase(lr=0.1),
-    "cosine_third": _in_one_phase(lr=0.3, lr_scheduler="cosine"),
-    "cosine_tenth": _in_one_phase(lr=0.1, lr_scheduler="cosine"),
+    "tenth": _phases({"lr": 0.1}),
+    "cosine_third": _phases({"lr": 0.3, "lr_scheduler": "cosine"}),
+    "cosine_tenth": _phases({"lr": 0.1, "lr_scheduler": "cosine"}),
     "random": {},
     "grid": {},
     "tpe": {},
