@@ -16,11 +16,14 @@ GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
-# Parts of `make test` beside the rest: tests that start Ray, in two parts, and those on torch and the sandbox.
+# Parts of `make test`: folders of tests beside the rest, each in a process of its own.
 ON_RAY := $(wildcard tests/actors tests/api tests/chaos)
 OF_COMMANDS := $(wildcard tests/cli tests/security tests/tune)
-ON_TORCH := $(wildcard tests/engines tests/estimate tests/tasks)
-APART := tests/agents $(ON_RAY) $(OF_COMMANDS) $(ON_TORCH)
+OF_AGENTS := $(wildcard tests/agents)
+OF_ENGINES := $(wildcard tests/engines tests/estimate)
+OF_TASKS := $(wildcard tests/tasks)
+OF_SEARCHES := $(wildcard tests/blackbox tests/contracts tests/coordinator tests/search)
+APART := $(ON_RAY) $(OF_COMMANDS) $(OF_AGENTS) $(OF_ENGINES) $(OF_TASKS) $(OF_SEARCHES)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)
 
@@ -53,15 +56,16 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare smollm2
 
-# Five processes at once, because one that waits for Ray, a sandbox or a deadline leaves two cores half idle. Each
+# Seven processes at once, because one that waits for Ray, a disk, a sandbox or a deadline leaves a core idle. Each
 # ends with a closing line; that of the tests on Ray comes last.
 test: $(INSTALLED)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	part() { $(BIN)/python -m pytest -m "$(MARKS)" "$${@:2}" > "$$logs/$$1" 2>&1 || touch "$$logs/failed"; }; \
-	part ray $(ON_RAY) & part commands $(OF_COMMANDS) & part agents tests/agents & part torch $(ON_TORCH) & \
+	part tasks $(OF_TASKS) & part commands $(OF_COMMANDS) & part ray $(ON_RAY) & part agents $(OF_AGENTS) & \
+	part engines $(OF_ENGINES) & part searches $(OF_SEARCHES) & \
 	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,$(APART)) || \
 	    touch "$$logs/failed"; \
-	wait; cat "$$logs/agents" "$$logs/torch" "$$logs/commands" "$$logs/ray"; test ! -e "$$logs/failed"
+	wait; cd "$$logs" && cat agents searches engines tasks commands ray; test ! -e failed
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"

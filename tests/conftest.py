@@ -7,6 +7,7 @@ Not here: clusters that a test configures, loses or kills (in the folders that u
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -76,6 +77,13 @@ def pytest_configure(config: pytest.Config) -> None:
             name, max_examples=n_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "local"))
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector the imported modules and the collected tests, which it would walk over
+    again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -71,7 +71,7 @@ METHODS: dict[str, dict[str, Any]] = {
 """Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
 optimizer taking over the state of the one before; `warm_up_3` warms up over the first three steps of
 every phase that resumes, and `slower` has its mean rate; `tenth` has a tenth of the default's rate in
-one phase; the cosines begin at that and at three tenths, and end only where the budget is in steps;
+one phase; the cosines begin at that and at three tenths;
 `claude_again` is `claude` with later requests. Ablations are of `expert`; `as_...` the paper's published
 strategies, relative to the default."""
 TIMES = {"best_of_8": 8}

@@ -17,6 +17,7 @@ from llmzero_ray.agents.expert.proposer import proposal_base, write
 from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import StartPoint
 from llmzero_ray.hyperparameters import VERL_SPACE, canonical
+from llmzero_ray.hyperparameters.verl_keys import LR_SCHEDULER
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, Values
 from llmzero_ray.records import Diagnosis, HyperparameterValue, Proposal
@@ -32,7 +33,8 @@ class PlanProposer:
     """Proposer of the planned runs of `method`.
 
     `values` gives those values of a plan that depend on where the run starts. `n_gpus`: GPUs of a slot. With
-    `by_compute` a run may take `phase.max_steps`: its compute ends it.
+    `by_compute` a run may take `phase.max_steps`: its compute ends it. A cosine has to know its end, so such a
+    run takes no more steps than its share of the budget has.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class PlanProposer:
         wanted = {k: v for k, v in self._values(request, plan, base).items() if k not in refused}
         chosen = _changes(base, wanted, plan.why)
         most, units = request.task.max_phase_steps, plan.units * request.task.phase_steps
-        n_steps = most if self._by_compute else max(1, min(most, round(units)))
+        by_compute = self._by_compute and chosen.full[LR_SCHEDULER] != "cosine"
+        n_steps = most if by_compute else max(1, min(most, round(units)))
         return write(request, _PLANNED, chosen, start, n_steps, agent=self._method)
 
     def _values(self, request: ProposalRequest, plan: RunPlan, base: ProposalBase) -> Values:

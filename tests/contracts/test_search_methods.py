@@ -345,6 +345,21 @@ def test_a_search_that_was_killed_anywhere_goes_on_to_the_same_end(method: str) 
         assert outcome(again) == outcome(whole), at
 
 
+@pytest.mark.parametrize(("course", "n_steps"), [("constant", 160), ("cosine", 80)])
+def test_a_cosine_ends_with_its_run_although_compute_limits_it(course: str, n_steps: int) -> None:
+    config = make_config(
+        search={
+            "method": "schedule",
+            "schedule": {"phases": [{"steps": 1, "changes": {"lr_scheduler": course}}] * 2},
+        },
+        budget={"runs": 8, "compute": 1.0, "token_cost": {"rollout": 1.0, "trained": 1.0}},
+        phase={"n_steps": 20, "max_steps": 160, "test_freq": 10, "save_freq": 10},
+        final={"test": False, "default_recipe": False},
+    )
+    specs = [run.spec for run in Planned(config).go_on().core.runs.values()]
+    assert [spec.n_steps for spec in specs if spec is not None][:1] == [n_steps]
+
+
 def test_the_default_recipe_needs_room_for_its_one_phase() -> None:
     with pytest.raises(ConfigError, match=r"one phase of budget\.runs x phase\.n_steps = 160 steps"):
         make_config(search={"method": "default"}, budget={"runs": 8})

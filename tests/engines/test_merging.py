@@ -63,6 +63,7 @@ def merged_on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ranks_send_what_peft_merges_and_keep_the_base_model_to_the_bit(
     dtype: Any, merged_on_ranks: Path
