@@ -216,8 +216,9 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
     validation, usual = _validation(shown, cost), _phase(budget, shown, one, phase_steps, test_freq)
     n_validations = plural(_n_validations(budget, phase_steps, test_freq), "validation")
     beside = f" with {n_validations} of {number(validation / one)} steps each" if validation else ""
-    if beside and not budget.validates_start:
-        beside += ", one more where the start has no score or a memory key changes"
+    if beside:
+        also = "one more where the start has no score or a memory key changes"
+        beside += f", {'that of its start too' if budget.validates_start else also}"
     return [
         f"price of a step = batch_size {batch} x n {n} x (answer {answer} x {sampling} for sampling + "
         f"ppo_epochs {epochs} x (answer {answer} + prompt {prompt}) x {training} for training), with node "

@@ -344,11 +344,11 @@ def wrong_text(view: NodeView) -> str:
 
 
 def length_text(view: NodeView) -> str:
-    """`those of less than 21 characters score 0.520, the others 0.310`. Empty if it is not known."""
+    """`uncut ones of less than 21 characters score 0.520, the others 0.310`. Empty if it is not known."""
     if view.by_length is None:
         return ""
     middle, shorter, longer = view.by_length
-    return f"those of less than {middle} characters score {score(shorter)}, the others {score(longer)}"
+    return f"uncut ones of less than {middle} characters score {score(shorter)}, the others {score(longer)}"
 
 
 def best_line(request: ProposalRequest) -> str:

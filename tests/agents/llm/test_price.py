@@ -241,6 +241,7 @@ def test_a_phase_that_validates_its_start_pays_for_it() -> None:
         n = "2 validations" if starts else "1 validation"
         assert f"10 steps as it is cost {cost}% with {n} of 10 steps each" in text
         assert ("one more where the start has no score or a memory key changes" in text) != starts
+        assert (", that of its start too" in text) == starts
         longest = replace(large_requests.proposal_request().task, max_phase_steps=99, test_freq=10)
         assert fitting_steps(budget, view, longest, 1) == fit
         assert fitting_steps(budget, view, replace(longest, max_phase_steps=fit), 1) is None
