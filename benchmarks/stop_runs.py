@@ -6,8 +6,8 @@
 every validation item: the default recipe, a tenth of its rate, cosines, and eight phases of ten steps as one
 run, since each resumed where the one before ended. `PASSES` times, the runs of a task in random order make
 searches of four. Each run is judged against the best one before it, at every validation at which it is
-behind. Pairs whose best scores lie within the noise of a run are left out, as chance decides them. A winner
-is a run that would have beaten the best one and the base model.
+behind and has a fifth of its steps left. Pairs whose best scores lie within the noise of a run are left out,
+as chance decides them. A winner is a run that would have beaten the best one and the base model.
 
 `stop_runs_answers.json` has the chances, in percent, that a Claude model gave. It answered in twelve
 conversations, each about searches that share no run. None saw a run as the best one before it had judged it.
@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.stop_recorded import Recorded, at_validations
 from benchmarks.stop_requests import RUN_NOISE
 from llmzero_ray.agents.expert import ExpertEarlyStopper
+from llmzero_ray.agents.expert.early_stopper import LATE
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.dynamics.incumbent import score_to_beat, scores_along
@@ -58,7 +59,7 @@ class Judged:
     before: Sequence[NodeView]
     """The runs before it in its search, without their curves."""
     behind: Sequence[NodeView]
-    """The run at each validation at which it is still behind."""
+    """The run at each validation at which it is behind and has enough steps left to be stopped."""
 
     @property
     def margin(self) -> float:
@@ -123,6 +124,7 @@ def _search(name: str, task: str, runs: Recorded, order: Sequence[NodeView]) -> 
             now
             for now in at_validations(runs, running.node)
             if max(now.curves.val_scores) <= _to_beat(incumbent)
+            and running.n_steps - now.curves.steps[-1] >= LATE * running.n_steps
         ]
         one = Judged(
             name=f"{name}, run {running.node} against {incumbent.node}",
