@@ -17,6 +17,7 @@ A run was asked about until its chance was below 3 %.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import lzma
 import random
@@ -45,6 +46,8 @@ RECIPE = Path(__file__).parent / "suite" / "suite.yaml"
 PASSES, SIZE, STEPS = 6, 4, 80
 LIMITS = (3, 4, 5, 10, 15)
 """Chances, in percent, below which the table stops a run."""
+BOUNDS = (0, 3, 6, 11, 21, 41, 101)
+"""Lowest chances of the groups of requests whose share of winners is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +105,8 @@ class Judged:
 
 
 def main() -> None:
-    """Print the table."""
-    print(text())
+    """Print both tables."""
+    print(f"{text()}\n\n{calibration()}")
 
 
 def pairs() -> Iterator[Judged]:
@@ -168,6 +171,22 @@ def text() -> str:
     stops["hindsight"] = {pair.name: None if pair.wins else pair.behind[0] for pair in judged}
     head = ("judge", "losing runs stopped", "their steps saved", "winners stopped")
     return str(table(head, [(judge, *_outcome(judged, at)) for judge, at in stops.items()]))
+
+
+def calibration() -> str:
+    """Table of how many requests got which chance, and how many of those were of winners."""
+    answers: Mapping[str, int] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    given = [
+        (answers[name], pair.wins)
+        for pair in pairs()
+        for now in pair.behind
+        if (name := pair.case(now)) in answers
+    ]
+    rows = []
+    for low, high in itertools.pairwise(BOUNDS):
+        wins = [won for chance, won in given if low <= chance < high]
+        rows.append((f"{low} to {high - 1} %", str(len(wins)), f"{sum(wins) / max(1, len(wins)):.1%}"))
+    return str(table(("chance", "requests", "of winners"), rows, right=range(1, 3)))
 
 
 def _outcome(judged: Sequence[Judged], stops: Mapping[str, NodeView | None]) -> tuple[str, str, str]:
