@@ -87,16 +87,19 @@ class StopperActor:
         sent_at: float,
         verdicts: tuple[EarlierVerdict, ...] = (),
         budget: Budget | None = None,
+        ended: tuple[NodeView, ...] = (),
     ) -> None:
         """Watch the phase that begins on a slot's runner, until it ends or the next one begins there.
-        `verdicts` are those on this attempt so far, `budget` is the phase's remaining budget."""
+        `verdicts` are those on this attempt so far, `budget` is the phase's remaining budget, `ended` are the
+        scored phases before it."""
         if not self._is_newest(slot, sent_at):
             return
         old = self._watches.pop(slot, None)
         if old is not None:
             old.cancel()
         monitor = PhaseMonitor(self._policy, view, verdicts)
-        watch = self._watch(runner, attempt, view, task, monitor, budget)
+        facts = {"task": task, "budget": budget, "ended": ended}
+        watch = self._watch(runner, attempt, view, monitor, facts)
         self._watches[slot] = asyncio.get_running_loop().create_task(watch)
 
     async def _watch(
@@ -104,9 +107,8 @@ class StopperActor:
         runner: Any,
         attempt: int,
         view: NodeView,
-        task: TaskView,
         monitor: PhaseMonitor,
-        budget: Budget | None,
+        facts: Mapping[str, Any],
     ) -> None:
         import ray
 
@@ -129,7 +131,7 @@ class StopperActor:
                         return
                     asking = None
                 if points and asking is None and monitor.is_due(self._incumbent):
-                    asking = asyncio.create_task(self._judge(runner, attempt, monitor, task, budget))
+                    asking = asyncio.create_task(self._judge(runner, attempt, monitor, facts))
             if asking is not None:
                 await asking
         except ray.exceptions.RayError as error:
@@ -154,26 +156,31 @@ class StopperActor:
         return self._chain[-1] if self._chain else None
 
     async def _judge(
-        self, runner: Any, attempt: int, monitor: PhaseMonitor, task: TaskView, budget: Budget | None
+        self, runner: Any, attempt: int, monitor: PhaseMonitor, facts: Mapping[str, Any]
     ) -> bool:
-        """Let the agent judge a phase. Returns True for STOP."""
+        """Let the agent judge a phase, with `facts` of when it began. Returns True for STOP."""
         running, chain = monitor.running(), self._chain
         verdicts = tuple(monitor.verdicts)
-        request, decision = await asyncio.to_thread(self._decide, task, running, chain, verdicts, budget)
+        request, decision = await asyncio.to_thread(self._decide, running, chain, verdicts, facts)
         monitor.note(running.curves.steps[-1], decision)
         await self._conclude(runner, attempt, running, decision, request)
         return decision.stop
 
     def _decide(
         self,
-        task: TaskView,
         running: NodeView,
         chain: tuple[NodeView, ...],
         verdicts: tuple[EarlierVerdict, ...],
-        budget: Budget | None,
+        facts: Mapping[str, Any],
     ) -> tuple[StopRequest, StopDecision]:
         request = stop_request(
-            self._config, task, running, chain, verdicts, self._items, n_val=self._n_val, budget=budget
+            self._config,
+            running=running,
+            chain=chain,
+            verdicts=verdicts,
+            load_items=self._items,
+            n_val=self._n_val,
+            **facts,
         )
         return request, self._policy.decide(request)
 

@@ -41,8 +41,13 @@ class StopperClient:
             view = node_view(self._core, node, lambda _: Curves())
             verdicts = earlier_verdicts(self._core, node, attempt)
             budget = budget_of(self._core, node)
+            ended = tuple(
+                node_view(self._core, number, lambda _: Curves())
+                for number, run in self._core.runs.items()
+                if run.score is not None and number not in (node, REFERENCE)
+            )
             task, runner = task_view(self._core), self._pool.runner(slot)
-            self._actor.watch.remote(slot, runner, attempt, view, task, time.time(), verdicts, budget)
+            self._actor.watch.remote(slot, runner, attempt, view, task, time.time(), verdicts, budget, ended)
 
     async def resend(self) -> None:
         """Send all state again to a stopper that was restarted."""

@@ -24,7 +24,7 @@ class StopperSettings(StrictModel):
     min_steps: int = setting(10, "training steps", ge=1)
     """Steps before which the agent is not asked; in a phase of fewer than twice as many, half of the phase.
     The paper judges nothing before step 10."""
-    stop_below: float = setting(0.1, "share", ge=0, le=1)
+    stop_below: float = setting(0.03, "share", ge=0, le=1)
     """Chance below which a phase is stopped: a language model gives the chance that the phase's peak still
     passes the best score. The rules do not use it."""
     collapse: bool = True

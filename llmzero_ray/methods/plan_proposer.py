@@ -33,8 +33,8 @@ class PlanProposer:
     """Proposer of the planned runs of `method`.
 
     `values` gives those values of a plan that depend on where the run starts. `n_gpus`: GPUs of a slot. With
-    `by_compute` a run may take `phase.max_steps`: its compute ends it. A cosine has to know its end, so such a
-    run takes no more steps than its share of the budget has.
+    `by_compute` a run may take `phase.max_steps`: its compute ends it. A run with a cosine takes at most the
+    steps of its share of the budget, since a cosine has to know its end.
     """
 
     def __init__(

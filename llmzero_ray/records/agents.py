@@ -330,6 +330,8 @@ class StopRequest:
     path leaves it."""
     standings: tuple[Standing, ...] = ()
     """Comparisons of the phase with the incumbent, at its start and at each of its validations."""
+    ended: tuple[NodeView, ...] = ()
+    """Scored phases that had ended when the phase began, without their curves."""
     verdicts: tuple[EarlierVerdict, ...] = ()
     """Decisions on this phase so far, oldest first."""
     saves: Saving | None = None

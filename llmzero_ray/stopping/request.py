@@ -26,9 +26,10 @@ def stop_request(
     *,
     n_val: int,
     budget: Budget | None = None,
+    ended: Sequence[NodeView] = (),
 ) -> StopRequest:
     """Request to judge `running` against the incumbent, the last node of its resume chain `chain`. `budget`
-    is what was left when the phase began."""
+    is what was left when the phase began, `ended` are the scored phases that had ended then."""
     return StopRequest(
         task=task,
         running=running,
@@ -36,6 +37,7 @@ def stop_request(
         incumbent_path=scores_along(chain),
         incumbent_chain=tuple(chain),
         standings=standings(running, chain, load_items, n_val=n_val),
+        ended=tuple(ended),
         verdicts=tuple(verdicts),
         saves=saving(config, running),
         budget=budget or Budget(),

@@ -114,22 +114,6 @@ def test_the_requests_of_recorded_phases_are_what_their_builder_makes(
     assert read_cases(tmp_path / "made.json.gz") == read_cases(FILE)
 
 
-def test_the_printed_table_of_answers_is_the_published_one() -> None:
-    from benchmarks.stop_requests import answers_table
-
-    page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
-    rows = [line for line in str(answers_table()).splitlines() if "of 14" in line]
-    assert len(rows) == 6
-    assert all(row in page for row in rows)
-
-
-def test_every_recorded_answer_is_to_a_request_that_is_still_made() -> None:
-    from benchmarks.stop_requests import ANSWERS, stop_cases
-
-    names = [case.name for case in stop_cases(every=True)]
-    assert sorted(json.loads(ANSWERS.read_text(encoding="utf-8"))) == sorted(names)
-
-
 def test_requests_of_a_search_are_recorded_and_read_back(tmp_path: Path) -> None:
     found = list(recorded_cases(DEMO))
     assert [case.name for case in found if case.agent == "proposer"] == ["demo/1", "demo/2", "demo/3"]

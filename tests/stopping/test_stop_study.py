@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from pathlib import Path
+
 import pytest
 
+from benchmarks import stop_runs
 from benchmarks.stop_recorded import DEVELOPMENT, HELD_OUT, is_late_take_off, known, report
 
 
@@ -48,3 +53,35 @@ def test_a_recorded_incumbent_is_compared_along_its_whole_chain_with_the_outcome
         curves = search.views[node].curves
         for step, score in zip(curves.val_steps, curves.val_scores, strict=True):
             assert sum(item.acc for item in steps[step]) / search.n_val == pytest.approx(score)
+
+
+def test_the_published_tables_of_a_models_stops_are_those_of_its_answers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
+    printed = f"{stop_runs.text()}\n{stop_runs.calibration()}".splitlines()
+    rows = [line for line in printed if line.startswith("| ") and "---" not in line]
+    assert len(rows) == 1 + len(stop_runs.LIMITS) + 2 + len(stop_runs.BOUNDS)
+    assert [row for row in rows if row not in page] == []
+
+
+def test_every_kept_answer_is_to_a_request_and_a_run_was_asked_about_until_its_chance_was_low() -> None:
+    answers = json.loads(stop_runs.ANSWERS.read_text(encoding="utf-8"))
+    for pair in stop_runs.pairs():
+        given = [answers.pop(pair.case(now), None) for now in pair.behind]
+        asked = [chance for chance in given if chance is not None]
+        assert given == asked + [None] * (len(given) - len(asked))
+        assert len(asked) == len(given) or asked[-1] < min(stop_runs.LIMITS)
+    assert answers == {}
+
+
+def test_a_recorded_run_is_asked_about_with_the_outcome_of_its_items_and_the_runs_before_it() -> None:
+    for pair in itertools.islice(stop_runs.pairs(), 3):
+        request = pair.request(pair.behind[-1])
+        assert len(request.standings) == 1 + len(pair.behind[-1].curves.val_steps)
+        assert all(one.to_best is not None and one.to_best.paired for one in request.standings[1:])
+        assert request.incumbent.node in [view.node for view in request.ended]
+        for node, steps in pair.runs.outcomes.items():
+            curves = pair.runs.views[node].curves
+            for step, score in zip(curves.val_steps, curves.val_scores, strict=True):
+                assert sum(item.acc for item in steps[step]) / pair.runs.n_val == pytest.approx(
+                    score, abs=1e-5
+                )

@@ -198,21 +198,26 @@ def test_calls_that_ray_delivers_late_change_nothing(monkeypatch: pytest.MonkeyP
     watching.train(late)
 
 
-def test_the_agent_is_told_what_was_left_when_the_phase_began(
+def test_the_agent_is_told_what_was_left_and_how_others_ended_when_the_phase_began(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     search = Driver(make_config(budget={"runs": 4, "compute": 1000.0}))
     search.ready()
+    search.train(0, score=0.25)
+    search.propose(1)
+    search.start(1)
     sent: list[tuple[Any, ...]] = []
     handle = SimpleNamespace(watch=SimpleNamespace(remote=lambda *given: sent.append(given)))
     pool = RunnerPool("demo", str(tmp_path), make_config, fixed_capacity=False)
     pool._runners[0] = Runner()
-    StopperClient(search.core, SearchStorage(str(tmp_path), "demo"), handle, pool).watch(0, 0, 0)
-    ((*_, budget),) = sent
-    assert (budget.compute.amount, budget.whole_compute, budget.runs) == (1000.0, 1000.0, 3)
+    StopperClient(search.core, SearchStorage(str(tmp_path), "demo"), handle, pool).watch(0, 1, 0)
+    ((*_, budget, ended),) = sent
+    assert (budget.compute.amount, budget.whole_compute, budget.runs) == (1000.0, 1000.0, 2)
+    assert [(view.node, view.score, view.curves) for view in ended] == [(0, 0.25, Curves())]
 
     watching = Watching(Thinker(stop=False), monkeypatch, tmp_path / "stopper")
     watching.agent.may_answer.set()
     running = dataclasses.replace(VIEW, curves=Curves(steps=(1,)))
-    request, _ = watching.actor._decide(c.TASK, running, (INCUMBENT,), (), budget)
-    assert request.budget == budget
+    facts = {"task": c.TASK, "budget": budget, "ended": ended}
+    request, _ = watching.actor._decide(running, (INCUMBENT,), (), facts)
+    assert (request.task, request.budget, request.ended) == (c.TASK, budget, ended)

@@ -32,6 +32,8 @@ TAKE_OFF = 0.15
 announces a late take-off."""
 OVERFIT = 2.0
 """Margins of lost validation from which a rising train reward no longer announces a take-off."""
+LATE = 0.2
+"""Share of its steps that a phase must have left to be stopped."""
 Points: TypeAlias = Sequence[tuple[int, float]]
 """(step, validation score), by step."""
 
@@ -60,7 +62,7 @@ class ExpertEarlyStopper:
 
     def settled(self, request: StopRequest) -> StopDecision | None:
         """Decision where there is nothing to weigh, or None: no score to beat, an untrained phase, one that
-        is ahead or at its last step, or one with fewer than two validations."""
+        is ahead or near its last step, or one with fewer than two validations."""
         running, target = request.running, score_to_beat(request.incumbent.score, request.incumbent_path)
         if target is None:
             return _continue("there is no score to beat yet")
@@ -71,8 +73,9 @@ class ExpertEarlyStopper:
             return _stop(f"{untrained}; it cannot beat {target:.3f}")
         if best > target:
             return _continue(f"it already beats {target:.3f} with {best:.3f}")
-        if d.last_step >= running.n_steps:
-            return _continue("it is at its last step")
+        left = running.n_steps - d.last_step
+        if left < LATE * running.n_steps:
+            return _continue(f"{left} of its {running.n_steps} steps are left: a stop would save too little")
         n_validations = len(scores_along((running,)))
         if n_validations < 2:
             return _continue(f"{plural(n_validations, 'validation')}, its start included: too few to judge")

@@ -42,7 +42,6 @@ from llmzero_ray.hyperparameters import (
     format_value,
     short,
 )
-from llmzero_ray.hyperparameters.compute import validations
 from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_HIGH,
     CLIP_LOW,
@@ -139,9 +138,11 @@ ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
 """Metrics in the error analyzer's context except memory."""
 STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context except validation."""
-MOST_STANDINGS, MOST_VERDICTS = 8, 4
-"""Maximum validations that are compared with the incumbent, and maximum earlier verdicts (the latest
+MOST_STANDINGS, MOST_VERDICTS, MOST_ENDED = 8, 4, 8
+"""Maximum validations that are compared with the incumbent, earlier verdicts and ended phases (the latest
 ones)."""
+MOST_VALIDATED = 5
+"""Maximum steps of later validations that are named."""
 STATES: Mapping[str, str] = {
     "slow": "it rises, but little",
     "declining": "validation falls or swings, without a collapse",
@@ -565,7 +566,7 @@ def stop_context(
             "step": now,
             "n_steps": running.n_steps,
             "steps_left": max(0, running.n_steps - now),
-            "validations_left": validations(running.n_steps, freq, at_start=False) - now // freq,
+            "validated_at": _later_validations(now, running.n_steps, freq),
             "validation": nodes.validation(running, n_val, base=running.base_step),
         },
         "incumbent": {
@@ -575,6 +576,8 @@ def stop_context(
             "validation": validation_course(request.incumbent_path) or "no history",
         },
         "differs": nodes.changes(incumbent.hyperparameters, running.hyperparameters),
+        "settings": nodes.main_settings(running.hyperparameters),
+        "ended": [_ended(one) for one in request.ended[-MOST_ENDED:]],
         "metrics": [describe(one, running.curves.val_steps) for one in shown],
         "standings": [_standing(one) for one in request.standings[-MOST_STANDINGS:]],
         "noise": "" if found is None else score(found.noise),
@@ -593,6 +596,20 @@ def stop_context(
         "checks": [one_line(check, 200) for check in checks[:6]],
         "cap": running.hyperparameters.get(MAX_RESPONSE),
     }
+
+
+def _later_validations(now: int, n_steps: int, freq: int) -> str:
+    """`20, 30, 40`, steps of a phase at which it is still validated. Of more than `MOST_VALIDATED` the first
+    ones and the last."""
+    steps = [str(step) for step in (*range((now // freq + 1) * freq, n_steps, freq), n_steps)]
+    left = len(steps) - MOST_VALIDATED
+    return ", ".join(steps if left <= 0 else [*steps[: MOST_VALIDATED - 1], "...", steps[-1]])
+
+
+def _ended(view: NodeView) -> str:
+    """`node 3 (evolve): lr 0.001, lr_scheduler constant, temperature 1, batch_size 8, n 8; best 0.612`."""
+    kind = f"{view.kind}, stopped early" if view.status == "early_stopped" else view.kind
+    return f"node {view.node} ({kind}): {nodes.main_settings(view.hyperparameters)}; best {score(view.score)}"
 
 
 def _standing(one: Standing) -> str:

@@ -127,7 +127,8 @@ def stop_request(*, bare: bool = False) -> StopRequest:
     best = _node(0, "root", _curves(40))
     running = _node(1, "evolve", Curves() if bare else _curves(15, base=20))
     path = () if bare else tuple(zip(best.curves.val_steps, best.curves.val_scores, strict=True))
-    return StopRequest(task=TASK, running=running, incumbent=best, incumbent_path=path)
+    ended = () if bare else (best,)
+    return StopRequest(task=TASK, running=running, incumbent=best, incumbent_path=path, ended=ended)
 
 
 def _curves(n: int, base: int = 0) -> Curves:

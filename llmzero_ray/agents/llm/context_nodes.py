@@ -22,7 +22,9 @@ from llmzero_ray.hyperparameters.verl_keys import (
     LORA_ALPHA,
     LORA_RANK,
     LR,
+    LR_SCHEDULER,
     MINI_BATCH,
+    ROLLOUT_N,
     TEMPERATURE,
     TRAIN_BATCH,
 )
@@ -64,6 +66,12 @@ def configuration(full: Hyperparameters, root: Hyperparameters, hidden: Collecti
         note = f"  # {'; '.join(beside)}" if beside else ""
         lines.append(f"{short(key)}: {_value(key, full[key])}{note}")
     return "\n".join(lines)
+
+
+def main_settings(full: Hyperparameters) -> str:
+    """`lr 0.001, lr_scheduler cosine, temperature 1, batch_size 8, n 8`."""
+    shown = (LR, LR_SCHEDULER, TEMPERATURE, TRAIN_BATCH, ROLLOUT_N)
+    return ", ".join(f"{short(key)} {_value(key, full[key])}" for key in shown if key in full)
 
 
 def _scaled_rate(full: Hyperparameters) -> str:

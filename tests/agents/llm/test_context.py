@@ -766,12 +766,48 @@ def test_the_stopper_compares_in_global_steps() -> None:
     text = user_text(
         "early_stopper", stop_context(large_requests.stop_request(), checks=("kl_runaway: x12",))
     )
-    assert "step 120 of 200 (80 left, with validations still to come: 1), started at global step 270" in text
+    assert "step 120 of 200 (80 left; it is still validated at its steps " in text
+    assert "200), started at global step 270" in text
     course = r"275: 0\.\d{3}, .* 390: 0\.\d{3} \(standard error"
     assert re.search(rf"Validation by global step: start 0\.309; {course}", text)
     assert re.search(r"along its path by global step: 5: 0\.302, .*, 400: 0\.500\.", text)
     assert "To beat: node 10, best score 0.500." in text
     assert "- kl_runaway: x12" in text
+
+
+def test_the_stopper_reads_its_configuration_and_how_earlier_phases_ended() -> None:
+    request = large_requests.stop_request()
+    many = [replace(request.incumbent, node=node, score=node / 100) for node in range(20)]
+    many[-1] = replace(many[-1], status="early_stopped")
+    text = user_text("early_stopper", stop_context(replace(request, ended=tuple(many))))
+    own = r"lr [\de.-]+, lr_scheduler constant, temperature [\d.]+, batch_size \d+, n \d+"
+    assert re.search(rf"The running phase has {own}\. From the best phase's configuration to its own: ", text)
+    lines = re.findall(r"- (node .*); best (0\.\d+)", text)
+    assert [best for _, best in lines] == [f"{node / 100:.3f}" for node in range(12, 20)]
+    assert lines[-1][0].startswith("node 19 (")
+    assert ", stopped early): lr " in lines[-1][0]
+    assert "had ended when it began" not in user_text("early_stopper", stop_context(request))
+
+
+@pytest.mark.parametrize(
+    ("step", "n_steps", "freq", "at"),
+    [
+        (10, 30, 10, "20, 30"),
+        (11, 24, 10, "20, 24"),
+        (5, 80, 10, "10, 20, 30, 40, ..., 80"),
+        (9, 10, None, "10"),
+    ],
+)
+def test_the_stopper_reads_when_the_phase_is_validated(
+    step: int, n_steps: int, freq: int | None, at: str
+) -> None:
+    request = large_requests.stop_request()
+    curves = Curves(steps=tuple(range(1, step + 1)), start_score=0.4)
+    running = replace(request.running, n_steps=n_steps, curves=curves)
+    request = replace(request, running=running, task=replace(request.task, test_freq=freq))
+    assert f"({n_steps - step} left; it is still validated at its steps {at})" in user_text(
+        "early_stopper", stop_context(request)
+    )
 
 
 def test_the_stopper_reads_that_the_base_model_is_to_be_beaten() -> None:
