@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from llmzero_ray.records import Answer, ItemOutcome
-from llmzero_ray.records.agents import KindScore, NodeView, OfferedCheckpoint, ProposalRequest
+from llmzero_ray.records.agents import KindScore, NodeView, OfferedCheckpoint, ProposalRequest, TaskView
 from llmzero_ray.records.significance import paired
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.metric_files import load_items, load_sampled, parquet_rows
@@ -114,17 +114,22 @@ def by_length(items: Outcomes) -> tuple[int, float, float] | None:
     return None
 
 
-def _blind_pick(rows: Rows) -> float | None:
-    """Share of the validation rows that one of the different numbers of their prompt, picked blindly, would
-    answer. None without rows."""
-    shares = []
+def _with_shortcuts(task: TaskView, rows: Rows) -> TaskView:
+    """The task with the shares of the validation rows that numbers of their prompts would answer: one of the
+    different ones picked blindly, always the first, always the last. Unchanged without rows."""
+    blind, first, last = [], [], []
     with contextlib.suppress(LookupError):
         for row in rows:
-            known = {float(number) for number in _NUMBER.findall(prompt_text(row["prompt"]))}
-            expected = (expected_of(row) or "").strip()
-            answered = _NUMBER.fullmatch(expected) is not None and float(expected) in known
-            shares.append(1 / len(known) if answered else 0.0)
-    return fmean(shares) if shares else None
+            known = [float(number) for number in _NUMBER.findall(prompt_text(row["prompt"]))] or [math.nan]
+            text = (expected_of(row) or "").strip()
+            expected = float(text) if _NUMBER.fullmatch(text) else None
+            blind.append((expected in known) / len(set(known)))
+            first.append(float(known[0] == expected))
+            last.append(float(known[-1] == expected))
+    if not blind:
+        return task
+    fixed = max(("first", fmean(first)), ("last", fmean(last)), key=lambda pick: pick[1])
+    return dataclasses.replace(task, blind_pick=fmean(blind), fixed_pick=fixed)
 
 
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
@@ -199,7 +204,7 @@ def with_outcomes(
 
     return dataclasses.replace(
         request,
-        task=dataclasses.replace(request.task, blind_pick=_blind_pick(rows)),
+        task=_with_shortcuts(request.task, rows),
         on=dataclasses.replace(
             counted(shown),
             by_length=by_length(items[shown.node]),

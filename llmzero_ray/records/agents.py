@@ -146,6 +146,9 @@ class TaskView:
     blind_pick: float | None = None
     """Share of the validation items that a number of the prompt, picked blindly, would answer. None if not
     known."""
+    fixed_pick: tuple[str, float] | None = None
+    """`first` or `last`, and the share of the validation items that this number of the prompt would answer:
+    the better of the two. None if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

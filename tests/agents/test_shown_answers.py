@@ -195,6 +195,12 @@ def test_a_blind_pick_among_a_prompts_numbers_scores_its_share_of_them(
         write_parquet(Path(file), {"prompt": asked, "reward_model": truths})
         request = with_outcomes(SearchStorage(directory, "demo"), proposal_request(), file)
     assert request.task.blind_pick == pytest.approx(exact)
+    firsts = fmean(gold == known[0] for known, gold in rows)
+    lasts = fmean(gold == known[-1] for known, gold in rows)
+    assert request.task.fixed_pick == (
+        "first" if firsts >= lasts else "last",
+        pytest.approx(max(firsts, lasts)),
+    )
 
 
 def test_the_newest_phase_below_answers_the_same_prompts_beside(stored: tuple[SearchStorage, str]) -> None:

@@ -210,7 +210,7 @@ def stable_context(
             "test_steps": _every(task.test_freq),
             "save_steps": _every(task.save_freq),
             "chance": "" if task.chance is None else score(task.chance),
-            "blind_pick": score(task.blind_pick) if (task.blind_pick or 0.0) > (task.chance or 0.0) else "",
+            "shortcut": _shortcut(task),
         },
         "metrics": [_metric(note) for note in notes if note.level != "background" or note.name in told],
         "states": [f"{state} ({STATES[state]})" if state in STATES else state for state in _ALL_STATES],
@@ -219,6 +219,15 @@ def stable_context(
         "multi_stage": multi_stage,
         "priors": priors,
     }
+
+
+def _shortcut(task: TaskView) -> str:
+    """`0.500, always the last one 0.560`: scores of numbers of the prompt as the answer. Empty if a constant
+    answer scores as much, or they are not known."""
+    name, fixed = task.fixed_pick or ("", 0.0)
+    if task.blind_pick is None or max(task.blind_pick, fixed) <= (task.chance or 0.0):
+        return ""
+    return score(task.blind_pick) + (f", always the {name} one {score(fixed)}" if name else "")
 
 
 def _every(freq: int | None) -> str:

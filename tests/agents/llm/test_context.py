@@ -1120,24 +1120,24 @@ def test_the_diagnosis_is_asked_of_the_shown_phase_also_where_others_ended_below
 
 
 @pytest.mark.parametrize(
-    ("chance", "blind", "said"),
+    ("chance", "blind", "fixed", "said"),
     [
-        (
-            0.012,
-            0.5,
-            "0.012. A number of the prompt, picked blindly, would score 0.500: a score that stays near it "
-            "has learnt this shortcut.",
-        ),
-        (0.25, 0.2, "0.250."),
+        (0.012, 0.5, None, "A number of the prompt, picked blindly, would score 0.500: a score"),
+        (0.012, 0.5, ("last", 0.56), "would score 0.500, always the last one 0.560: a score"),
+        (0.25, 0.2, ("first", 0.3), "would score 0.200, always the first one 0.300: a score"),
+        (0.25, 0.2, ("first", 0.21), ""),
+        (0.25, 0.2, None, ""),
     ],
 )
-def test_a_guess_among_a_prompts_numbers_is_named_where_it_beats_the_constant_one(
-    chance: float, blind: float, said: str
+def test_numbers_of_a_prompt_as_the_answer_are_named_where_they_beat_a_constant_one(
+    chance: float, blind: float, fixed: tuple[str, float] | None, said: str
 ) -> None:
-    task = replace(large_requests.proposal_request().task, chance=chance, blind_pick=blind)
+    task = replace(large_requests.proposal_request().task, chance=chance, blind_pick=blind, fixed_pick=fixed)
     system = PROMPTS.render("proposer", stable_context("proposer", task, KNOWLEDGE), proposer_context(
         large_requests.proposal_request(), KNOWLEDGE)).system  # fmt: skip
-    assert f"Answering always the same would score {said}\n" in system
+    assert f"Answering always the same would score {chance:.3f}." in system
+    assert said in system
+    assert ("has learnt this shortcut" in system) == bool(said)
 
 
 def test_a_phase_without_answers_has_no_section_for_them() -> None:
