@@ -475,7 +475,17 @@ def test_the_page_has_the_scores_of_the_kept_searches() -> None:
     page = Path("docs/suite.md").read_text(encoding="utf-8").partition("## A pretrained model")[2]
     rows = real.scores().rows
     assert {row[1] for row in rows} > {"pilot", "expert", "claude"}
-    lines = {"larger": "| larger of two", "middle": "| middle of three", "sums_99": "| sums of two"}
-    for pair, method, _, base, test, *_ in rows:
-        line = next(line for line in page.splitlines() if line.startswith(lines[pair]))
-        assert {base, test} - {"–"} <= set(re.findall(r"\d\.\d{3}", line)), (pair, method)
+    names = {
+        "larger": "larger of two numbers",
+        "middle": "middle of three numbers",
+        "sums_99": "sums of two digits",
+    }
+    lines = page.splitlines()
+    for pair, method, seed, base, test, *_ in rows:
+        own = f"| {names[pair]} | {'' if method == 'pilot' else f'{seed} |'}"
+        found = {
+            number for line in lines if line.startswith(own) for number in re.findall(r"\d\.\d{3}", line)
+        }
+        assert {base, test} - {"–"} <= found, (pair, method, seed)
+    for *_, rules, model in real.leads(rows).rows:
+        assert all(lead.replace("+0.", ".").replace(" 0.", " .") in page for lead in (rules, model))

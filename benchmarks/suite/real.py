@@ -21,6 +21,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from llmzero_ray.config import presets
@@ -168,7 +169,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/suite"))
     given = parser.parse_args()
     if given.table:
-        print(scores())
+        found = scores()
+        print(f"{found}\n\n{leads(found.rows)}")
         return
     if given.model is None:
         parser.error("give MODEL or --table")
@@ -251,6 +253,27 @@ def scores(archive: Path = SEARCHES) -> TextTable:
             rows.append((*directory.name.rsplit("-", 2), *figures, str(steps), validations))
     head = ("pair", "method", "seed", "base, test", "test", "steps", "validations of the first phase")
     return table(head, rows, right=range(2, 6))
+
+
+def leads(rows: Sequence[Sequence[str]]) -> TextTable:
+    """Table of the mean test accuracy of each pair over the seeds that have all three methods, and of the
+    searches' leads over the default ± one standard error over these seeds."""
+    test = {(pair, method, seed): float(score) for pair, method, seed, _, score, *_ in rows if score != "–"}
+    found = []
+    for pair in PAIRS:
+        seeds = [seed for name, method, seed in test if (name, method) == (pair, "default")]
+        seeds = [seed for seed in seeds if {(pair, "expert", seed), (pair, "claude", seed)} <= set(test)]
+        if len(seeds) < 2:
+            continue
+        scores_of = {
+            method: [test[pair, method, seed] for seed in seeds] for method in ("default", "expert", "claude")
+        }
+        cells = [f"{fmean(values):.3f}" for values in scores_of.values()]
+        for method in ("expert", "claude"):
+            differences = [a - b for a, b in zip(scores_of[method], scores_of["default"], strict=True)]
+            cells.append(f"{fmean(differences):+.3f} ± {stdev(differences) / len(seeds) ** 0.5:.3f}")
+        found.append((pair, str(len(seeds)), *cells))
+    return table(("pair", "seeds", "default", "expert", "claude", "expert's lead", "claude's lead"), found)
 
 
 def base_accuracy(directory: Path) -> str:
