@@ -75,7 +75,7 @@ def sensible(request: Request) -> Reply:
         return Answer(input=propose(request), output_tokens=600)
     if request.tool == "propose_fix":
         return Answer(input=fix(request), output_tokens=300)
-    return Answer(input={"chance": 3, "reason": "0.3 cannot reach 0.5 any more"}, output_tokens=30)
+    return Answer(input={"chance": 1, "reason": "0.3 cannot reach 0.5 any more"}, output_tokens=30)
 
 
 @pytest.fixture(scope="module")

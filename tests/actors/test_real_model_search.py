@@ -49,7 +49,7 @@ class Script:
             ]
             length = {"n_steps": 20, "total_epochs": 1, "arithmetic": ""}
             return Answer(input={**propose(request), "changes": changes, "length": length})
-        chance = 3 if "Running: node 2," in request.text else 60
+        chance = 1 if "Running: node 2," in request.text else 60
         return Answer(input={"chance": chance, "reason": "as the curve says"}, output_tokens=25)
 
 

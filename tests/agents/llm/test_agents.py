@@ -288,7 +288,7 @@ def test_each_agent_may_have_its_own_model_thinking_effort_and_price(lab: Callab
     it = lab(effort="low", per_agent=own)
     it.server.play(
         lambda request: Answer(
-            input=proposal_answer() if request.tool == "propose_phase" else {"chance": 3, "reason": "x"}
+            input=proposal_answer() if request.tool == "propose_phase" else {"chance": 1, "reason": "x"}
         )
     )
     it.agents.proposer.propose(request_with())
@@ -509,9 +509,9 @@ def test_where_there_is_nothing_to_weigh_the_rules_judge_and_no_request_is_sent(
         Answer(input={"chance": -1, "reason": "never"}),
         Answer(input={"decision": "MAYBE", "reason": ""}),
         Answer(input={"verdict": "STOP"}),
-        Answer(input={"chance": 3, "reason": "  "}),
+        Answer(input={"chance": 1, "reason": "  "}),
         Answer(tool="another"),
-        Answer(truncated=True, input={"chance": 3, "reason": "x"}),
+        Answer(truncated=True, input={"chance": 1, "reason": "x"}),
         Fail(status=400, type="invalid_request_error", message="no"),
         Hang(),
     ],
