@@ -25,13 +25,13 @@ from .test_model_search import propose
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 MARK = f"mark-{uuid.uuid4().hex}"
 """In the environment of the search, and of every process below it."""
-RATES = (2e-3, 0.0, 4e-3)
+RATES = (2e-3, 1e-6, 4e-3)
 """What is proposed, one after the other; nothing is learnt at the second."""
 BETAS = "actor_rollout_ref.actor.optim.betas"
 
 
 class Script:
-    """Proposes `RATES`; gives the phase at rate 0 no chance, and all others one."""
+    """Proposes `RATES`; gives the phase at the lowest rate no chance, and all others one."""
 
     def __init__(self) -> None:
         self.n_proposed = 0
@@ -56,7 +56,7 @@ class Script:
 def test_a_language_model_drives_four_phases_on_real_verl(taught_task: PreparedTask, tmp_path: Path) -> None:
     script = Script()
     with MessagesServer(script) as server:
-        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0, "max_share": 1.0}
         config = verl_search(
             tmp_path,
             taught_task,
