@@ -65,7 +65,7 @@ test: $(INSTALLED)
 	part engines $(OF_ENGINES) & part searches $(OF_SEARCHES) & \
 	$(BIN)/python -m pytest -m "$(MARKS)" tests $(patsubst %,--ignore=%,$(APART)) || \
 	    touch "$$logs/failed"; \
-	wait; cd "$$logs" && cat agents searches engines tasks commands ray; test ! -e failed
+	wait; cd "$$logs" && cat agents searches engines tasks commands ray && test ! -e failed
 
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"

@@ -63,7 +63,7 @@ class PlanProposer:
         wanted = {k: v for k, v in self._values(request, plan, base).items() if k not in refused}
         chosen = _changes(base, wanted, plan.why)
         most, units = request.task.max_phase_steps, plan.units * request.task.phase_steps
-        by_compute = self._by_compute and chosen.full[LR_SCHEDULER] != "cosine"
+        by_compute = self._by_compute and chosen.full.get(LR_SCHEDULER) != "cosine"
         n_steps = most if by_compute else max(1, min(most, round(units)))
         return write(request, _PLANNED, chosen, start, n_steps, agent=self._method)
 
