@@ -96,13 +96,13 @@ def load(name: str) -> Recorded:
     """A recording."""
     found = json.loads((RECORDED / f"{name}.json").read_text(encoding="utf-8"))
     phases: list[dict[str, Any]] = found["phases"]
-    views = [_view(node, _curves(phase), phase["kind"]) for node, phase in enumerate(phases)]
+    views = [_view(node, curves_of(phase), phase["kind"]) for node, phase in enumerate(phases)]
     sources = [phase["resume_from"] for phase in phases]
     return Recorded(
         views=tuple(views),
         chains=tuple(_chain(views, sources, node) for node in range(len(views))),
         outcomes={
-            node: {int(step): _items(bits) for step, bits in phase["items"].items()}
+            node: {int(step): items_of(bits) for step, bits in phase["items"].items()}
             for node, phase in enumerate(phases)
         },
         n_val=int(found["n_val"]),
@@ -342,7 +342,8 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _curves(phase: Mapping[str, Any]) -> Curves:
+def curves_of(phase: Mapping[str, Any]) -> Curves:
+    """Curves of a recorded phase."""
     return Curves(
         steps=tuple(phase["steps"]),
         base_step=phase["base"],
@@ -353,7 +354,8 @@ def _curves(phase: Mapping[str, Any]) -> Curves:
     )
 
 
-def _items(bits: str) -> tuple[ItemOutcome, ...]:
+def items_of(bits: str) -> tuple[ItemOutcome, ...]:
+    """Outcomes of the items, of which `bits` has a 0 or 1 each."""
     return tuple(
         ItemOutcome(index=i, data_source="recorded", score=float(bit), acc=float(bit))
         for i, bit in enumerate(bits)

@@ -4,10 +4,11 @@
 
 `recorded_runs` has 125 runs of about 80 steps on three tasks of the suite, with metrics and the outcome of
 every validation item: the default recipe, a tenth of its rate, cosines, and eight phases of ten steps as one
-run, since each resumed where the one before ended. `PASSES` times, the runs of a task in random order make
-searches of four. Each run is judged against the best one before it, at every validation at which it is
-behind and has a fifth of its steps left. Pairs whose best scores lie within the noise of a run are left out,
-as chance decides them. A winner is a run that would have beaten the best one and the base model.
+run, since each resumed where the one before ended: searches of docs/suite.md. `PASSES` times, the runs of a
+task in random order make searches of four. Each run is judged against the best one before it, at every
+validation at which it is behind and has a fifth of its steps left. Pairs whose best scores lie within the
+noise of a run are left out, as chance decides them. A winner is a run that would have beaten the best one and
+the base model.
 
 `stop_runs_answers.json` has the chances, in percent, that a Claude model gave. It answered in twelve
 conversations, each about searches that share no run. None saw a run as the best one before it had judged it.
@@ -25,16 +26,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from benchmarks.stop_recorded import Recorded, at_validations
+from benchmarks.stop_recorded import Recorded, at_validations, curves_of, items_of, unrelated
 from benchmarks.stop_requests import RUN_NOISE
 from llmzero_ray.agents.expert import ExpertEarlyStopper
 from llmzero_ray.agents.expert.early_stopper import LATE
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.dynamics.incumbent import score_to_beat, scores_along
-from llmzero_ray.records import ItemOutcome
 from llmzero_ray.records.agents import NodeView, StopRequest, TaskView
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.report.formatting import table
@@ -148,24 +147,39 @@ def _search(name: str, task: str, runs: Recorded, order: Sequence[NodeView]) -> 
 def load(task: str) -> Recorded:
     """The recorded runs of a task, as phases from the base model."""
     found = json.loads(lzma.decompress((RUNS / f"{task}.json.xz").read_bytes()))
-    views = [_view(node, run, found["root"]) for node, run in enumerate(found["runs"])]
-    cut = [dataclasses.replace(view, curves=view.curves.until(view.best_step or 0)) for view in views]
-    outcomes = {
-        node: {int(step): _items(bits, found["n_val"]) for step, bits in run["items"].items()}
-        for node, run in enumerate(found["runs"])
-    }
-    chains = tuple((view,) for view in cut)
-    return Recorded(views=tuple(views), chains=chains, outcomes=outcomes, n_val=found["n_val"])
+    runs, n_val = found["runs"], found["n_val"]
+    steps = [range(1, run["steps"] + 1) for run in runs]
+    plain = unrelated(
+        [curves_of({**run, "steps": own, "base": 0}) for run, own in zip(runs, steps, strict=True)], n_val
+    )
+
+    def told(view: NodeView) -> NodeView:
+        return dataclasses.replace(view, hyperparameters={**found["root"], **runs[view.node]["changes"]})
+
+    return dataclasses.replace(
+        plain,
+        views=tuple(map(told, plain.views)),
+        chains=tuple((told(view),) for (view,) in plain.chains),
+        outcomes={
+            node: {int(step): items_of(f"{int(bits, 16):0{n_val}b}") for step, bits in run["items"].items()}
+            for node, run in enumerate(runs)
+        },
+    )
+
+
+def answers() -> dict[str, int]:
+    """Question -> chance in percent."""
+    found: dict[str, int] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    return found
 
 
 def text() -> str:
     """Table of what each judge saves and loses, if it ends every run at its first STOP."""
-    answers: Mapping[str, int] = json.loads(ANSWERS.read_text(encoding="utf-8"))
-    judged = list(pairs())
+    chances, judged = answers(), list(pairs())
     stops = {"rules": {pair.name: _rules_stop(pair) for pair in judged}}
     for limit in LIMITS:
         stops[f"model, chance below {limit} %"] = {
-            pair.name: next((now for now in pair.behind if answers.get(pair.case(now), 100) < limit), None)
+            pair.name: next((now for now in pair.behind if chances.get(pair.case(now), 100) < limit), None)
             for pair in judged
         }
     stops["hindsight"] = {pair.name: None if pair.wins else pair.behind[0] for pair in judged}
@@ -175,12 +189,12 @@ def text() -> str:
 
 def calibration() -> str:
     """Table of how many requests got which chance, and how many of those were of winners."""
-    answers: Mapping[str, int] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    chances = answers()
     given = [
-        (answers[name], pair.wins)
+        (chances[name], pair.wins)
         for pair in pairs()
         for now in pair.behind
-        if (name := pair.case(now)) in answers
+        if (name := pair.case(now)) in chances
     ]
     rows = []
     for low, high in itertools.pairwise(BOUNDS):
@@ -209,36 +223,6 @@ def _rules_stop(pair: Judged) -> NodeView | None:
 
 def _to_beat(incumbent: NodeView) -> float:
     return score_to_beat(incumbent.score, scores_along((incumbent,))) or 0.0
-
-
-def _view(node: int, run: Mapping[str, Any], root: Mapping[str, Any]) -> NodeView:
-    steps = [int(step) for step in run["val"]]
-    scores = tuple(run["val"].values())
-    curves = Curves(
-        steps=tuple(range(1, run["steps"] + 1)),
-        metrics={name: tuple(values) for name, values in run["metrics"].items()},
-        val_steps=tuple(steps),
-        val_scores=scores,
-        start_score=run["start"],
-    )
-    return NodeView(
-        node=node,
-        kind="root" if node == 0 else "scratch",
-        status="completed",
-        hyperparameters={**root, **run["changes"]},
-        n_steps=run["steps"],
-        base_step=0,
-        score=max(scores),
-        best_step=steps[scores.index(max(scores))],
-        curves=curves,
-    )
-
-
-def _items(bits: str, n_val: int) -> tuple[ItemOutcome, ...]:
-    return tuple(
-        ItemOutcome(index=i, data_source="recorded", score=float(bit), acc=float(bit))
-        for i, bit in enumerate(f"{int(bits, 16):0{n_val}b}")
-    )
 
 
 @cache

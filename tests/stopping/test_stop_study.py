@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,7 @@ def test_the_published_tables_of_a_models_stops_are_those_of_its_answers() -> No
 
 
 def test_every_kept_answer_is_to_a_request_and_a_run_was_asked_about_until_its_chance_was_low() -> None:
-    answers = json.loads(stop_runs.ANSWERS.read_text(encoding="utf-8"))
+    answers = stop_runs.answers()
     for pair in stop_runs.pairs():
         given = [answers.pop(pair.case(now), None) for now in pair.behind]
         asked = [chance for chance in given if chance is not None]
