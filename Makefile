@@ -7,6 +7,8 @@
 # GPU_PYTHON   the Python of `make test-gpu`: that of the image, or of docs/install.md, One GPU
 
 SHELL := /bin/bash
+# Where it is set, each of some thousand processes compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -18,11 +20,11 @@ UV := uv==0.13.8
 BIN := $(VENV)/bin
 # Parts of `make test`: folders of tests beside the rest, each in a process of its own.
 ON_RAY := $(wildcard tests/actors tests/api tests/chaos)
-OF_COMMANDS := $(wildcard tests/cli tests/security tests/tune)
-OF_AGENTS := $(wildcard tests/agents)
-OF_ENGINES := $(wildcard tests/engines tests/estimate)
+OF_COMMANDS := $(wildcard tests/cli tests/tune)
+OF_AGENTS := $(wildcard tests/agents/expert tests/agents/llm tests/agents/test_*.py)
+OF_ENGINES := $(wildcard tests/engines tests/estimate tests/report tests/security)
 OF_TASKS := $(wildcard tests/tasks)
-OF_SEARCHES := $(wildcard tests/blackbox tests/contracts tests/coordinator tests/search)
+OF_SEARCHES := $(wildcard tests/agents/drafting tests/blackbox tests/contracts tests/coordinator tests/search)
 APART := $(ON_RAY) $(OF_COMMANDS) $(OF_AGENTS) $(OF_ENGINES) $(OF_TASKS) $(OF_SEARCHES)
 INSTALLED := $(VENV)/.installed
 INSTALL_INPUTS := pyproject.toml $(addprefix requirements/,local.lock install.sh excludes.txt overrides.txt vllm_shim/pyproject.toml)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,23 +27,18 @@ def keys_of(block: str) -> set[str]:
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """All string literals of a file but its docstrings; those of one f-string are one text."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    doc = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    others = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    others |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = [str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values]
             yield node.lineno, "".join(parts)
-        elif (
-            isinstance(node, ast.Constant) and isinstance(node.value, str) and not {id(node)} & (doc | inside)
-        ):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in others:
             yield node.lineno, node.value
 
 
+@cache
 def named_keys() -> list[tuple[str, str, str]]:
     """(place, block, key) of every dotted key of a block in a sentence; a text without a blank is
     the name of something else."""

@@ -135,6 +135,7 @@ def test_a_made_task_has_items_to_confirm_on_its_kept_model_and_a_noisy_one_its_
     assert (Path(str(made.model_path)) / tasks.WEIGHTS).read_bytes() == kept.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_the_kept_model_of_a_task_reads_and_says_its_prompts(task: SuiteTask) -> None:
     """No character of a problem or of its answer is unknown to the kept tokenizer."""

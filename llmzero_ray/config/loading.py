@@ -139,7 +139,8 @@ def _held(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:
         if isinstance(values, Mapping)
         for key, value in values.items()
     }
-    return [name for name in names if name in flat or any(name == f"{k}: {v}" for k, v in flat.items())]
+    held = flat.keys() | {f"{name}: {value}" for name, value in flat.items()}
+    return [name for name in names if name in held]
 
 
 def _with_new_names(data: Mapping[str, Any], source: str | None = None) -> dict[str, Any]:

@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 
 from llmzero_ray.dynamics.gains import ScoreGain, gains
@@ -146,15 +145,12 @@ def change_point(series: Series) -> int | None:
     n = len(series)
     if n < 6:
         return None
-    total = _squares(series.values)
-    costs = {i: _squares(series.values[:i]) + _squares(series.values[i:]) for i in range(2, n - 1)}
-    best = min(costs, key=lambda i: (costs[i], i))
-    return series.steps[best] if total > 0 and costs[best] < 0.3 * total else None
-
-
-def _squares(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    return sum((v - mean) ** 2 for v in values)
+    mean = fmean(series.values)
+    apart = [v - mean for v in series.values]
+    total = sum(v * v for v in apart)
+    explained = {i: at * at * n / (i * (n - i)) for i, at in enumerate(accumulate(apart), 1) if 1 < i < n - 1}
+    best = max(explained, key=explained.__getitem__)
+    return series.steps[best] if total > 0 and explained[best] > 0.7 * total else None
 
 
 @dataclass(frozen=True, kw_only=True)

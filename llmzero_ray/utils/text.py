@@ -17,6 +17,7 @@ _REASON = 300
 """Number of characters at which a runner's reason was cut off, in the middle of a word."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_NOT_PLAIN = re.compile(r"[^ -~\n]")
 
 
 _SYNONYMS = {
@@ -154,7 +155,7 @@ def json_or_none(text: str | bytes) -> Any:
 def clean(text: str) -> str:
     """Without terminal sequences, control and invisible characters; tabs become blanks, lines end in \\n."""
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-    return "".join(_shown(c) for c in text)
+    return _NOT_PLAIN.sub(lambda found: _shown(found[0]), text)
 
 
 def collapse_whitespace(text: str) -> str:

@@ -181,19 +181,3 @@ def test_advice_asks_for_no_strong_pull_and_no_step_regardless_of_the_gap(packag
     assert "five-fold" not in " ".join(packaged.hyperparameters.values())
     assert "0.001 to 0.01" in packaged.hyperparameters[hp.canonical("kl")]
     assert "gap of greedy and sampled scores" in packaged.hyperparameters[hp.canonical("temperature")]
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_a_warm_up_costs_what_the_guide_says(packaged: Knowledge, k: int) -> None:
-    torch = pytest.importorskip("torch")
-    functional = pytest.importorskip("verl.utils.torch_functional")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule, rates = functional.get_constant_schedule_with_warmup(optimizer, k), list[float]()
-    for _ in range(10):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert rates[:2] == [0.0, 1 / k]
-    assert 10 - sum(rates) == pytest.approx((k + 1) / 2)
-    said = " ".join(packaged.hyperparameters[hp.canonical("lr_warmup_steps")].split())
-    assert "step 1 of k trains at rate 0, step 2 at 1 / k of it. That costs (k + 1) / 2 steps" in said

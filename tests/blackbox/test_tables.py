@@ -20,6 +20,7 @@ def test_an_explanation_says_what_it_said(name: str, tmp_path: Path) -> None:
     assert tables.explanation(name, tmp_path) == record("explanations.json")[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [path.stem for path in sorted(tables.CONFIGS.glob("*.yaml"))])
 def test_a_preset_becomes_the_same_configuration_of_verl(name: str) -> None:
     recorded, found = record("presets.json")[name], json.loads(json.dumps(tables.preset(name)))

@@ -43,6 +43,7 @@ def test_a_wrong_input_gives_its_exit_code_and_its_message(case: dict[str, Any],
     check(case, tables.observed(case, tmp_path / "here"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_process_of_its_own_says_the_same(name: str, tmp_path: Path) -> None:
     (case,) = [case for case in CASES if case["name"] == name]

@@ -144,6 +144,7 @@ def test_a_model_without_an_estimate_is_skipped_by_the_doctor() -> None:
     assert "no memory estimate" in row.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [None, 39.4])
 def test_machines_whose_drivers_are_silent_leave_it_to_the_configuration(
     head: None, given: float | None

@@ -230,6 +230,7 @@ def test_the_models_calls_are_journalled_kept_and_in_the_summary(
     assert not any(KEY.encode() in text for text in texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_kept", [1, 2, 4])  # before and after the refused answer, and all
 def test_an_interrupted_initialization_asks_and_bills_nothing_twice(
     folder: Folder, asks_the_model: Callable[..., None], messages_server: MessagesServer, n_kept: int

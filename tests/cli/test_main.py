@@ -249,6 +249,7 @@ def test_several_values_after_one_set_are_all_applied(capsys: pytest.CaptureFixt
     assert "budget.runs is 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_shell_is_offered_commands_searches_and_options(tmp_path: Path) -> None:
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "search.yaml").touch()

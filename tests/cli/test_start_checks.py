@@ -74,6 +74,7 @@ def test_a_failed_start_is_counted_by_the_next_one(
     assert checks.not_journalled(()) == booked
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_while_the_server_answers_has_booked_the_worst_case(
     config: Path, server: MessagesServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

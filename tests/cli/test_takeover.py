@@ -86,6 +86,7 @@ def test_a_command_follows_a_coordinator_that_comes_back_while_it_prepares(confi
     assert owner(storage.paths.root) is None
 
 
+@pytest.mark.slow
 def test_a_coordinator_waits_for_the_command_that_prepares_its_directory(make_search: MakeSearch) -> None:
     search = make_search(budget={"runs": 2})
     search.storage.check()

@@ -86,6 +86,7 @@ def script_of(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -152,6 +153,7 @@ def test_a_strict_script_that_looks_for_a_program_is_read_to_its_trainer(tmp_pat
     assert (read.overrides, read.remarks) == ({f"{R}n": "8"}, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "given", "reason"),
     [
@@ -262,6 +264,7 @@ def test_a_configuration_beside_the_script_is_read_and_the_command_line_wins(tmp
     assert made.phase.save_freq == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

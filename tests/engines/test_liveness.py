@@ -33,6 +33,7 @@ def serve(ray: Any, problem: str | None = None) -> Any:
     return server
 
 
+@pytest.mark.slow
 def test_a_failure_with_all_processes_alive_is_no_loss(ray: Any) -> None:
     from llmzero_ray.engines.verl.liveness import ActorLiveness
 
@@ -42,6 +43,7 @@ def test_a_failure_with_all_processes_alive_is_no_loss(ray: Any) -> None:
     assert watch.cause_of() is None
 
 
+@pytest.mark.slow
 def test_a_dead_engine_behind_a_living_server_is_a_loss(ray: Any) -> None:
     from llmzero_ray.engines.verl.liveness import ActorLiveness
 
@@ -52,6 +54,7 @@ def test_a_dead_engine_behind_a_living_server_is_a_loss(ray: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_actor_is_named_once_and_one_that_came_later_does_not_count(ray: Any) -> None:
     from llmzero_ray.engines.verl.liveness import ActorLiveness
 

@@ -87,6 +87,7 @@ def test_a_result_without_a_score_is_an_error_of_that_sample(result: Any) -> Non
     assert other.score == 1.0 and other.extra_fields["reward_extra_info"] == {"score": 1, "acc": 0.5}
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.parametrize("kind", ["countdown", "Search-R1", "integer", "list of numbers"])
 def test_a_reward_in_the_sandbox_is_given_the_row_of_verls_file(kind: str, tmp_path: Path) -> None:

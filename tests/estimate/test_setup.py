@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from llmzero_ray.config import load_config
-from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT, check_root
+from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, engine_overrides
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate.fit import assess
@@ -17,10 +17,8 @@ from llmzero_ray.estimate.model_shape import read_shape
 from llmzero_ray.estimate.setup import VERL_DEFAULTS, setup_of
 from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
 from llmzero_ray.hyperparameters.root import root_hyperparameters
-from llmzero_ray.prepared import load_task
 from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings
-from tests.tasks.builders import rows, write_task
 
 from .builders import A100_40, ROOT, SIZES, TABLE_12, practitioner, preset
 
@@ -111,14 +109,6 @@ def test_a_value_of_the_wrong_type_is_said() -> None:
 
 
 # --- shipped presets ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_shipped_preset_is_taken_by_verls_own_configuration(size: str, tmp_path: Any) -> None:
-    write_task(tmp_path / "task", train=rows("train", 128))
-    config = load_config(ROOT / preset(size), [f"task.dir={tmp_path / 'task'}"])
-    task = load_task(config.task.dir)
-    check_root(config, task, root_hyperparameters(config, task.n_train))
 
 
 @pytest.mark.parametrize("size", SIZES)

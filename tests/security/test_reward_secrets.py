@@ -83,6 +83,7 @@ with Sandbox(sys.argv[1], limits=SandboxLimits(start_cpu_s=120)) as sandbox:
 """
 
 
+@pytest.mark.slow
 @needs_sandbox
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="no filter of system calls")
 @pytest.mark.parametrize("who", ["as it is", "ordinary user"])

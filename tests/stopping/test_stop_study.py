@@ -54,6 +54,7 @@ def test_a_recorded_incumbent_is_compared_along_its_whole_chain_with_the_outcome
             assert sum(item.acc for item in steps[step]) / search.n_val == pytest.approx(score)
 
 
+@pytest.mark.slow
 def test_the_published_tables_of_a_models_stops_are_those_of_its_answers() -> None:
     page = (Path(__file__).parents[2] / "docs" / "measurements.md").read_text(encoding="utf-8")
     printed = f"{stop_runs.text()}\n{stop_runs.calibration()}".splitlines()
@@ -62,6 +63,7 @@ def test_the_published_tables_of_a_models_stops_are_those_of_its_answers() -> No
     assert [row for row in rows if row not in page] == []
 
 
+@pytest.mark.slow
 def test_every_kept_answer_is_to_a_request_and_a_run_was_asked_about_until_its_chance_was_low() -> None:
     answers = stop_runs.answers()
     for pair in stop_runs.pairs():

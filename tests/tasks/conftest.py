@@ -1,4 +1,4 @@
-"""One real, small echo task for all tests that need a model: its warm start takes seconds."""
+"""One real, small echo task for all tests that need a model. They are slow: its warm start takes 14 s."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import pytest
 
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.tasks.prepare import prepare
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "echo_task" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

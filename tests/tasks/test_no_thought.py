@@ -79,6 +79,7 @@ def faults(found: RewardAccuracy) -> list[str]:
     return [pay.kind for pay in found.no_thought if pay.is_fault]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["\\boxed{{answer}}", "<answer>{answer}</answer>", "{answer}"])
 def test_the_math_reward_pays_nothing_for_sums_that_are_restated(form: str) -> None:
     found = accuracy("math", SUMS, form)
@@ -88,6 +89,7 @@ def test_the_math_reward_pays_nothing_for_sums_that_are_restated(form: str) -> N
     assert kinds[SENTENCE].n_rows == 40 and faults(found) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "truth", "kind"),
     [
@@ -195,6 +197,7 @@ def test_a_reward_that_compares_passes_whatever_stands_in_the_question(tmp_path:
 # --- where it is said ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_prepare_names_what_answers_without_thought_earn_and_warns_of_a_fault(tmp_path: Path) -> None:
     rows = [{"q": f"(x+{n})^2", "a": f"x^2+{2 * n}x+{n * n}"} for n in range(2, 62)]
     data = {

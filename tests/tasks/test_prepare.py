@@ -133,6 +133,7 @@ def test_storage_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
         prepare(dir=tmp_path / "file" / "task", **SMALL)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # No file may grow beyond 3 kB in that process: what a full disk looks like to the one who writes.
     code = (
@@ -165,6 +166,7 @@ def test_an_interruption_leaves_nothing_that_could_be_taken_for_a_task(tmp_path:
     assert prepare(dir=tmp_path / "task", **SMALL).n_train == 8
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
     code = (
         "import os, sys; from llmzero_ray.tasks.prepare import prepare\n"
@@ -209,6 +211,7 @@ def test_where_locks_do_not_help_the_first_to_be_ready_wins(made: Path, tmp_path
     assert left_beside(target) == ["task"]
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_task(tmp_path: Path) -> None:
     code = (
         "import sys; from llmzero_ray.tasks.prepare import prepare\n"

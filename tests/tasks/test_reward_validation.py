@@ -92,6 +92,7 @@ def test_each_fault_is_found_by_the_checks_that_are_for_it(
     assert failed(report(tmp_path, source)) == checks
 
 
+@pytest.mark.slow
 def test_a_slow_reward_is_refused_after_a_few_rows(tmp_path: Path) -> None:
     busy = "end = time.process_time() + 0.3\n    while time.process_time() < end: pass\n    right = "
     # Its own clock stands still.
@@ -111,6 +112,7 @@ def test_what_fails_is_named_with_shortened_rows(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) < 600
 
 
+@pytest.mark.slow
 def test_one_wrong_answer_in_a_hundred_is_forgiven_and_two_are_not(tmp_path: Path) -> None:
     rows = [row(number, f"question {number}", f"City {number}") for number in range(100)]
     for wrong, passed in ((1, True), (2, False)):
@@ -118,6 +120,7 @@ def test_one_wrong_answer_in_a_hundred_is_forgiven_and_two_are_not(tmp_path: Pat
         assert ("right answers score 1" not in failed(report(tmp_path, rows=[*rows[wrong:], *odd]))) is passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", GOLD_FORMS)
 def test_usual_forms_of_right_answers_are_found_out(tmp_path: Path, form: str) -> None:
     before, after = form.split("{answer}")
@@ -128,6 +131,7 @@ def test_usual_forms_of_right_answers_are_found_out(tmp_path: Path, form: str) -
     assert report(tmp_path, source).gold_response == form
 
 
+@pytest.mark.slow
 def test_a_form_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
     source = GOOD.replace("<answer>([^<]*)</answer>", "~(.*)~")
     assert failed(report(tmp_path, source)) == ["right answers score 1"]
@@ -140,6 +144,7 @@ def test_of_several_wordings_the_first_is_the_right_answer(tmp_path: Path) -> No
     assert report(tmp_path, source, rows).passed
 
 
+@pytest.mark.slow
 def test_worked_solutions_with_one_result_are_one_constant_answer(tmp_path: Path) -> None:
     """As in GSM8K: every ground truth is a text of its own, results repeat."""
     reads_last = """
@@ -164,6 +169,7 @@ def test_each_data_source_has_its_own_constant_answer(tmp_path: Path) -> None:
     assert {"constant answer to sums", "constant answer to other"} <= set(names)
 
 
+@pytest.mark.slow
 def test_a_reward_that_hangs_is_refused_in_bounded_time(tmp_path: Path) -> None:
     source = GOOD.replace("right = ", "while 'zzqx' in solution_str: pass\n    right = ")
     text = report(tmp_path, source).text()
@@ -294,6 +300,7 @@ def test_a_reward_that_does_not_pass_leaves_no_task_behind(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_when_no_form_is_right_the_message_says_how_to_name_one(tmp_path: Path) -> None:
     source = GOOD.replace("<answer>([^<]*)</answer>", "~(.*)~")
     with pytest.raises(TaskError, match=r"name the form as reward\.gold, such as '<answer>"):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def test_any_smiles_gives_the_same_keys(smiles: str) -> None:
         check(reward("x", json.dumps({task.keys[0]: smiles}), json.dumps(truth)))
 
 
+@cache
 def hostile_responses() -> dict[str, str]:
     """Responses made to keep a reward busy, by what they are."""
     keys = (

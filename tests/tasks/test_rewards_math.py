@@ -260,6 +260,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @needs_math_verify
 def test_the_child_ends_when_its_asker_is_killed() -> None:
     root = Path(__file__).parents[2]

@@ -416,6 +416,7 @@ def into_the_pipe(data):
 """
 
 
+@pytest.mark.slow
 @confined
 @pytest.mark.parametrize(
     ("attack", "problem"),
@@ -456,6 +457,7 @@ def test_megabytes_of_output_go_nowhere(tmp_path: Path, capfd: pytest.CaptureFix
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @confined
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -537,6 +539,7 @@ def test_without_a_sandbox_a_reward_is_refused_unless_the_user_allows_it(
     assert "install bubblewrap" in message and "allow_unsandboxed: true" in message
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_allowed_without_one_still_has_its_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

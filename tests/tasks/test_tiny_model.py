@@ -130,6 +130,7 @@ def test_a_warm_start_that_dies_tells_its_last_words(tmp_path: Path, monkeypatch
         make_model_in_process(request(tmp_path / "model"), hear_nothing)
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_the_disk_is_a_storage_problem(tmp_path: Path) -> None:
     # The limit is inherited by the process that writes; the weights take 2.5 MB.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

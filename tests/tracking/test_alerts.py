@@ -97,6 +97,7 @@ def test_the_end_is_told_with_its_result_and_only_once(service: Service, tmp_pat
     assert len(service.messages) == 1
 
 
+@pytest.mark.slow
 @needs_apprise
 def test_what_can_wait_is_told_with_what_cannot(service: Service, tmp_path: Path) -> None:
     search = scripted(tmp_path)
@@ -159,6 +160,7 @@ def test_a_dead_coordinator_needs_you(
     assert "Nobody is at work on it" in told and f"llmzero resume {root}" in told
 
 
+@pytest.mark.slow
 @needs_apprise
 def test_a_service_that_is_dead_costs_one_sentence_and_shows_no_address(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -298,6 +298,7 @@ class Forks:
         )
 
 
+@pytest.mark.slow
 def test_each_node_becomes_a_trial_of_a_study_once(tmp_path: Path) -> None:
     root = copy_of("two_slots", tmp_path / "runs")
     url = f"sqlite:///{root}/tracking/optuna.db"

@@ -41,6 +41,7 @@ def test_the_same_journal_gives_the_same_view(search: SearchBuilder) -> None:
     assert data_text(view(SearchFacts(search.storage))) == data_text(view(SearchFacts(search.storage)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [scripted, Large])
 def test_facts_that_follow_earlier_ones_give_the_view_of_a_whole_reading(
     kind: Callable[[Path], SearchBuilder], tmp_path: Path

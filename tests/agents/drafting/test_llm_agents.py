@@ -63,6 +63,7 @@ def run_draft(messages_server: MessagesServer, tmp_path: Path) -> RunDraft:
     return work
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_broken_reward_goes_back_with_the_validations_findings_until_it_is_right(
     run_draft: RunDraft, tmp_path: Path
@@ -82,6 +83,7 @@ def test_a_broken_reward_goes_back_with_the_validations_findings_until_it_is_rig
     assert found.draft.search["root"]["overrides"]["loss_agg_mode"] == "seq-mean-token-sum-norm"
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_a_reward_that_never_passes_is_written_with_what_was_found(
     run_draft: RunDraft, tmp_path: Path

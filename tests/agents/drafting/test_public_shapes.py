@@ -171,6 +171,7 @@ def test_options_that_are_objects_are_left_out_with_the_name_of_their_texts(tmp_
     assert "choices holds objects or lists; name what holds the texts, such as choices.text" in finding
 
 
+@pytest.mark.slow
 def test_numbers_that_are_the_question_are_no_doubt(tmp_path: Path) -> None:
     def sums(k: int) -> dict[str, Any]:
         return {"question": f"What is {k} + {k * 7 % 13}?", "answer": k + k * 7 % 13}

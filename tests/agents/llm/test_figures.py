@@ -71,6 +71,7 @@ def running_request() -> StopRequest:
     return StopRequest(task=c.TASK, running=view, incumbent=PATH[2], incumbent_path=path)
 
 
+@pytest.mark.slow
 def test_pictures_are_as_small_as_they_can_be_read() -> None:
     big = large_requests.proposal_request()
     for png in (composite_png(PATH[-1], PATH), composite_png(big.on, big.path)):
@@ -80,6 +81,7 @@ def test_pictures_are_as_small_as_they_can_be_read() -> None:
     assert tokens(overlay_png(large_requests.stop_request())) <= 650
 
 
+@pytest.mark.slow
 def test_the_same_request_gives_the_same_bytes() -> None:
     assert composite_png(PATH[1], PATH[:2]) == composite_png(PATH[1], PATH[:2])
     assert overlay_png(running_request()) == overlay_png(running_request())
@@ -129,6 +131,7 @@ def test_the_best_of_a_group_stands_beside_the_mean_reward(drawn: list[Any]) -> 
     assert mixed.get_title(loc="left") == "share of mixed groups"
 
 
+@pytest.mark.slow
 def test_a_palette_keeps_every_colour_in_less_than_half_of_the_bytes(drawn: list[Any]) -> None:
     asked = large_requests.proposal_request()
     best = replace(asked.siblings[2], node=99, base_step=30)
@@ -173,6 +176,7 @@ def empty_proposal() -> ProposalRequest:
     return replace(asked, on=on, path=(on,))
 
 
+@pytest.mark.slow
 def test_pictures_are_found_by_kind(drawn: list[Any]) -> None:
     asked = large_requests.proposal_request()
     draw_figure("composite", asked, 500)
@@ -204,6 +208,7 @@ def test_values_that_are_not_finite_leave_gaps_and_a_flat_line_its_value(drawn: 
     assert all(np.isfinite(line.get_ydata()).all() for axes in drawn[0].axes for line in axes.lines)
 
 
+@pytest.mark.slow
 def test_letters_do_not_run_into_each_other_or_out_of_the_picture(drawn: list[Any]) -> None:
     big = large_requests.proposal_request()
     draw_figure("composite", big, 500)

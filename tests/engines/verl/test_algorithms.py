@@ -9,8 +9,8 @@ import pytest
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.records import PhaseResult
+from tests.engines.test_algorithms import ALGORITHMS
 from tests.engines.verl.conftest import Lab
-from tests.test_algorithms import ALGORITHMS
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]
 
