@@ -8,7 +8,7 @@
 MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
 of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
 second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
-of a comparison from the recipe smollm2_cpu. A static recipe stands beside the searches.
+of a comparison from the recipe smollm2_cpu. A static recipe and its decay stand beside the searches.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
 """The default recipe, and how many of its runs of how many steps give the compute of every method."""
 
 
-def _static(**changes: float) -> dict[str, Any]:
-    """A static recipe, as a schedule of one phase that changes the default."""
+def _one_run(**changes: float | str) -> dict[str, Any]:
+    """A recipe of one run, as a schedule of one phase that changes the default."""
     phase = {"steps": N_RUNS * RUN_STEPS, "changes": changes}
     return {"search.method": "schedule", "search.schedule": {"source": "static recipe", "phases": [phase]}}
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
-    "cool_fast": _static(temperature=0.6, lr=2.0e-4),
+    "cool_fast": _one_run(temperature=0.6, lr=2.0e-4),
+    "cool_decay": _one_run(temperature=0.6, lr=2.0e-4, lr_scheduler="cosine"),
     "expert": {"search.method": "llmzero"},
     "claude": {
         "search.method": "llmzero",
@@ -77,7 +78,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Methods -> dotted keys: the recipe, a static one, the search with rules and with a language model."""
+"""Methods -> dotted keys: the recipe, a static one, the same with a decay of the rate to zero, the search with
+rules and with a language model."""
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]
 NUMBER, WORD = "Reply with the number only.", "Reply with the word only."

@@ -237,6 +237,7 @@ def test_two_workers_of_which_one_is_killed_end_where_one_alone_ends(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_is_killed_leaves_nothing_running_and_goes_on_exactly(
     task: PreparedTask, tmp_path: Path, start: Callable[[Path], Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
