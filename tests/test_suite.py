@@ -39,7 +39,7 @@ from llmzero_ray.agents.llm.recorded import RecordedResponses
 from llmzero_ray.agents.llm.response_schemas import TOOLS
 from llmzero_ray.config import load_config
 from llmzero_ray.config.schedule import read_schedule
-from llmzero_ray.config.yaml_text import to_yaml
+from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan, configs
 from llmzero_ray.methods.values import scheduled
@@ -490,3 +490,24 @@ def test_the_page_has_the_scores_of_the_kept_searches() -> None:
         assert {base, test} - {"–"} <= found, (pair, method, seed)
     for *_, rules, model in real.leads(rows).rows:
         assert all(lead.replace("+0.", ".").replace(" 0.", " .") in page for lead in (rules, model))
+
+
+def test_kept_searches_hold_no_path_of_this_machine_and_no_weights(tmp_path: Path) -> None:
+    archive, name = tmp_path / "kept.tar.xz", "larger-expert-203"
+    search = tmp_path / "real" / name
+    with tarfile.open(real.SEARCHES) as kept:
+        members = [one for one in kept if one.name.split("/")[0] == name]
+        kept.extractall(tmp_path / "real", members=members, filter="data")
+    config = read_yaml(search / "search.yaml")
+    config["storage"] = str(tmp_path / "real")
+    (search / "search.yaml").write_text(to_yaml(config), encoding="utf-8")
+    (search / "best").mkdir()
+    (search / "best" / "adapter_model.safetensors").write_bytes(b"weights")
+    (tmp_path / "real" / "larger-expert-204" / "journal").mkdir(parents=True)  # has not ended
+    tarfile.open(archive, "w:xz").close()
+    assert real.keep(tmp_path / "real", archive) == [name]
+    with tarfile.open(archive) as kept:
+        files = {one.name: kept.extractfile(one) for one in kept if one.isfile()}
+        assert not any(str(tmp_path).encode() in file.read() for file in files.values() if file is not None)
+    assert not any("safetensors" in path for path in files)
+    assert [row[:3] for row in real.scores(archive).rows] == [("larger", "expert", "203")]

@@ -3,12 +3,13 @@
     python -m benchmarks.suite.real MODEL                   # base accuracy of each kind of question
     python -m benchmarks.suite.real MODEL --plan real --seeds 201 > compare.yaml
     python -m jobs.compare compare.yaml                     # continues after an interruption
-    python -m benchmarks.suite.real --table                 # scores of the searches in real_searches.tar.xz
+    python -m benchmarks.suite.real --keep runs/real        # adds its ended searches to real_searches.tar.xz
+    python -m benchmarks.suite.real --table                 # scores of the searches there
 
 MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
 of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
 second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
-of a comparison from the recipe smollm2_cpu. A static recipe and its decay stand beside the searches.
+of a comparison from the recipe smollm2_cpu. A static recipe stands beside the searches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import random
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -56,20 +58,30 @@ SIZES = {"n_train": 900, "n_val": 128, "n_test": 256, "n_confirm": 0}
 PAIRS = {"larger": "larger of two", "middle": "middle of three", "sums_99": "sums, two digits"}
 """Pairs of the second tier: name -> kind of question. Chosen by base accuracy alone, between .05 and .6."""
 SEARCHES = Path(__file__).parent / "real_searches.tar.xz"
+KEPT = (
+    "search.yaml",
+    "strategy.yaml",
+    "final/*.parquet",
+    "journal/**/*.json",
+    "nodes/*/spec.yaml",
+    "nodes/*/result-*.json",
+    "nodes/*/metrics.parquet",
+    "nodes/*/agents/*",
+)
+"""Files of a search that are kept: no weights, logs or answers of each item."""
 RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
 """The default recipe, and how many of its runs of how many steps give the compute of every method."""
 
 
-def _one_run(**changes: float | str) -> dict[str, Any]:
-    """A recipe of one run, as a schedule of one phase that changes the default."""
+def _static(**changes: float) -> dict[str, Any]:
+    """A static recipe, as a schedule of one phase that changes the default."""
     phase = {"steps": N_RUNS * RUN_STEPS, "changes": changes}
     return {"search.method": "schedule", "search.schedule": {"source": "static recipe", "phases": [phase]}}
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
-    "cool_fast": _one_run(temperature=0.6, lr=2.0e-4),
-    "cool_decay": _one_run(temperature=0.6, lr=2.0e-4, lr_scheduler="cosine"),
+    "cool_fast": _static(temperature=0.6, lr=2.0e-4),
     "expert": {"search.method": "llmzero"},
     "claude": {
         "search.method": "llmzero",
@@ -78,8 +90,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Methods -> dotted keys: the recipe, a static one, the same with a decay of the rate to zero, the search with
-rules and with a language model."""
+"""Methods -> dotted keys: the recipe, a static one, the search with rules and with a language model."""
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]
 NUMBER, WORD = "Reply with the number only.", "Reply with the word only."
@@ -169,13 +180,17 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[203], help="201 and 202 are spent")
     parser.add_argument("--data", type=Path, default=Path("data/suite"))
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the ended searches of this comparison")
     given = parser.parse_args()
+    if given.keep is not None:
+        print(f"kept {', '.join(keep(given.keep)) or 'none: no search has ended'}")
+        return
     if given.table:
         found = scores()
         print(f"{found}\n\n{leads(found.rows)}")
         return
     if given.model is None:
-        parser.error("give MODEL or --table")
+        parser.error("give MODEL, --keep or --table")
     if given.plan is None:
         print(base_accuracy(given.model))
         return
@@ -234,6 +249,44 @@ def comparison(
         "seeds": list(seeds),
         "max_hours": 48.0,
     }
+
+
+def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
+    """Names of the ended searches of a comparison, which are now in the archive, in place of earlier ones of
+    the same names. Paths of this machine become those of a checkout."""
+    added = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        with tarfile.open(archive) as kept:
+            kept.extractall(folder, filter="data")
+        for search in sorted(path.parents[1] for path in directory.absolute().glob("*/final/best.parquet")):
+            config, target = read_yaml(search / "search.yaml"), folder / search.name
+            paths = {
+                str(config["storage"]): f"runs/{directory.name}",
+                str(config["task"]["dir"]): f"data/suite/real_{search.name.split('-')[0]}/task",
+                str(config["model"]["path"]): "models/SmolLM2-135M-Instruct",
+            }
+            shutil.rmtree(target, ignore_errors=True)
+            for path in (found for pattern in KEPT for found in search.glob(pattern)):
+                copy = target / path.relative_to(search)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+                if path.suffix in (".yaml", ".json"):
+                    text = path.read_text(encoding="utf-8")
+                    for own, theirs in paths.items():
+                        text = text.replace(own, theirs)
+                    copy.write_text(text, encoding="utf-8")
+            added.append(search.name)
+        with tarfile.open(archive, "w:xz", preset=9) as packed:
+            for path in sorted(folder.rglob("*")):
+                info = packed.gettarinfo(path, str(path.relative_to(folder)))
+                info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
+                if info.isfile():
+                    with path.open("rb") as stream:
+                        packed.addfile(info, stream)
+                else:
+                    packed.addfile(info)
+    return added
 
 
 def scores(archive: Path = SEARCHES) -> TextTable:
