@@ -499,8 +499,10 @@ def test_kept_searches_hold_no_path_of_this_machine_and_no_weights(tmp_path: Pat
         members = [one for one in kept if one.name.split("/")[0] == name]
         kept.extractall(tmp_path / "real", members=members, filter="data")
     config = read_yaml(search / "search.yaml")
-    config["storage"] = str(tmp_path / "real")
-    (search / "search.yaml").write_text(to_yaml(config), encoding="utf-8")
+    own, theirs = str(tmp_path / "real"), config["storage"]
+    for path in (search / "search.yaml", *(search / "journal").glob("*.json")):
+        text = path.read_text(encoding="utf-8").replace(theirs, own)
+        path.write_bytes(real._event(text) if path.suffix == ".json" else text.encode())
     (search / "best").mkdir()
     (search / "best" / "adapter_model.safetensors").write_bytes(b"weights")
     (tmp_path / "real" / "larger-expert-204" / "journal").mkdir(parents=True)  # has not ended

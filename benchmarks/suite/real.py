@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import random
 import shutil
 import sys
@@ -29,6 +30,7 @@ from typing import Any
 from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.journal import event_file
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable, table
 from llmzero_ray.storage.metric_files import load_points
@@ -265,6 +267,7 @@ def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
                 str(config["storage"]): f"runs/{directory.name}",
                 str(config["task"]["dir"]): f"data/suite/real_{search.name.split('-')[0]}/task",
                 str(config["model"]["path"]): "models/SmolLM2-135M-Instruct",
+                f"{Path(presets.__file__).parents[2]}/": "",
             }
             shutil.rmtree(target, ignore_errors=True)
             for path in (found for pattern in KEPT for found in search.glob(pattern)):
@@ -275,7 +278,7 @@ def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
                     text = path.read_text(encoding="utf-8")
                     for own, theirs in paths.items():
                         text = text.replace(own, theirs)
-                    copy.write_text(text, encoding="utf-8")
+                    copy.write_bytes(_event(text) if path.parent.name == "journal" else text.encode())
             added.append(search.name)
         with tarfile.open(archive, "w:xz", preset=9) as packed:
             for path in sorted(folder.rglob("*")):
@@ -287,6 +290,12 @@ def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
                 else:
                     packed.addfile(info)
     return added
+
+
+def _event(text: str) -> bytes:
+    """File of a journal's event whose paths were changed, with its new checksum."""
+    body = event_file.unpack(json.loads(text), None, trusted=True)
+    return event_file.encode(body.event, body.name, journal=body.journal, writer=body.writer)
 
 
 def scores(archive: Path = SEARCHES) -> TextTable:
