@@ -70,7 +70,7 @@ KEPT = (
     "nodes/*/metrics.parquet",
     "nodes/*/agents/*",
 )
-"""Files of a search that are kept: no weights, logs or answers of each item."""
+"""Files of a search that are kept: no weights, no logs, no answers to validation items."""
 RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
 """The default recipe, and how many of its runs of how many steps give the compute of every method."""
 
@@ -185,6 +185,8 @@ def main() -> None:
     parser.add_argument("--keep", metavar="DIR", type=Path, help="keep the ended searches of this comparison")
     given = parser.parse_args()
     if given.keep is not None:
+        if not given.keep.is_dir():
+            parser.error(f"--keep: {given.keep} is not a directory; give that of a comparison")
         print(f"kept {', '.join(keep(given.keep)) or 'none: no search has ended'}")
         return
     if given.table:
@@ -254,8 +256,8 @@ def comparison(
 
 
 def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
-    """Names of the ended searches of a comparison, which are now in the archive, in place of earlier ones of
-    the same names. Paths of this machine become those of a checkout."""
+    """Names of the ended searches of a comparison, all of which it adds to the archive, in place of earlier
+    ones of the same names. Paths of this machine become those of a checkout."""
     added = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -281,15 +283,14 @@ def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
                     copy.write_bytes(_event(text) if path.parent.name == "journal" else text.encode())
             added.append(search.name)
         with tarfile.open(archive, "w:xz", preset=9) as packed:
-            for path in sorted(folder.rglob("*")):
-                info = packed.gettarinfo(path, str(path.relative_to(folder)))
-                info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
-                if info.isfile():
-                    with path.open("rb") as stream:
-                        packed.addfile(info, stream)
-                else:
-                    packed.addfile(info)
+            for path in sorted(folder.iterdir()):
+                packed.add(path, path.name, filter=_anonymous)
     return added
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Member of an archive without its time and its owner."""
+    return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", deep=False)
 
 
 def _event(text: str) -> bytes:
@@ -320,24 +321,23 @@ def scores(archive: Path = SEARCHES) -> TextTable:
 
 
 def leads(rows: Sequence[Sequence[str]]) -> TextTable:
-    """Table of the mean test accuracy of each pair over the seeds that have all three methods, and of the
-    searches' leads over the default ± one standard error over these seeds."""
+    """Table of each method's mean test accuracy over the seeds that it shares with the default and the rules,
+    two at least, and of its leads over both ± one standard error over these seeds."""
     test = {(pair, method, seed): float(score) for pair, method, seed, _, score, *_ in rows if score != "–"}
     found = []
-    for pair in PAIRS:
-        seeds = [seed for name, method, seed in test if (name, method) == (pair, "default")]
-        seeds = [seed for seed in seeds if {(pair, "expert", seed), (pair, "claude", seed)} <= set(test)]
+    for pair, method in ((pair, method) for pair in PAIRS for method in METHODS):
+        seeds = [seed for name, own, seed in test if (name, own) == (pair, method)]
+        seeds = [seed for seed in seeds if {(pair, "default", seed), (pair, "expert", seed)} <= set(test)]
         if len(seeds) < 2:
             continue
-        scores_of = {
-            method: [test[pair, method, seed] for seed in seeds] for method in ("default", "expert", "claude")
-        }
-        cells = [f"{fmean(values):.3f}" for values in scores_of.values()]
-        for method in ("expert", "claude"):
-            differences = [a - b for a, b in zip(scores_of[method], scores_of["default"], strict=True)]
-            cells.append(f"{fmean(differences):+.3f} ± {stdev(differences) / len(seeds) ** 0.5:.3f}")
-        found.append((pair, str(len(seeds)), *cells))
-    return table(("pair", "seeds", "default", "expert", "claude", "expert's lead", "claude's lead"), found)
+        own, *others = ([test[pair, m, seed] for seed in seeds] for m in (method, "default", "expert"))
+        cells = []
+        for other in others:
+            gains = [a - b for a, b in zip(own, other, strict=True)]
+            error = stdev(gains) / len(gains) ** 0.5
+            cells.append(f"{fmean(gains):+.3f} ± {error:.3f}" if any(gains) else "")
+        found.append((pair, method, str(len(seeds)), f"{fmean(own):.3f}", *cells))
+    return table(("pair", "method", "seeds", "test", "over the default", "over the rules"), found)
 
 
 def base_accuracy(directory: Path) -> str:

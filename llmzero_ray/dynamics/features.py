@@ -146,9 +146,9 @@ def change_point(series: Series) -> int | None:
     if n < 6:
         return None
     mean = fmean(series.values)
-    apart = [v - mean for v in series.values]
-    total = sum(v * v for v in apart)
-    explained = {i: at * at * n / (i * (n - i)) for i, at in enumerate(accumulate(apart), 1) if 1 < i < n - 1}
+    deviations = [v - mean for v in series.values]
+    total, sums = sum(d * d for d in deviations), enumerate(accumulate(deviations), 1)
+    explained = {i: s * s * n / (i * (n - i)) for i, s in sums if 1 < i < n - 1}
     best = max(explained, key=explained.__getitem__)
     return series.steps[best] if total > 0 and explained[best] > 0.7 * total else None
 
