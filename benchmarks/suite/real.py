@@ -57,8 +57,17 @@ WORDS = [
 ]
 SIZES = {"n_train": 900, "n_val": 128, "n_test": 256, "n_confirm": 0}
 """Items of each split of a pair."""
-PAIRS = {"larger": "larger of two", "middle": "middle of three", "sums_99": "sums, two digits"}
+PAIRS = {
+    "larger": "larger of two",
+    "middle": "middle of three",
+    "sums_99": "sums, two digits",
+    "smallest": "smallest of three",
+    "mixed": "sums, differences, products",
+}
 """Pairs of the second tier: name -> kind of question. Chosen by base accuracy alone, between .05 and .6."""
+ONE_NUMBER: Mapping[str, Any] = {"regex": {"pattern": r"^\D*(\d+)\D*$"}}
+REWARDS: Mapping[str, Any] = {"smallest": ONE_NUMBER}
+"""Pair -> its reward where it is not `math`: an answer that names two numbers says neither."""
 SEARCHES = Path(__file__).parent / "real_searches.tar.xz"
 KEPT = (
     "search.yaml",
@@ -105,6 +114,10 @@ def _sums(low: int, high: int, operators: str) -> Kind:
         return f"What is {a} {operator} {b}? {NUMBER}", {"+": a + b, "-": a - b, "*": a * b}[operator]
 
     return make
+
+
+def _mixed(draw: random.Random) -> Item:
+    return draw.choice((_sums(1, 30, "+"), _sums(10, 99, "+"), _sums(2, 60, "-"), _sums(2, 18, "*")))(draw)
 
 
 def _larger(draw: random.Random) -> Item:
@@ -160,6 +173,7 @@ KINDS: dict[str, Kind] = {
     "sums and differences to 20": _sums(1, 20, "+-"),
     "sums, two digits": _sums(10, 99, "+"),
     "products, one digit": _sums(2, 9, "*"),
+    "sums, differences, products": _mixed,
     "larger of two": _larger,
     "smallest of three": _smallest,
     "middle of three": _middle,
@@ -224,7 +238,7 @@ def make(pair: str, data: Path) -> Path:
         "files": "questions.csv",
         "prompt": "{question}",
         "answer": "answer",
-        "reward": "math",
+        "reward": REWARDS.get(pair, "math"),
         "licence": "made up",
         **SIZES,
     }
