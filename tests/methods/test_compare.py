@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.methods.compare import command, lanes, results
 from llmzero_ray.methods.compare.figure import best_so_far
-from llmzero_ray.methods.compare.pilot import Pilot, forecast, with_budget
+from llmzero_ray.methods.compare.pilot import Pilot, forecast, read_pilot, with_budget
 from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan, configs
 from llmzero_ray.methods.compare.results import NEEDS_A_MODEL, RunOutcome, ended, outcome
 from llmzero_ray.methods.compare.summary import report
 from llmzero_ray.methods.compare.tables import lines
 from llmzero_ray.records import TokenCost, TokenCounts
 from llmzero_ray.report.facts import SearchFacts
+from tests.builders import make_config
+from tests.report.builder import Phase, SearchBuilder
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import wait_until
 
@@ -410,7 +413,7 @@ def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
     for module in (command, results):
         monkeypatch.setattr(module, "outcome", found)
     monkeypatch.setattr(command, "cluster", lambda config, n, name: nullcontext([{}]))
-    monkeypatch.setattr(command, "read_pilot", lambda run, directory, hours: pilot())
+    monkeypatch.setattr(command, "read_pilot", lambda *_: pilot())
     outcomes, _ = command._Comparison(plan, tmp_path).run(runs)
     failed = [run.name for run, one in outcomes.items() if one.problem]
     assert failed == ["toy-random-1"]
@@ -420,6 +423,29 @@ def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
     crashing.add("toy-pilot-0")
     with pytest.raises(ConfigError, match=r"the pilot of toy failed: the search ended with exit code 0"):
         command._Comparison(plan, tmp_path).run(runs)
+
+
+def test_a_pilot_that_fails_on_the_way_gives_the_budget_of_all_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(
+        name="toy-pilot-0",
+        budget={"runs": 2, "compute": None},
+        phase={"n_steps": 10, "max_steps": 20, "test_freq": 5, "save_freq": 5},
+        search={"method": "default"},
+    )
+    failed = SearchBuilder(tmp_path, config=config)
+    failed.phases[0] = Phase(val={5: 40}, steps=8, fails="oom")
+    outcome = failed.outcome
+    counts = TokenCounts(rollout=300, trained=100)
+    monkeypatch.setattr(failed, "outcome", lambda *given: replace(outcome(*given), tokens=counts))
+    failed.ready().play()
+    said: list[str] = []
+    for _ in range(2):  # the second time from its file
+        found = read_pilot(ComparedRun("toy", "pilot", 0), tmp_path, 0.2, said.append)
+        assert (found.compute, found.steps, found.hours) == (1000.0, 20, 0.5)
+    (line,) = said
+    assert line.startswith("the pilot of toy ended after 8 of 20 steps (oom); the budget is that of 20 steps")
 
 
 def test_a_curve_keeps_its_last_value_until_the_next_point() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -177,7 +178,8 @@ class _Comparison:
             ended = self._outcomes[run]
             if ended.problem:
                 raise ConfigError(f"the pilot of {run.task} failed: {ended.problem}")
-            found[run.task] = read_pilot(run, self._directory, ended.hours)
+            say = partial(print_line, self._console)
+            found[run.task] = read_pilot(run, self._directory, ended.hours, say)
         return found
 
     def _ended_now(self, run: ComparedRun, code: int) -> None:

@@ -7,7 +7,7 @@ forecast. It is not part of the tables.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from llmzero_ray.config.search_config import AGENT_METHODS
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.compute import amount, measured_cost, plus
 from llmzero_ray.methods.compare.plan import PILOT, ComparedRun, ComparePlan, times_of, with_keys
-from llmzero_ray.records import TokenCost, TokenCounts
+from llmzero_ray.records import PhaseFailure, TokenCost, TokenCounts
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.utils.files import replace_file
@@ -32,6 +32,7 @@ class Pilot:
     cost: TokenCost
     """Seconds per token, or 1 and 1 if the engine reports no timings."""
     steps: int
+    """Steps of the default that `compute` pays for."""
     hours: float
     """Hours of work, including a cold start and the test scores."""
 
@@ -41,8 +42,9 @@ class Pilot:
         return "tokens" if self.cost == TokenCost() else "engine seconds"
 
 
-def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
-    """Result of an ended pilot, stored in its directory so that it never changes.
+def read_pilot(run: ComparedRun, directory: Path, hours: float, say: Callable[[str], None]) -> Pilot:
+    """Result of an ended pilot, stored in its directory so that it never changes. One that failed before its
+    last step counts as if it had gone on at the same cost a step, and `say` gets a sentence about it.
 
     Raises:
         ConfigError: it trained nothing.
@@ -64,12 +66,22 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float) -> Pilot:
         points = load_points(facts.storage, node)
         steps += [(found.spec.hyperparameters, point.metrics) for point in points]
     cost = measured_cost(steps) or TokenCost()
-    pilot = Pilot(compute=amount(total, cost), cost=cost, steps=n_steps, hours=hours)
-    if pilot.compute <= 0:
+    compute = amount(total, cost)
+    if compute <= 0 or n_steps == 0:
         raise ConfigError(
             f"the pilot of {run.task} trained nothing, see {directory / run.name}; fix the task or its "
             f"default recipe, and remove {directory} to begin again."
         )
+    wanted = facts.config.budget.runs * facts.config.phase.n_steps
+    if n_steps < wanted:
+        outcomes = [one.outcome for one in facts.runs.values()]
+        why = ", ".join(one.failure_class for one in outcomes if isinstance(one, PhaseFailure))
+        say(
+            f"the pilot of {run.task} ended after {n_steps} of {wanted} steps ({why or 'stopped'}); the "
+            f"budget is that of {wanted} steps at the same cost. Remove {directory} to begin again."
+        )
+    scale = max(wanted / n_steps, 1.0)
+    pilot = Pilot(compute=scale * compute, cost=cost, steps=max(n_steps, wanted), hours=scale * hours)
     replace_file(path, json.dumps(asdict(pilot), indent=1))
     return pilot
 
