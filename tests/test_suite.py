@@ -450,12 +450,16 @@ def test_questions_of_the_second_tier_are_many_and_right() -> None:
     for kind, of in (
         ("larger of two", max),
         ("middle of three", lambda found: sorted(found)[1]),
+        ("smallest of three", min),
         ("sums, two digits", sum),
     ):
         made = dict(real.KINDS[kind](draw) for _ in range(500))
         assert len(made) > 400
         for question, truth in made.items():
             assert truth == of([int(number) for number in re.findall(r"\d+", question)])
+    for question, truth in (real.KINDS["sums, differences, products"](draw) for _ in range(500)):
+        (sum_,) = re.findall(r"is (\d+ [-+*] \d+)\?", question)
+        assert truth == eval(sum_) and isinstance(truth, int) and truth >= 0
 
 
 def test_the_page_has_the_scores_of_the_searches_that_were_run_again() -> None:
@@ -479,6 +483,7 @@ def test_the_page_has_the_scores_of_the_kept_searches() -> None:
     names = {
         "larger": "larger of two numbers",
         "middle": "middle of three numbers",
+        "smallest": "smallest of three numbers",
         "sums_99": "sums of two digits",
     }
     lines = page.splitlines()

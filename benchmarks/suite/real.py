@@ -23,6 +23,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -173,7 +174,6 @@ KINDS: dict[str, Kind] = {
     "sums and differences to 20": _sums(1, 20, "+-"),
     "sums, two digits": _sums(10, 99, "+"),
     "products, one digit": _sums(2, 9, "*"),
-    "sums, differences, products": _mixed,
     "larger of two": _larger,
     "smallest of three": _smallest,
     "middle of three": _middle,
@@ -183,7 +183,9 @@ KINDS: dict[str, Kind] = {
     "binary": _binary,
     "backwards": _backwards,
     "first in the alphabet": _alphabet,
+    "sums, differences, products": _mixed,
 }
+"""Question's name -> what makes one. Sampled answers depend on this order."""
 
 
 def main() -> None:
@@ -360,15 +362,19 @@ def base_accuracy(directory: Path) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from llmzero_ray.tasks.greedy_accuracy import generate
-    from llmzero_ray.tasks.rewards import exact_match, math_answer
+    from llmzero_ray.tasks.rewards import exact_match, math_answer, regex_match
 
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
     tokenizer, rows = AutoTokenizer.from_pretrained(directory), []
-    for name, kind in KINDS.items():
+    one_number = partial(regex_match.compute_score, **ONE_NUMBER["regex"])
+    judged: list[tuple[str, Callable[..., Any]]] = [
+        (name, exact_match.compute_score if kind in (_backwards, _alphabet) else math_answer.compute_score)
+        for name, kind in KINDS.items()
+    ]
+    for name, score in (*judged, *((PAIRS[pair], one_number) for pair in REWARDS)):
         draw = random.Random(name)
-        items = [kind(draw) for _ in range(N_ITEMS)]
-        score = exact_match.compute_score if kind in (_backwards, _alphabet) else math_answer.compute_score
+        items = [KINDS[name](draw) for _ in range(N_ITEMS)]
         shares, first = [], ""
         for sampling in ({"do_sample": False}, {"do_sample": True, "temperature": 1.0, "top_k": 0}):
             answers = generate(model, tokenizer, [prompt for prompt, _ in items], N_TOKENS, **sampling)
@@ -378,7 +384,9 @@ def base_accuracy(directory: Path) -> str:
             ]
             shares.append(f"{sum(right) / N_ITEMS:.3f}")
             first = first or answers[0]
-        rows.append((name, *shares, first.replace("\n", " ")))
+        rows.append(
+            (f"{name}, one number" if score is one_number else name, *shares, first.replace("\n", " "))
+        )
     return table(("question", "greedy", "sampled", "an answer"), rows, right=range(1, 3))
 
 

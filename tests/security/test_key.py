@@ -84,7 +84,9 @@ class Watcher:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE"])
+@pytest.mark.parametrize(
+    "given", ["ANTHROPIC_API_KEY", pytest.param("ANTHROPIC_API_KEY_FILE", marks=pytest.mark.long)]
+)
 def test_no_process_of_ray_has_the_key_and_a_killed_coordinator_still_calls(
     scratch: Path, given: str
 ) -> None:
