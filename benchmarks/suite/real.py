@@ -372,7 +372,8 @@ def base_accuracy(directory: Path) -> str:
         (name, exact_match.compute_score if kind in (_backwards, _alphabet) else math_answer.compute_score)
         for name, kind in KINDS.items()
     ]
-    for name, score in (*judged, *((PAIRS[pair], one_number) for pair in REWARDS)):
+    judged += [(PAIRS[pair], one_number) for pair in REWARDS]
+    for name, score in judged:
         draw = random.Random(name)
         items = [KINDS[name](draw) for _ in range(N_ITEMS)]
         shares, first = [], ""

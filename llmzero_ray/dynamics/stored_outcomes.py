@@ -114,6 +114,23 @@ def by_length(items: Outcomes) -> tuple[int, float, float] | None:
     return None
 
 
+def number_places(items: Outcomes, rows: Rows) -> tuple[float, float, float, float] | None:
+    """Where in their prompts the numbers stand that a node's last validation answers (`NodeView.places`)."""
+    found = []
+    with contextlib.suppress(LookupError):
+        for item in _last(items):
+            known = _NUMBER.findall(prompt_text(rows[item.index]["prompt"]))
+            expected = (expected_of(rows[item.index]) or "").strip()
+            if item.pred is None or len(known) < 2 or expected not in known:
+                return None
+            ends = (known[0], known[-1])
+            found.append([float(said == end) for said in (item.pred.strip(), expected) for end in ends])
+    if not found:
+        return None
+    first, last, right_first, right_last = map(fmean, zip(*found, strict=True))
+    return first, last, right_first, right_last
+
+
 def _with_shortcuts(task: TaskView, rows: Rows) -> TaskView:
     """The task with the shares of the validation rows that numbers of their prompts would answer: one of the
     different ones picked blindly, always the first, always the last. Unchanged without rows."""
@@ -208,6 +225,7 @@ def with_outcomes(
         on=dataclasses.replace(
             counted(shown),
             by_length=by_length(items[shown.node]),
+            places=number_places(items[shown.node], rows),
             kinds=kind_scores(items[shown.node], rows),
             answers=load_answers(storage, shown.node, items, rows, below),
         ),

@@ -80,6 +80,9 @@ class NodeView:
     wrong: tuple[int, int, int | None] | None = None
     """(wrong answers of its last validation, how many of them are cut off at the cap, and in how many others
     the reward found no answer or None if it does not say). None if that was not stored."""
+    places: tuple[float, float, float, float] | None = None
+    """Shares of the answers of its last validation that are the first and the last number of their prompts,
+    then the same shares of the right answers. None where a right answer is no number of its prompt."""
     kinds: tuple[KindScore, ...] = ()
     """Scores by kind of question, by name. Empty if there is one kind, or outcomes were not stored."""
     parent: int | None = None

@@ -18,6 +18,7 @@ from llmzero_ray.dynamics.stored_outcomes import (
     kind_scores,
     load_answers,
     load_rows,
+    number_places,
     with_outcomes,
     wrong_answers,
 )
@@ -175,6 +176,30 @@ def test_shorter_and_longer_answers_have_an_accuracy_of_their_own(
     )
     assert by_length({5: items}) == found
     assert by_length({0: items}) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        # (prompt, right answer, number named)
+        (
+            [("7 or 12?", "12", "7"), ("30 or 4?", "30", "30"), ("5 or 6?", "6", "")],
+            (2 / 3, 0.0, 1 / 3, 2 / 3),
+        ),
+        ([("7, 9 or 12?", "9", "9"), ("1, 2 or 3?", "2", "3")], (0.0, 0.5, 0.0, 0.0)),
+        ([("7 or 12?", "12", "7"), ("7 + 12?", "19", "19")], None),  # a sum is no number of its prompt
+        ([("7?", "7", "7")], None),
+        ([("7 or 12?", "12", None)], None),  # the reward does not say what it took
+    ],
+)
+def test_where_the_named_numbers_stand_in_their_prompts_is_counted(
+    asked: list[tuple[str, str, str | None]], found: tuple[float, ...] | None
+) -> None:
+    rows = [{"prompt": prompt, "reward_model": {"ground_truth": gold}} for prompt, gold, _ in asked]
+    items = tuple(dataclasses.replace(item(i, 0.0), pred=pred) for i, (_, _, pred) in enumerate(asked))
+    assert number_places({5: items}, rows) == (None if found is None else pytest.approx(found))
+    assert number_places({5: items}, ()) is None
+    assert number_places({0: items}, rows) is None
 
 
 @given(

@@ -72,6 +72,7 @@ from llmzero_ray.records.metrics import (
     MEMORY_ALLOCATED,
     MEMORY_HOST,
     MEMORY_RESERVED,
+    MIXED_GROUPS,
     REWARDS,
     STEP_TIME,
     Curves,
@@ -136,7 +137,7 @@ DESCRIPTION_ROOM = 800
 """Maximum characters of the task's description."""
 ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
 """Metrics in the error analyzer's context except memory."""
-STOPPER_METRICS = (REWARDS[0], LENGTH, ENTROPY, KL)
+STOPPER_METRICS = (REWARDS[0], MIXED_GROUPS, LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context except validation."""
 MOST_STANDINGS, MOST_VERDICTS, MOST_ENDED = 8, 4, 8
 """Maximum validations that are compared with the incumbent, earlier verdicts and ended phases (the latest
@@ -340,9 +341,10 @@ def proposer_context(
         "sampled": nodes.sampled_gap(on),
         "wrong": nodes.wrong_text(on),
         "by_length": nodes.length_text(on),
+        "places": nodes.places_text(on),
         "below": nodes.below(request),
         "kinds": _kinds(on, limits.kinds),
-        "metrics": summarise(on.curves, knowledge.metrics, _not_binding(request), limits.courses),
+        "metrics": summarise(_truncation(on), knowledge.metrics, _not_binding(request), limits.courses),
         "said_before": nodes.said_lines(
             [view for view in path if view.node != on.node and limits.said_before], limits.said_before
         ),
@@ -372,20 +374,30 @@ def proposer_context(
 
 
 def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
-    """Metrics of time and memory, where no hours are limited and no phase ran out of memory, the share of
-    longest answers, where none reached the cap, and the reward after KL, where no KL is subtracted."""
+    """Metrics of time and memory, where no hours are limited and no phase ran out of memory, and the reward
+    after KL, where no KL is subtracted."""
     limit = request.budget
     timed = limit.gpu_hours is not None or limit.wall_clock_hours is not None
-    longest, cap = series(request.on.curves, LENGTH_MAX).values, request.on.hyperparameters.get(MAX_RESPONSE)
-    cut = not longest or not isinstance(cap, int) or max(longest) >= cap
     paid = request.on.hyperparameters.get(USE_KL_IN_REWARD) is not False
     hidden = (
         (STEP_TIME, timed),
         (MEMORY_RESERVED, _ran_out(request)),
-        (LENGTH_AT_MAX, cut),
         (REWARDS[1], paid),
     )
     return tuple(name for name, shown in hidden if not shown)
+
+
+def _truncation(view: NodeView) -> Curves:
+    """Curves of a phase with the share of longest answers at 0 where the longest one is below the cap."""
+    known, cap = view.curves.metrics, view.hyperparameters.get(MAX_RESPONSE)
+    longest, share = known.get(LENGTH_MAX), known.get(LENGTH_AT_MAX)
+    if longest is None or share is None or not isinstance(cap, int):
+        return view.curves
+    at_cap = (
+        value if value is None or top is None or top >= cap else 0.0
+        for value, top in zip(share, longest, strict=True)
+    )
+    return replace(view.curves, metrics={**known, LENGTH_AT_MAX: tuple(at_cap)})
 
 
 def _ran_out(request: ProposalRequest) -> bool:

@@ -359,6 +359,16 @@ def length_text(view: NodeView) -> str:
     return f"uncut ones of less than {middle} characters score {score(shorter)}, the others {score(longer)}"
 
 
+def places_text(view: NodeView) -> str:
+    """`41% of all name the prompt's first number, 45% its last (right: 33%, 35%)`. Empty if it is not
+    known."""
+    if view.places is None:
+        return ""
+    first, last, right_first, right_last = (f"{share:.0%}" for share in view.places)
+    right = f"right: {right_first}, {right_last}"
+    return f"{first} of all name the prompt's first number, {last} its last ({right})"
+
+
 def best_line(request: ProposalRequest) -> str:
     """The best node, with the base model's own score. Empty before any node has a score."""
     views = _views(request)

@@ -88,6 +88,7 @@ def proposal_request() -> ProposalRequest:
         ),
         wrong=(272, 31, 12),
         by_length=(1234, 0.512, 0.431),
+        places=(0.41, 0.45, 0.33, 0.35),
     )
     siblings = tuple(
         c.node(

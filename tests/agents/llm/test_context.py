@@ -343,6 +343,21 @@ def test_the_share_of_longest_answers_is_shown_where_they_reach_the_cap(longest:
     assert any(line.startswith("response_length/clip_ratio") for line in lines) == shown
 
 
+def test_the_longest_answers_of_a_step_below_the_cap_are_no_truncation() -> None:
+    request = large_requests.proposal_request()
+    n = len(request.on.curves.steps)
+    known = request.on.curves.metrics
+    metrics = {**known, "response_length/max": (7680.0, *[90.0] * (n - 1))}
+    metrics["response_length/clip_ratio"] = (0.25, *[0.969] * (n - 1))
+    on = replace(request.on, curves=replace(request.on.curves, metrics=metrics))
+    (line,) = (
+        line
+        for line in proposer_context(replace(request, on=on), KNOWLEDGE)["metrics"]["lines"]
+        if line.startswith("response_length/clip_ratio")
+    )
+    assert "max 0.25@1" in line and "min 0@2" in line
+
+
 def test_a_proposal_call_names_what_was_tried_what_came_of_it_and_what_is_left() -> None:
     budget = Budget(runs=5, gpu_hours=212.5, whole_gpu_hours=850.0, dollars=1.37)
     request = replace(large_requests.proposal_request(), budget=budget)
@@ -1071,7 +1086,8 @@ def test_answers_are_shown_as_data_with_their_score_and_what_was_taken_of_them()
     lines = section.splitlines()
     assert [line for line in lines if line.endswith(":") and not line.startswith("|")] == titles
     assert "Of the last validation's answers 272 wrong (31 cut off, 12 unanswered); uncut ones " in text
-    assert "; uncut ones of less than 1234 characters score 0.512, the others 0.431." in text
+    assert "; uncut ones of less than 1234 characters score 0.512, the others 0.431; 41% of all name the " in text
+    assert "prompt's first number, 45% its last (right: 33%, 35%)." in text
     blocks = re.findall(r"<<<data answer .*?>>>end answer \w+", section, flags=re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:
