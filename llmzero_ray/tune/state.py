@@ -44,8 +44,8 @@ from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import Curves, curves_of
-from llmzero_ray.search import SearchMethod
-from llmzero_ray.search.method_base import MAX_SCORE
+from llmzero_ray.search import SearchMethod, SearchNode
+from llmzero_ray.search.base import MAX_SCORE
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, load_points
 from llmzero_ray.tune.phase_start import PhaseStart
@@ -497,7 +497,7 @@ class TuneSearch:
         return self.trials.space
 
     @property
-    def tree(self) -> SearchMethod:
+    def tree(self) -> SearchMethod[SearchNode]:
         """The tree, once the search has begun."""
         return self.core.search
 
