@@ -124,9 +124,8 @@ def test_the_stopper_ends_a_phase_early(experiment: Experiment) -> None:
 
     experiment.run(stopper=worse, budget=3)
     phase = experiment.search.phases[1]
-    assert (
-        phase.run.status == "early_stopped" and phase.reason.endswith("step 1: behind") and phase.last_step == 1
-    )
+    assert (phase.run.status, phase.last_step) == ("early_stopped", 1)
+    assert phase.reason.endswith("step 1: behind")
 
 
 def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) -> None:

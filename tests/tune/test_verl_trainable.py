@@ -120,7 +120,8 @@ def test_a_failed_phase_is_a_failed_trial_and_its_engine_goes_on(tmp_path: Path,
 def test_a_runner_that_dies_fails_its_trial_and_is_replaced(tmp_path: Path, task_dir: Path) -> None:
     train = verl_trainable(scripted_search(tmp_path, task_dir, {"die": [1]}))
     _, search = fit(train, tmp_path, budget=3)
-    assert search.phases[1].run.status == "failed" and "the runner of the slot died" in search.phases[1].reason
+    assert search.phases[1].run.status == "failed"
+    assert "the runner of the slot died" in search.phases[1].reason
     assert search.phases[2].run.status == "completed" and reserved() == []
 
 
