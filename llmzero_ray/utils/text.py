@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 GIB = 2**30
@@ -20,76 +21,15 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _NOT_PLAIN = re.compile(r"[^ -~\n]")
 
 
-_SYNONYMS = {
-    "llmzero": "mcts uct tree",
-    "tpe": "bayes bayesian bo optuna",
-    "asha": "hyperband sha halving",
-    "math": "maths mathematics",
-    "exact_match": "accuracy em",
-    "mcq": "multiple_choice choice",
-    "claude": "anthropic",
-    "wall_clock_hours": "hours time max_hours",
-    "runs": "trials num_samples max_trials iterations",
-    "dollars": "usd cost price money",
-    "n_steps": "steps max_iters",
-    "gpus_per_node": "n_gpus num_gpus",
-    "backends": "notify alerts trackers loggers wandb mlflow tensorboard",
-    "key_file": "api_key key",
-    "init": "new create template",
-    "search": "run start train tune fit optimize launch",
-    "resume": "continue restart",
-    "doctor": "check verify preflight",
-    "stop": "kill cancel abort end terminate",
-    "list": "ls ps searches",
-    "status": "watch top progress state",
-    "show": "node info describe inspect",
-    "explain": "why reasons",
-    "report": "summary results html",
-    "logs": "log tail journal",
-    "ui": "web page dashboard open",
-    "hint": "tell say note",
-    "veto": "close prune",
-    "clone": "fork branch copy",
-    "approve": "accept refuse reject confirm answer",
-    "set": "change edit update configure",
-    "rm": "delete remove del clean prune_search",
-    "export": "save download scripts",
-    "push": "upload publish",
-    "prepare": "data dataset task",
-    "score": "grade evaluate eval",
-}
-"""Name of this project -> what others call it."""
-
-
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is meant by `name`, for "did you mean"; None when none is near."""
     return next(iter(nearest_names(name, known, 1)), None)
 
 
 def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
-    """Up to `n` known names that may be meant by `name`: a synonym, then those at most a third of its letters
-    away, or half of theirs where both begin alike, then those that it begins or that begin with it."""
-    names = list(known)
-    found = [own for own in names if name.lower() in _SYNONYMS.get(own, "").split()]
-    apart = {own: _distance(name.lower(), own.lower()) for own in names}
-    near = {own: len(own) // 2 if own[:2] == name[:2] else max(1, len(name) // 3) for own in names}
-    found += sorted((own for own in names if apart[own] <= near[own] < len(own)), key=apart.__getitem__)
-    if len(name) >= 3:
-        found += [own for own in names if own.startswith(name) or (len(own) >= 3 and name.startswith(own))]
-    return list(dict.fromkeys(found))[:n]
-
-
-def _distance(one: str, other: str) -> int:
-    """Letters to insert, delete, replace, or exchange with the next one."""
-    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, wanted in enumerate(other, 1):
-            best = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
-                best = min(best, older[j - 2] + 1)
-            row.append(best)
-    return row[-1]
+    """Up to `n` known names of which `name` may be a slip, the nearest first."""
+    names = {own.lower(): own for own in known}
+    return [names[near] for near in get_close_matches(name.lower(), names, n)]
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
