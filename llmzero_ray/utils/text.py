@@ -21,15 +21,58 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _NOT_PLAIN = re.compile(r"[^ -~\n]")
 
 
+_SYNONYMS = {
+    "llmzero": "mcts uct tree",
+    "tpe": "bayes bayesian bo optuna",
+    "asha": "hyperband sha halving",
+    "math": "maths mathematics",
+    "exact_match": "accuracy em",
+    "mcq": "multiple_choice choice",
+    "claude": "anthropic",
+    "wall_clock_hours": "hours time max_hours",
+    "runs": "trials num_samples max_trials iterations",
+    "dollars": "usd cost price money",
+    "n_steps": "steps max_iters",
+    "gpus_per_node": "n_gpus num_gpus",
+    "backends": "notify alerts trackers loggers wandb mlflow tensorboard",
+    "key_file": "api_key key",
+    "init": "new create template",
+    "search": "run start train tune fit optimize launch",
+    "resume": "continue restart",
+    "doctor": "check verify preflight",
+    "stop": "kill cancel abort end terminate",
+    "list": "ls ps searches",
+    "status": "watch top progress state",
+    "show": "node info describe inspect",
+    "explain": "why reasons",
+    "report": "summary results html",
+    "logs": "log tail journal",
+    "ui": "web page dashboard open",
+    "hint": "tell say note",
+    "veto": "close prune",
+    "clone": "fork branch copy",
+    "approve": "accept refuse reject confirm answer",
+    "set": "change edit update configure",
+    "rm": "delete remove del clean prune_search",
+    "export": "save download scripts",
+    "push": "upload publish",
+    "prepare": "data dataset task",
+    "score": "grade evaluate eval",
+}
+"""Name of this project -> what others call it."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is meant by `name`, for "did you mean"; None when none is near."""
     return next(iter(nearest_names(name, known, 1)), None)
 
 
 def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
-    """Up to `n` known names of which `name` may be a slip, the nearest first."""
+    """Up to `n` known names that may be meant by `name`: first what others call so, then the nearest ones."""
     names = {own.lower(): own for own in known}
-    return [names[near] for near in get_close_matches(name.lower(), names, n)]
+    found = [own for own in names.values() if name.lower() in _SYNONYMS.get(own, "").split()]
+    found += [names[near] for near in get_close_matches(name.lower(), names, n)]
+    return list(dict.fromkeys(found))[:n]
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -201,7 +201,6 @@ def stable_context(
             "max_prompt_length": task.max_prompt_length,
             "n_gpus": n_gpus,
             "eval_response_length": task.eval_response_length,
-            "carries_optimizer": task.carries_optimizer,
             "base_model": safe_name(task.base_model) if task.base_model else "",
             "n_parameters": "" if task.n_parameters is None else _millions(task.n_parameters),
             "description": task.description[:DESCRIPTION_ROOM],
