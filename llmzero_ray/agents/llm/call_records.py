@@ -113,31 +113,6 @@ def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
     )
 
 
-def recorded_event(
-    name: str, record: Mapping[str, Any], reservations: tuple[str, ...] = ()
-) -> ev.AgentCalled:
-    """Event, made from its record, of a call of node 0 whose process died before it was journalled. It
-    settles these reservations."""
-    answer = record["answer"] or {}
-    entry = LedgerEntry(
-        agent=record["agent"],
-        node=0,
-        usage=Usage(**answer.get("usage", {})),
-        dollars=record["dollars"],
-        latency_s=record["latency_s"],
-        outcome=record["outcome"],
-    )
-    return call_event(
-        entry,
-        call=name,
-        model=record["model"],
-        prompt=record["prompt"],
-        n_attempts=answer.get("n_attempts", 0),
-        source=f"call:0:{name}:{record['prompt'][:16]}",
-        reservations=reservations,
-    )
-
-
 def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
     """Entry from which `call_event` made the event."""
     return LedgerEntry(
