@@ -13,7 +13,7 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.hyperparameters import diff
 from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_cost, validations
-from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
+from llmzero_ray.records import Hyperparameters, PhaseFailure, PhaseResult, PhaseSpec, TokenCost, TokenCounts
 from llmzero_ray.search import plans_its_runs
 from llmzero_ray.utils.text import short_duration
 
@@ -188,19 +188,28 @@ def _tokens(
     """Tokens of a phase of that length, with the answers and prompts of `like`. `at_start` says whether it is
     validated before its first step (default: whether every phase is)."""
     spec, outcome = like.spec, like.outcome
-    if spec is None or outcome is None or outcome.tokens is None or not outcome.steps_done:
+    if spec is None or outcome is None:
         return None
-    val_tokens = outcome.val_tokens or 0.0
-    measured = outcome.start_score is not None and outcome.start_from is None
     # A phase that is stopped saves its last step, but does not validate it.
     at = {*range(spec.test_freq, outcome.steps_done + 1, spec.test_freq)}
     at |= {one.step for one in outcome.checkpoints if one.val_score is not None}
-    validated = (len(at) + measured) * val_tokens
-    one = TokenCounts(
-        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
-        trained=outcome.tokens.trained / outcome.steps_done,
-    )
+    one = step_tokens(outcome, len(at))
+    if one is None:
+        return None
     at_start = state.planner.validates_every_start if at_start is None else at_start
     n_validations = validations(n_steps, state.config.phase.test_freq, at_start=at_start)
     found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
-    return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)
+    validated = n_validations * (outcome.val_tokens or 0.0)
+    return TokenCounts(rollout=found.rollout + validated, trained=found.trained)
+
+
+def step_tokens(outcome: PhaseResult | PhaseFailure, n_validated: int) -> TokenCounts | None:
+    """Mean tokens of a phase's steps without its validations: of `n_validated` steps, and of its start."""
+    if outcome.tokens is None or not outcome.steps_done:
+        return None
+    at_start = outcome.start_score is not None and outcome.start_from is None
+    validated = (n_validated + at_start) * (outcome.val_tokens or 0.0)
+    return TokenCounts(
+        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
+        trained=outcome.tokens.trained / outcome.steps_done,
+    )

@@ -20,10 +20,9 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ProposalError
 from llmzero_ray.hyperparameters import format_value, short
-from llmzero_ray.records import Change, Hyperparameters, PhaseSpec, Proposal, ResumeFrom
+from llmzero_ray.records import Change, PhaseSpec, Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
-from llmzero_ray.records.agents import base_of_changes
 from llmzero_ray.records.commands import Command
 from llmzero_ray.utils.text import one_line
 
@@ -59,7 +58,7 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command | N
         planned = checked_phase(state, run, proposal)
     except ProposalError as error:
         return _refuse(run, str(error))
-    before = _before(state, run, planned.spec.resume_from)
+    before = state.planner.base_of(run, planned.spec.resume_from)
     rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
     if not rules and not run.priced and answer is None:
         price = too_much(state, run, planned.spec, before)
@@ -97,14 +96,6 @@ def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
     return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
 
 
-def _before(state: SearchState, run: PhaseRun, start: ResumeFrom | None) -> Hyperparameters:
-    """Configuration that the changes of a proposal apply to."""
-    root = state.planner.root
-    source = None if start is None else state.planner.hyperparameters_of(start.node)
-    on = root if run.on is None else state.planner.hyperparameters_of(run.on)
-    return base_of_changes(run.kind, on=on, source=source, root=root)
-
-
 def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
     """Reject an agent's phase that does not fit into GPU memory, unless it repairs a phase that needed more.
 
@@ -115,7 +106,7 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
         return
     repairs = state.planner.hyperparameters_of(run.on) if run.kind == "debug" and run.on is not None else None
     problem = state.memory.problem(
-        spec.hyperparameters, before=_before(state, run, spec.resume_from), repairs=repairs
+        spec.hyperparameters, before=state.planner.base_of(run, spec.resume_from), repairs=repairs
     )
     if problem:
         raise ProposalError(problem)
@@ -191,7 +182,7 @@ def apply_answer(state: SearchState, answer: ev.ApprovalAnswered) -> None:
 def edited(state: SearchState, proposal: Proposal, answer: ev.ApprovalAnswered) -> Proposal:
     """The proposal with a person's edits."""
     space = state.planner.space
-    before = _before(state, state.runs[answer.node], proposal.resume_from)
+    before = state.planner.base_of(state.runs[answer.node], proposal.resume_from)
     why = f"a person's edit{_because(answer)}"
     kept = [change for change in proposal.changes if space.canonical(change.key) not in answer.changes]
     own = [Change(key=key, old=before.get(key), new=new, reason=why) for key, new in answer.changes.items()]

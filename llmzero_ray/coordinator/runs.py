@@ -137,6 +137,14 @@ class PhaseRun:
         return tuple(kept for kept in self.outcome.checkpoints if kept.step not in self.lost_steps)
 
     @property
+    def best_saved_step(self) -> int | None:
+        """Step of its best score if that adapter is on disk, otherwise the last one that is; None if none
+        is."""
+        saved = [kept.step for kept in self.checkpoints]
+        best = None if self.outcome is None else self.outcome.best_step
+        return best if best in saved else max(saved, default=None)
+
+    @property
     def base_step(self) -> int:
         """Global step of its resume point."""
         return self.spec.base_step if self.spec else 0

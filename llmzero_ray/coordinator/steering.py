@@ -89,11 +89,7 @@ def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
     """A clone request as a proposal."""
     run = state.runs[clone.of]
     old = {} if run.spec is None else run.spec.hyperparameters
-    step = clone.step
-    if step is None and run.outcome is not None:
-        saved = [kept.step for kept in run.checkpoints]
-        best = run.outcome.best_step
-        step = best if best in saved else max(saved, default=None)
+    step = run.best_saved_step if clone.step is None else clone.step
     changes = tuple(
         Change(key=key, old=old.get(key), new=value, reason="asked for by a person")
         for key, value in clone.changes.items()
