@@ -110,13 +110,8 @@ def veto(state: SearchState, event: ev.NodeVetoed) -> None:
     reason = f"veto: {event.reason}" if event.reason else "veto"
     for node in state.search.veto(event.node):
         run = state.runs[node]
-        if run.started:
-            run.stop_reason = run.stop_reason or reason
-        elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
-            run.stop_reason, run.given_up = run.stop_reason or reason, True
-        else:
-            run.stage = "cancelled"
-            state.slots[run.slot].node = None
+        state.stop_or_cancel(run, reason)
+        if run.stage == "cancelled":
             state.search.tell(node, "completed")
 
 
