@@ -63,7 +63,7 @@ class KnownStart:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStop:
-    """The end of a phase by a verdict, in the search that is replayed."""
+    """The end of a phase by a verdict, in the search whose answers are given again."""
 
     step: int
     """Training steps of the phase until then."""
@@ -130,7 +130,7 @@ class PhaseSpec:
     """Compute at which the phase ends (as completed), with the step nearest to it. None if there is no
     limit."""
     stop_after: RecordedStop | None = None
-    """Where to end as the recorded phase did, with its reason. None if no replay asks for it."""
+    """Where to end as the recorded phase did, with its reason. None if no recorded search asks for it."""
     rolling_dir: str | None = None
     """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
     this attempt, from which a retry after lost hardware continues. None if none is kept. The engine leaves it

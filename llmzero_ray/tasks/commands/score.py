@@ -99,7 +99,7 @@ def score(
 def _named(
     reward: str | None, task: str | None, *, allow_unsandboxed: bool
 ) -> tuple[RewardEntry | None, Path]:
-    """The reward that the options name and the directory at which its path starts; None: by data_source."""
+    """The reward that the options name, or None if data_source chooses it, and the directory of its path."""
     if task is not None:
         return read_manifest(Path(task)).reward, Path(task)
     if reward is None or reward in KINDS:
