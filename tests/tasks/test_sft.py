@@ -15,7 +15,6 @@ from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
-from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
 from llmzero_ray.tasks.sft.examples import EncodedExamples, SftExample, encode
 from llmzero_ray.tasks.sft.gold import NO_GOLD, NO_RATIONALE, gold_responses, read_examples
@@ -23,6 +22,7 @@ from llmzero_ray.tasks.sft.job import IDENTITY, Job, only_one, open_job
 from llmzero_ray.tasks.sft.launch import asked_and_there, n_fitting
 from llmzero_ray.tasks.sft.progress import ProgressReader, ProgressWriter
 from llmzero_ray.tasks.sft.trainer import IGNORED, StepSampler, collate
+from llmzero_ray.tasks.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.tiny_model import make_tokenizer
 from tests.tasks.builders import REWARD, row, write_rows, write_task
 

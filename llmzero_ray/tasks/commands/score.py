@@ -21,7 +21,7 @@ from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
 from llmzero_ray.prepared.reward import LoadedReward, open_reward
 from llmzero_ray.prepared.sandbox import ALLOW
-from llmzero_ray.prepared.shipped_rewards import KINDS, reward_module, unmet
+from llmzero_ray.tasks.shipped_rewards import KINDS, reward_module, unmet
 from llmzero_ray.utils.text import clean, nearest
 
 _TEXTS = ("data_source", "solution_str", "ground_truth")
