@@ -213,7 +213,6 @@ class CoordinatorCore(SearchState):
         run.refused, run.answer = run.answer, None
         run.rejected, run.tries = event.message, event.tries
         run.asked = run.approval = None
-        run.priced |= event.price
 
     def _on_approval_asked(self, event: ev.ApprovalAsked) -> None:
         run = self.runs[event.node]

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llmzero_ray.coordinator.plan import MAX_REFUSALS, Planned
-from llmzero_ray.coordinator.price import price_text, too_much
+from llmzero_ray.coordinator.price import price_text
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ProposalError
@@ -58,19 +58,13 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command | N
         planned = checked_phase(state, run, proposal)
     except ProposalError as error:
         return _refuse(run, str(error))
-    before = state.planner.base_of(run, planned.spec.resume_from)
-    rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
-    if not rules and not run.priced and answer is None:
-        price = too_much(state, run, planned.spec, before)
-        if price:
-            return _refuse(run, price, price=True)
     if answer is None and run.clone is None and not run.plan:
         if (recorded := _recorded_answer(state, run)) is not None:
             return cmd.Record.of(f"approval-{run.node}-{run.tries}", recorded)
         if state.config.agents.approve and state.config.agents.backend != "recorded":
             if run.asked is not None:
                 return None
-            price = price_text(state, run, planned.spec, before)
+            price = price_text(state, run, planned.spec)
             asked = ev.ApprovalAsked(node=run.node, tries=run.tries, spec=planned.spec, price=price)
             return cmd.Record.of(f"ask-{run.node}-{run.tries}", asked)
     note = planned.note
@@ -90,9 +84,9 @@ def checked_phase(state: SearchState, run: PhaseRun, proposal: Proposal) -> Plan
     return planned
 
 
-def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
+def _refuse(run: PhaseRun, message: str) -> Command:
     tries = run.tries + 1
-    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries, price=price)
+    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries)
     return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
 
 

@@ -125,7 +125,6 @@ def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -
         n_slots=state.config.slots.count,
         fresh_start_in=state.search.runs_before_fresh_start if isinstance(state.search, TreeSearch) else None,
         dollars_per_run=state.dollars / n_asked if n_asked else None,
-        max_share=None if state.config.agents.max_share == 1 else state.config.agents.max_share,
         validates_start=state.planner.validates_every_start,
         dollars_end_it=state.config.agents.on_cap == "stop",
     )

@@ -42,8 +42,6 @@ class PhaseRun:
     """Number of rejected proposals."""
     rejected: str | None = None
     """Reason of the last rejection."""
-    priced: bool = False
-    """Whether the agent was told that a proposal has a high price."""
     refused: Proposal | None = None
     """The proposal that was rejected last."""
     answer: Proposal | None = None

@@ -422,7 +422,9 @@ def _registry() -> dict[str, tuple[type, frozenset[str]]]:
 
 _EXTRA: list[type] = []
 _RETIRED = {
+    "Budget": frozenset({"max_share"}),
     "Proposed": frozenset({"prefetched"}),
+    "ProposalRefused": frozenset({"price"}),
     "ProposalRequest": frozenset({"lessons"}),
     "TaskView": frozenset({"carries_optimizer"}),
 }

@@ -56,7 +56,7 @@ class Script:
 def test_a_language_model_drives_four_phases_on_real_verl(taught_task: PreparedTask, tmp_path: Path) -> None:
     script = Script()
     with MessagesServer(script) as server:
-        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0, "max_share": 1.0}
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
         config = verl_search(
             tmp_path,
             taught_task,
