@@ -99,7 +99,6 @@ def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
         changes=changes,
         resume_from=None if step is None else ResumeFrom(node=clone.of, step=step),
         n_steps=state.config.phase.n_steps if clone.n_steps is None else clone.n_steps,
-        total_epochs=None,
         rationale="Asked for by a person.",
         agent="user",
     )

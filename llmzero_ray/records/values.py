@@ -374,11 +374,10 @@ class Proposal:
     resume_from: ResumeFrom | None
     """Checkpoint to resume, or None for the base model."""
     n_steps: int
-    total_epochs: int | None
-    """Epochs, cumulative over global steps as in the paper. For reports only; `n_steps` determines the
-    training."""
     rationale: str
-    """Why these changes go together, and the epoch arithmetic."""
+    """Why these changes go together, and the passes over the data."""
+    total_epochs: int | None = None
+    """Of no effect; proposers of 0.1 had to give it."""
     agent: str = "expert"
     predicted: float | None = None
     """Best validation score that its author expects of the phase, or None if not stated."""
