@@ -14,13 +14,13 @@ from llmzero_ray.records.metrics import MERGE_ROUNDING
 from tests.engines.verl.conftest import ACTOR, COLD_KEYS, Lab, tiny_settings
 from tests.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.verl, pytest.mark.slow]
+pytestmark = [pytest.mark.verl, pytest.mark.slow, pytest.mark.long]  # cold starts beside the other engine
 
 KL = "rollout_corr/kl"
 RATE = {f"{ACTOR}.optim.lr".replace(".", "__"): 1e-2}
 
 
-@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def merged(
     lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Lab]:
