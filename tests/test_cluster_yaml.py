@@ -172,7 +172,7 @@ def test_the_image_is_installed_with_extras_that_exist() -> None:
         (asked,) = re.findall(r"\$\{wheel\}\[([a-z,]+)\]", text)
         assert set(asked.split(",")) <= set(extras)
     (cluster,) = re.findall(r"\[([a-z,]+)\]", extras["cluster"][0])
-    assert {"verl", "train", "chem", "tasks"} <= set(cluster.split(",")) <= set(extras)
+    assert {"verl", "chem", "tasks"} <= set(cluster.split(",")) <= set(extras)
     (ray,) = re.findall(r'"(ray\[default\]==[\d.]+)"', DOCKERFILE)
     assert f"\n{ray.replace('[default]', '')}\n" in CONSTRAINTS
 

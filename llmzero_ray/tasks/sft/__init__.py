@@ -1,7 +1,6 @@
-"""Supervised fine-tuning (SFT) before a search: a base model learns the gold answers of a task.
+"""Supervised fine-tuning (SFT) of the tiny models that `prepare` makes.
 
-One trainer (trainer.py, on `transformers.Trainer`) serves the job on Ray Train and the tiny models that
-`prepare` makes. Importing this package loads no torch, deepspeed, ray or transformers.
+Importing this package loads no torch or transformers.
 """
 
 TRAINER_VERSION = 3

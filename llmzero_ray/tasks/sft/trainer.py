@@ -1,36 +1,30 @@
-"""Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step, metrics.
+"""Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step.
 
-The tiny models of `prepare` and the job on Ray Train are trained by the same class; the job adds a DeepSpeed
-configuration. Needs torch, transformers and accelerate.
+Needs torch, transformers and accelerate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
-from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from llmzero_ray.tasks.sft.examples import EncodedExamples
-from llmzero_ray.tasks.sft.progress import GRAD_NORM, LOSS, LR, VAL_LOSS
 
 IGNORED = -100
 """Label that transformers ignores in the loss."""
-_METRICS = {"loss": LOSS, "learning_rate": LR, "grad_norm": GRAD_NORM, "eval_token_loss": VAL_LOSS}
-"""Reported metrics, by their names in transformers."""
 
 
 class SftTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose loss is the mean over all response tokens of a step's batch, however the batch is
-    divided among micro-batches and workers (transformers counts them: `num_items_in_batch`), and whose
-    evaluation gives the same mean over all examples as `eval_token_loss`.
+    divided into micro-batches (transformers counts them: `num_items_in_batch`).
 
     `pad` is the token id that fills up rows.
     """
@@ -40,13 +34,7 @@ class SftTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self._use_cache = getattr(model.config, "use_cache", True)
         super().__init__(
-            model=model,
-            args=args,
-            data_collator=partial(collate, pad=pad),
-            train_dataset=train,
-            compute_metrics=_token_loss,
-            preprocess_logits_for_metrics=_losses_of_rows,
-            **more,
+            model=model, args=args, data_collator=partial(collate, pad=pad), train_dataset=train, **more
         )
         self.remove_callback(PrinterCallback)
 
@@ -60,36 +48,23 @@ class SftTrainer(Trainer):  # type: ignore[misc]
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         del train_dataset  # there is one
         args = self.args
-        batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps
         return StepSampler(
             self.train_dataset.lengths, batch_size, n_steps=args.max_steps, seed=args.data_seed or 0
         )
 
 
-class ProgressCallback(TrainerCallback):  # type: ignore[misc]
-    """Calls `report` with a line for each step (loss, learning rate, gradient norm), each evaluation and each
-    checkpoint that is complete."""
+class StepCallback(TrainerCallback):  # type: ignore[misc]
+    """Calls `on_step` after every training step with its number, counted from 1, and its loss."""
 
-    def __init__(self, report: Callable[[Mapping[str, Any]], None]) -> None:
-        self._report = report
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save at the frequency of the arguments, even if a checkpoint's state has another one."""
-        del control
-        state.save_steps = args.save_steps
+    def __init__(self, on_step: Callable[[int, float], None]) -> None:
+        self._on_step = on_step
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Report a step or an evaluation."""
+        """Report a step."""
         del args, control
-        metrics = {_METRICS[name]: value for name, value in logs.items() if name in _METRICS}
-        if metrics:
-            of = {"of": state.max_steps} if LOSS in metrics else {}
-            self._report({"step": state.global_step, **of, **metrics})
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report a checkpoint."""
-        del args, control
-        self._report({"saved": state.global_step})
+        if "loss" in logs:
+            self._on_step(state.global_step, logs["loss"])
 
 
 class StepSampler(Sampler[int]):  # type: ignore[misc]
@@ -97,8 +72,7 @@ class StepSampler(Sampler[int]):  # type: ignore[misc]
 
     The batches are pieces of an endless sequence of permutations of the examples: every example is drawn once
     before any is drawn again, even if a batch spans two passes. A batch only depends on the seed and the
-    step, never on the number of workers. Within a batch rows are sorted by length, so that micro-batches need
-    little padding.
+    step. Within a batch rows are sorted by length, so that micro-batches need little padding.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, *, n_steps: int, seed: int) -> None:
@@ -127,10 +101,9 @@ def training_arguments(
     micro_batch_size: int,
     final_lr_share: float,
     warmup_steps: int,
-    n_workers: int = 1,
     **more: Any,
 ) -> TrainingArguments:
-    """The settings of a training of `n_steps` steps, `batch_size` examples each, all workers together.
+    """The settings of a training on the CPU, of `n_steps` steps with `batch_size` examples each.
 
     The learning rate rises linearly to its peak in `warmup_steps` and falls linearly to `final_lr_share` of
     it; it begins at that share too. `more` are fields of TrainingArguments.
@@ -141,14 +114,15 @@ def training_arguments(
         output_dir=str(directory),
         max_steps=n_steps,
         per_device_train_batch_size=micro_batch_size,
-        per_device_eval_batch_size=micro_batch_size,
-        gradient_accumulation_steps=batch_size // micro_batch_size // n_workers,
+        gradient_accumulation_steps=batch_size // micro_batch_size,
         lr_scheduler_type="warmup_stable_decay",
         lr_scheduler_kwargs=decay,
         warmup_steps=warmup,
         optim="adamw_torch",
         logging_steps=1,
         logging_nan_inf_filter=False,
+        save_strategy="no",
+        use_cpu=True,
         report_to="none",
         disable_tqdm=True,
         log_level="error",
@@ -158,13 +132,13 @@ def training_arguments(
     )
 
 
-def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
+def collate(rows: Sequence[tuple[list[int], int]], pad: int) -> dict[str, Any]:
     """Input ids and labels of (tokens, prompt length) pairs, of shape (rows, longest). Only responses are
     labelled.
 
     Padding is to the right of all scored tokens, so the causal mask alone hides it.
     """
-    ids = [torch.from_numpy(np.array(tokens, dtype=np.int64)) for tokens, _ in rows]
+    ids = [torch.tensor(tokens) for tokens, _ in rows]
     labels = [held.clone() for held in ids]
     for held, (_, n_prompt) in zip(labels, rows, strict=True):
         held[:n_prompt] = IGNORED
@@ -172,17 +146,3 @@ def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
         "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad),
         "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
     }
-
-
-def _losses_of_rows(logits: Any, labels: Any) -> Any:
-    """Summed loss and number of labelled tokens of each row, shape (rows, 2)."""
-    wanted = labels[:, 1:]
-    losses = cross_entropy(
-        logits[:, :-1].float().transpose(1, 2), wanted, ignore_index=IGNORED, reduction="none"
-    )
-    return torch.stack([losses.sum(1), wanted.ne(IGNORED).sum(1).float()], dim=1)
-
-
-def _token_loss(outcome: EvalPrediction) -> dict[str, float]:
-    total, n_tokens = np.asarray(outcome.predictions, dtype=np.float64).sum(axis=0)
-    return {"token_loss": float(total / n_tokens)}
