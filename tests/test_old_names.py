@@ -1,4 +1,4 @@
-"""Settings and commands that have another name since 0.2: the old one is taken for one release. Commands that went."""
+"""Settings and commands with another name since 0.2, taken for one release; commands that went."""
 
 from __future__ import annotations
 
