@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # Installs the local CPU set-up of local.lock into an existing virtual environment: install.sh VENV
 #
-# TORCH_INDEX          index to take torch's CPU build from when pip's own indexes have none.
-# UV_COMPILE_BYTECODE  0 leaves each module to be compiled when it is first imported; default 1.
+# TORCH_INDEX  index to take torch's CPU build from when pip's own indexes have none.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 venv=${1:?usage: install.sh VENV}
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 torch_version=2.13.0
-export UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1}
 
 fail() { echo "install: $*" >&2; exit 1; }
 run_pip() { "$venv/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
@@ -60,7 +58,7 @@ install_locked() { # install_locked LOCK [OPTION]...: exactly these files, with 
     local lock=$1
     shift
     if [ -x "$scratch/uv/bin/uv" ] && "$scratch/uv/bin/uv" pip install --python "$venv/bin/python" \
-        --system-certs --no-config --no-deps --require-hashes "$@" -r "$lock"; then
+        --system-certs --compile-bytecode --no-config --no-deps --require-hashes "$@" -r "$lock"; then
         return
     fi
     echo "install: uv could not install $(basename "$lock"); pip does it, which takes minutes"

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search import Cut, Decision, NodeStatus, SearchRules
-
-
-@dataclass(kw_only=True)
-class Run:
-    """One run; all but the first hang on the first, so that a tree can be drawn."""
-
-    id: int
-    kind: NodeKind
-    parent: int | None
-    status: NodeStatus = "running"
-    score: float | None = None
-    best_step: int | None = None
-    children: list[int] = field(default_factory=list)
-    pruned: bool = False
-
-    @property
-    def created_on(self) -> int | None:
-        return self.parent
-
-    @property
-    def is_running(self) -> bool:
-        return self.status == "running"
-
-    @property
-    def terminal(self) -> bool:
-        return not self.is_running
+from llmzero_ray.search import Decision, SearchMethod, SearchNode, SearchRules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +23,17 @@ class Counts:
         return dict(vars(self))
 
 
-class IndependentRuns:
-    """Runs from scratch until the budget is spent; no checkpoint is ever offered."""
+class IndependentRuns(SearchMethod[SearchNode]):
+    """Runs from scratch until the budget is spent; no checkpoint is ever offered. All but the first hang on
+    the first, so that a tree can be drawn."""
 
     def __init__(self, rules: SearchRules | None = None, budget: int | None = None) -> None:
         self.budget = budget
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, SearchNode] = {}
 
     @property
-    def nodes(self) -> Mapping[int, Run]:
+    def nodes(self) -> Mapping[int, SearchNode]:
         return MappingProxyType(self._runs)
-
-    @property
-    def best(self) -> Run | None:
-        scored = [run for run in self._runs.values() if run.score is not None]
-        return max(scored, key=lambda run: (run.score, -run.id), default=None)
-
-    def node(self, node_id: int) -> Run:
-        try:
-            return self._runs[node_id]
-        except KeyError:
-            raise SearchError(f"node {node_id!r} is unknown.") from None
 
     def ask(self) -> Decision:
         seen = Counts(begun=len(self._runs), budget=self.budget)
@@ -87,39 +51,24 @@ class IndependentRuns:
         new = len(self._runs) if node_id is None else node_id
         if new in self._runs or (kind == "root") != (not self._runs):
             raise SearchError(f"node {new} does not fit: ids are unique, and the root comes first, once.")
-        self._runs[new] = Run(id=new, kind=kind, parent=None if kind == "root" else 0)
-        if kind != "root":
-            self._runs[0].children.append(new)
+        parent = None if kind == "root" else 0
+        self._runs[new] = SearchNode(id=new, kind=kind, parent=parent, created_on=parent)
+        if parent is not None:
+            self._runs[parent].children.append(new)
         return new
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
         raise SearchError("independent runs have nothing to go on from; begin a search of its own.")
 
-    def tell(
-        self, node_id: int, status: PhaseStatus, score: float | None = None, best_step: int | None = None
-    ) -> None:
-        run = self.node(node_id)
-        if not run.is_running:
-            raise SearchError(f"node {node_id} is already {run.status}.")
-        run.status, run.score, run.best_step = status, score, best_step
-
-    def veto(self, node_id: int) -> tuple[int, ...]:
-        run = self.node(node_id)
-        if run.kind == "root":
-            raise SearchError("the root cannot be vetoed.")
-        run.pruned = True
-        return (node_id,) if run.is_running else ()
-
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
         self.node(node_id)
         return ()
 
-    def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        if source is not None:
-            raise SearchError(f"node {node_id}: no checkpoint is offered.")
+    def _finish(self, node_id: int, status: PhaseStatus, score: float | None) -> None:
+        run = self._runs[node_id]
+        run.status, run.score, run.terminal = status, score, True
 
-    def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        return (self.node(node_id).id,)
-
-    def cuts(self, node_id: int) -> tuple[Cut, ...]:
-        return (Cut(node_id, self.node(node_id).best_step),)
+    def _prune(self, node_id: int) -> list[int]:
+        run = self._runs[node_id]
+        run.pruned = True
+        return [node_id] if run.is_running else []

@@ -37,12 +37,7 @@ def _resumed_with(**changes: Any) -> dict[str, Any]:
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "unchanged": {},
-    "carried": {"search.method": "unchanged", "engine.carry_optimizer": True},
     **{f"warm_up_{n}": _resumed_with(lr_warmup_steps=n) for n in (3, 6)},
-    **{
-        f"carried_warm_up_{n}": {**_resumed_with(lr_warmup_steps=n), "engine.carry_optimizer": True}
-        for n in (3, 6)
-    },
     "slower": _resumed_with(lr=0.8),
     "tenth": _phases({"lr": 0.1}),
     "cosine_third": _phases({"lr": 0.3, "lr_scheduler": "cosine"}),
@@ -68,12 +63,13 @@ METHODS: dict[str, dict[str, Any]] = {
         for name in ("chemcot", "papersearchqa", "ssmr", "wildsci")
     },
 }
-"""Methods of a comparison: name -> keys of search.yaml. `carried` is `unchanged` with each phase's
-optimizer taking over the state of the one before; `warm_up_3` warms up over the first three steps of
-every phase that resumes, and `slower` has its mean rate; `tenth` has a tenth of the default's rate in
-one phase; the cosines begin at that and at three tenths;
-`claude_again` is `claude` with later requests. Ablations are of `expert`; `as_...` the paper's published
-strategies, relative to the default."""
+"""Methods of a comparison: name -> keys of search.yaml. `warm_up_3` warms up over the first three steps of
+every phase that resumes, and `slower` has its mean rate; `tenth` has a tenth of the default's rate in one
+phase; the cosines begin at that and at three tenths; `claude_again` is `claude` with later requests.
+Ablations are of `expert`; `as_...` the paper's published strategies, relative to the default."""
+PAST_METHODS = ("carried",)
+"""Methods that have scores and cannot be planned any more: `carried` was `unchanged` with each phase's
+optimizer taking over the state of the one before."""
 TIMES = {"best_of_8": 8}
 """Methods that get more than the budget of the others."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}

@@ -39,6 +39,7 @@ from benchmarks.suite.plan import (
     MENDED_METHODS,
     MENDED_SEEDS,
     METHODS,
+    PAST_METHODS,
 )
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.config.yaml_text import read_yaml
@@ -48,6 +49,8 @@ from llmzero_ray.methods.compare.plan import ComparedRun
 from llmzero_ray.methods.compare.tables import lines as method_lines
 
 SCORES = HERE / "scores.json"
+SCORED = (*METHODS, *PAST_METHODS)
+"""Methods in the order of the tables."""
 Row = dict[str, Any]
 
 
@@ -56,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--add", type=Path, help="directory of a comparison (jobs.compare)")
     parser.add_argument("--of", nargs=2, metavar=("METHOD", "TASK"))
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), help="of one table, with --seeds")
+    parser.add_argument("--methods", nargs="+", choices=SCORED, help="of one table, with --seeds")
     parser.add_argument("--seeds", nargs="+", type=int, help="of one table, with --methods")
     parser.add_argument("--tasks", nargs="+", default=[task.name for task in TASKS], help="of the tables")
     parser.add_argument("--file", type=Path, default=SCORES)
@@ -274,7 +277,7 @@ def _times_above(own: Mapping[str, Sequence[float]], other: Mapping[str, Sequenc
 
 def table(rows: list[Row]) -> str:
     """Test scores by task and method as Markdown: mean, standard error over seeds, number of seeds."""
-    methods = [name for name in METHODS if any(row["method"] == name for row in rows)]
+    methods = [name for name in SCORED if any(row["method"] == name for row in rows)]
     if not methods:
         return "nothing was measured"
     lines = [f"| task | base | {' | '.join(methods)} |", "|---" * (2 + len(methods)) + "|"]

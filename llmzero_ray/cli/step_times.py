@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from llmzero_ray.config import SearchConfig, parse_config
+from llmzero_ray.config import SearchConfig, stored_config
 from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
@@ -88,7 +88,7 @@ def _of_doctor(storage: SearchStorage, config: SearchConfig) -> MeasuredTimes | 
         step_s=max(slot["step_s"] for slot in slots),  # all slots at once: the slowest one holds
         validation_s=max(slot["validation_s"] for slot in slots),
         cold_start_s=max(slot["startup_s"] for slot in slots),
-        notes=_differences(parse_config(kept["config"], source=DOCTOR_FILE), config),
+        notes=_differences(stored_config(kept["config"], source=DOCTOR_FILE), config),
     )
 
 

@@ -9,6 +9,7 @@ from llmzero_ray.config.loading import (
     resolve_config,
     set_key,
     stored_config,
+    without_removed,
 )
 from llmzero_ray.config.search_config import (
     FIXED_NUM_SEQS,
@@ -44,4 +45,5 @@ __all__ = [
     "resolve_config",
     "set_key",
     "stored_config",
+    "without_removed",
 ]

@@ -25,6 +25,7 @@ REMOVED = {
     "agents.prefetch": "a proposal waits for the end of the phase it continues. Remove the key.",
     "agents.priors: none": "take `paper` or `appendix_f`.",
     "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
+    "engine.carry_optimizer": "every phase begins with a new optimizer. Remove the key.",
     "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",
     "search.score_model": "a search chooses by the best validation score. Remove the key.",
     "slots.shared": "`llmzero compare` and Ray Tune hold the slots of their searches. Remove the key.",
@@ -124,11 +125,16 @@ def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
     Raises:
         ConfigError: everything else that is wrong, one line each.
     """
+    return validated(SearchConfig, _with_new_names(without_removed(data)), source)
+
+
+def without_removed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Data of a configuration, copied without its settings in `REMOVED`."""
     kept = copy.deepcopy(dict(data))
     for name in _held(REMOVED, kept):
         block, _, key = name.partition(": ")[0].partition(".")
         del kept[block][key]
-    return validated(SearchConfig, _with_new_names(kept), source)
+    return kept
 
 
 def _held(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:

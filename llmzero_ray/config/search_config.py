@@ -423,11 +423,6 @@ class EngineConfig(StrictModel):
     but each push sends the whole model. The sum is rounded to vLLM's precision, which may lose small changes
     of an adapter (`merge/rounding` in the metrics is the share). The served weights are compared with the
     policy after every push; a phase that lost its adapter fails as `mismatch` and says so."""
-    carry_optimizer: bool = False
-    """Save the optimizer's state with every adapter (AdamW's averages of gradients and of their squares, and
-    its count of steps), and let a phase that resumes one continue with it. Checkpoints are then three times
-    as large. Learning rate, schedule and decays are still the phase's own. If false, every phase begins with
-    a new optimizer."""
     vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
     """Which of its two model runners vLLM uses on GPUs; `auto`: its own choice by model and settings, which
     the slot's log names."""

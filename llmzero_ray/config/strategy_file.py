@@ -213,9 +213,8 @@ class Strategy(StrictModel):
 
 _HEADER = """\
 # A multi-stage training strategy. Phases train one after the other; each starts from the adapter that the
-# one before had at its cut_step, with a fresh data order, and a fresh optimizer unless carry_optimizer is
-# true in setting.engine. Steps count inside a phase from 0, base_step and total_steps along the whole
-# strategy. Hyper-parameters are VeRL's own keys.
+# one before had at its cut_step, with a fresh data order and a fresh optimizer. Steps count inside a
+# phase from 0, base_step and total_steps along the whole strategy. Hyper-parameters are VeRL's own keys.
 """
 
 

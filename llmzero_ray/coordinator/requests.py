@@ -185,7 +185,6 @@ def task_view(state: SearchState) -> TaskView:
         max_model_len=config.engine.max_prompt_length + config.engine.max_response_length,
         max_prompt_length=config.engine.max_prompt_length,
         eval_response_length=config.eval.max_response_length,
-        carries_optimizer=config.engine.carry_optimizer,
         base_model=""
         if config.model.path is None
         else PurePath(config.model.hub_id or config.model.path).name,

@@ -15,7 +15,7 @@ from llmzero_ray.hyperparameters.compute import spent, token_cost
 from llmzero_ray.journal import ActiveTime
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
-from llmzero_ray.search import SearchMethod
+from llmzero_ray.search import SearchMethod, SearchNode
 from llmzero_ray.storage import SearchPaths
 
 
@@ -27,7 +27,7 @@ class SearchState:
     """
 
     config: SearchConfig
-    search: SearchMethod
+    search: SearchMethod[SearchNode]
     """Search method: decides which run begins next, and holds all nodes."""
     planner: Planner
     final: FinalEvaluation

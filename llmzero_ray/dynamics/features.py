@@ -273,7 +273,7 @@ def observe(
         clipfrac=series(curves, CLIPFRAC),
         length=series(curves, LENGTH),
         learning_rate=series(curves, LEARNING_RATE),
-        truncated=_truncated(curves, cap),
+        truncated=truncated(curves, cap),
         unanswered=_unanswered(curves),
         group_spread=_group_spread(curves),
         cap=cap,
@@ -284,7 +284,8 @@ def observe(
     )
 
 
-def _truncated(curves: Curves, cap: int) -> Series:
+def truncated(curves: Curves, cap: int) -> Series:
+    """Share of a step's answers that are cut off at the cap, 0 where none is that long."""
     # VeRL's response_length/clip_ratio counts responses at the *batch's* longest, not at the cap.
     longest, share = series(curves, LENGTH_MAX), series(curves, LENGTH_AT_MAX)
     longest = longest if len(longest) else series(curves, LENGTH)

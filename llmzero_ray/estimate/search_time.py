@@ -136,8 +136,7 @@ def disk_bytes(config: SearchConfig, adapter_bytes: int, course: Course) -> int:
     n_adapters = saved(phase.n_steps) + (config.budget.runs - 1) * saved(child)
     n_adapters += saved(reference) if reference else 0
     rolling = _ROLLING * config.slots.count if config.checkpoints.rolling_freq != 0 else 0
-    each = _ROLLING if config.engine.carry_optimizer else 1
-    return (n_adapters * each + rolling) * adapter_bytes
+    return (n_adapters + rolling) * adapter_bytes
 
 
 def case_of(

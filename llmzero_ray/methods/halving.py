@@ -2,8 +2,7 @@
 
 A recipe in rung k has trained for eta^k standard phases. Whenever a run ends, the highest rung is examined
 first: a recipe among the best 1/eta of those that have ended there, and not promoted yet, continues from its
-last adapter. If there is none, a new recipe begins. A promoted run has a fresh optimizer, unless
-engine.carry_optimizer keeps more than adapters.
+last adapter. If there is none, a new recipe begins. A promoted run has a fresh optimizer.
 """
 
 from __future__ import annotations

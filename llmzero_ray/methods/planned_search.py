@@ -1,4 +1,4 @@
-"""The base class of search methods that plan their runs themselves: nodes, budget and the protocol.
+"""The base class of search methods that plan their runs themselves: nodes, budget and decisions.
 
 A method writes `next_run`, which returns a `RunPlan`. The budget counts standard phases, not runs: a plan of
 two units spends two of them. A failed run is spent like any other; nothing is debugged. Not here: any method
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,7 @@ from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, drawn
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, NodeKind, PhaseStatus
-from llmzero_ray.search.base import Decision, StopReason
-from llmzero_ray.search.method_base import MethodBase
-from llmzero_ray.search.tree import NodeStatus
+from llmzero_ray.search.base import Decision, SearchMethod, SearchNode, StopReason, best_scored
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.backend import Agents
@@ -34,34 +32,10 @@ _BY_USER = RunPlan(source="unchanged", start="last", number=-1, why="asked for b
 
 
 @dataclass(kw_only=True)
-class PlannedNode:
-    """One run."""
+class PlannedNode(SearchNode):
+    """One run with its plan. It is terminal once it is pruned."""
 
-    id: int
-    kind: NodeKind
-    parent: int | None
     plan: RunPlan
-    status: NodeStatus = "running"
-    score: float | None = None
-    best_step: int | None = None
-    resume_from: tuple[int, int] | None = None
-    children: list[int] = field(default_factory=list)
-    pruned: bool = False
-
-    @property
-    def created_on(self) -> int | None:
-        """Node it was created from."""
-        return self.parent
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has begun but not finished."""
-        return self.status == "running"
-
-    @property
-    def terminal(self) -> bool:
-        """Whether no run will start from its last adapter."""
-        return self.pruned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +57,7 @@ class PlanFacts:
         return {**vars(self), "plan": None if self.plan is None else self.plan.to_dict()}
 
 
-class PlannedSearch(MethodBase[PlannedNode]):
+class PlannedSearch(SearchMethod[PlannedNode]):
     """Base class of a search method that decides on every run itself; a method writes `next_run`.
 
     `budget` counts standard phases, and `seed` is the search's: the same seed gives the same plans. `default`
@@ -146,8 +120,7 @@ class PlannedSearch(MethodBase[PlannedNode]):
         """The best-scored run that has ended and was not vetoed; without scores the earliest; None if
         none has ended."""
         ended = [node for node in self.runs if not node.is_running]
-        scored = [node for node in ended if node.score is not None]
-        return max(scored, key=lambda node: (node.score, -node.id), default=ended[0] if ended else None)
+        return best_scored(ended) or next(iter(ended), None)
 
     @property
     def left(self) -> float | None:
@@ -173,12 +146,6 @@ class PlannedSearch(MethodBase[PlannedNode]):
     def nodes(self) -> Mapping[int, PlannedNode]:
         """All nodes by id in order of creation, read-only."""
         return MappingProxyType(self._nodes)
-
-    @property
-    def best(self) -> PlannedNode | None:
-        """Best-scored node (the earliest one in a tie), or None without scores."""
-        scored = [node for node in self._nodes.values() if node.score is not None]
-        return max(scored, key=lambda node: (node.score, -node.id), default=None)
 
     @property
     def units(self) -> float:
@@ -285,17 +252,18 @@ class PlannedSearch(MethodBase[PlannedNode]):
             raise SearchError(f"node {new} does not fit: ids are unique, and the root comes first, once.")
         if on is not None:
             self.node(on).children.append(new)
-        self._nodes[new] = PlannedNode(id=new, kind=kind, parent=on, plan=plan)
+        self._nodes[new] = PlannedNode(id=new, kind=kind, parent=on, created_on=on, plan=plan)
         return new
 
-    def _finish(self, node: PlannedNode, status: PhaseStatus, score: float | None) -> None:
+    def _finish(self, node_id: int, status: PhaseStatus, score: float | None) -> None:
+        node = self._nodes[node_id]
         node.status, node.score = status, score
 
-    def _prune(self, node: PlannedNode) -> list[int]:
-        pending, pruned = [node], list[PlannedNode]()
+    def _prune(self, node_id: int) -> list[int]:
+        pending, pruned = [self._nodes[node_id]], list[PlannedNode]()
         while pending:
             at = pending.pop()
-            at.pruned = True
+            at.pruned = at.terminal = True
             pruned.append(at)
             pending += self._trained_from(at)
         return sorted(one.id for one in pruned if one.is_running)

@@ -129,8 +129,6 @@ class TaskView:
     data_sources: tuple[str, ...] = ()
     eval_response_length: int | None = None
     """Maximum tokens of a response in validation."""
-    carries_optimizer: bool = False
-    """Whether a resumed phase continues with the optimizer state of its checkpoint."""
     base_model: str = ""
     """The model's id or the name of its directory."""
     n_parameters: int | None = None

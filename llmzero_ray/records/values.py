@@ -421,7 +421,11 @@ def _registry() -> dict[str, tuple[type, frozenset[str]]]:
 
 
 _EXTRA: list[type] = []
-_RETIRED = {"Proposed": frozenset({"prefetched"}), "ProposalRequest": frozenset({"lessons"})}
+_RETIRED = {
+    "Proposed": frozenset({"prefetched"}),
+    "ProposalRequest": frozenset({"lessons"}),
+    "TaskView": frozenset({"carries_optimizer"}),
+}
 """Fields that version 0.1 wrote and this one leaves out when it reads a record."""
 
 

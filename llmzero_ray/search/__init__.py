@@ -7,6 +7,7 @@ from llmzero_ray.config.search_rules import MethodRules, SearchRules
 from llmzero_ray.search.base import (
     Cut,
     Decision,
+    NodeStatus,
     SearchMethod,
     SearchNode,
     needs_model,
@@ -14,7 +15,7 @@ from llmzero_ray.search.base import (
 )
 from llmzero_ray.search.decision import Seen, TreeDecision
 from llmzero_ray.search.registry import load_method, make_search, shipped_method, shipped_methods
-from llmzero_ray.search.tree import NodeStatus, TreeNode
+from llmzero_ray.search.tree import TreeNode
 from llmzero_ray.search.tree_search import TreeSearch
 
 __all__ = [

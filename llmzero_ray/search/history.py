@@ -17,9 +17,8 @@ from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.config.yaml_text import StrictModel, validated
 from llmzero_ray.errors import ConfigError, HistoryError, SearchError
 from llmzero_ray.records import NodeKind
+from llmzero_ray.search.base import MAX_SCORE, NodeStatus
 from llmzero_ray.search.decision import TreeDecision
-from llmzero_ray.search.method_base import MAX_SCORE
-from llmzero_ray.search.tree import NodeStatus
 from llmzero_ray.search.tree_search import TreeSearch
 
 

@@ -1,6 +1,6 @@
 """Search methods by name: `llmzero`, the tree search of the paper, or what an entry point or a user names.
 
-A method's class may say more of itself than the protocol asks for; each of these may be left out:
+A method's class may say more of itself than `SearchMethod` asks for; each of these may be left out:
 
 - `plans_its_runs`, `needs_model`: see `plans_its_runs` and `needs_model` in base.py;
 - `make_agents(config, n_val, agents, services)`: the agents of the search, made of the backend's `agents`;
@@ -15,7 +15,7 @@ from typing import Any
 
 from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.records import Hyperparameters
-from llmzero_ray.search.base import SearchMethod, plans_its_runs
+from llmzero_ray.search.base import SearchMethod, SearchNode, plans_its_runs
 from llmzero_ray.search.tree_search import TreeSearch
 from llmzero_ray.utils.plugins import load_factory, own_points
 
@@ -47,7 +47,7 @@ def make_search(
     budget: int | None,
     seed: int = 1,
     default: Hyperparameters | None = None,
-) -> SearchMethod:
+) -> SearchMethod[SearchNode]:
     """A new search by a method.
 
     A factory is called with (rules, budget); one that plans its runs is also given the search's seed and the
@@ -58,5 +58,5 @@ def make_search(
     """
     factory = load_method(method)
     more = (seed, default) if plans_its_runs(factory) else ()
-    found: SearchMethod = factory(rules, budget, *more)
+    found: SearchMethod[SearchNode] = factory(rules, budget, *more)
     return found

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
 
 from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.records import NodeKind, PhaseStatus
-
-NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
-"""`running` from the moment the node is begun: the rules do not distinguish pending and training runs."""
+from llmzero_ray.search.base import SearchNode, best_scored
 
 
 @dataclass(kw_only=True, slots=True)
-class TreeNode:
+class TreeNode(SearchNode):
     """One training phase in the tree. Only the tree writes to it."""
 
-    id: int
-    kind: NodeKind
-    status: NodeStatus = "running"
-    score: float | None = None
-    """Best validation score of the steps executed in this node."""
-    best_step: int | None = None
-    """Step of `score`, counted inside the phase."""
-    parent: int | None
-    """Current parent. A debug run that succeeds moves."""
-    created_on: int | None
-    """Node it was created from, before any move."""
-    resume_from: tuple[int, int] | None = None
-    """(node, step) of the checkpoint it starts from, possibly off the tree path. None for the base model."""
     debug_depth: int = 0
     exempt: bool = False
     """Whether it does not count towards its parent's cap (forced scratch nodes, their fixes, clones)."""
-    pruned: bool = False
     vetoed: bool = False
     """Whether the user pruned it. If it ends later, it neither fixes anything nor counts as a failure."""
     fixed: bool = False
     """Whether it is a failed root of which a debug run succeeded, so that it gets no further one."""
-    children: list[int] = field(default_factory=list)
-    """Attached children in order of creation, pruned ones included."""
     visits: int = 0
     """Finished runs in this subtree."""
     v_val: int = 0
@@ -53,13 +33,7 @@ class TreeNode:
     """Sum over the subtree's validated runs of (score - the search's first score)."""
     k_cap: int = 0
     """Number of attached children that count towards the cap."""
-    terminal: bool = False
     blocked: bool = True
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has begun but not finished."""
-        return self.status == "running"
 
     @property
     def is_validated(self) -> bool:
@@ -111,11 +85,9 @@ class Tree:
             yield at
             todo.extend(at.children)
 
-    def best(self, *, pruned: bool = True) -> TreeNode | None:
-        """Best-scored node (the earliest one in a tie), or None without scores. `pruned` ones may count."""
-        scored = [node for node in self.nodes.values() if pruned or not node.pruned]
-        found = max(scored, key=lambda node: -math.inf if node.score is None else node.score, default=None)
-        return None if found is None or found.score is None else found
+    def best(self) -> TreeNode | None:
+        """Best-scored node that is not pruned (the earliest one in a tie), or None without scores."""
+        return best_scored(node for node in self.nodes.values() if not node.pruned)
 
     def debug_origin(self, node: TreeNode) -> TreeNode:
         """Failed run at which a chain of debug runs began, itself not a debug run."""

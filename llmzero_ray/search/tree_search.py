@@ -20,14 +20,13 @@ from typing import Any
 from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.errors import SearchError
 from llmzero_ray.records import NodeKind, PhaseStatus
-from llmzero_ray.search.base import Action, Decision, StopReason
+from llmzero_ray.search.base import Action, Decision, SearchMethod, StopReason
 from llmzero_ray.search.decision import ChildView, Level, Seen, TreeDecision, reason_in_words
-from llmzero_ray.search.method_base import MethodBase
 from llmzero_ray.search.tree import Tree, TreeNode
 from llmzero_ray.search.uct import TIE, exploration, fair_visits, mean_value, own_value, q_value
 
 
-class TreeSearch(MethodBase[TreeNode]):
+class TreeSearch(SearchMethod[TreeNode]):
     """One search. `budget` counts runs begun, the root being the first (no limit if None)."""
 
     def __init__(self, rules: SearchRules | None = None, budget: int | None = None) -> None:
@@ -50,12 +49,6 @@ class TreeSearch(MethodBase[TreeNode]):
     def nodes(self) -> Mapping[int, TreeNode]:
         """All nodes by id in order of creation, read-only."""
         return MappingProxyType(self._tree.nodes)
-
-    @property
-    def best(self) -> TreeNode | None:
-        """Best-scored node, failed and pruned ones included (the earliest one in a tie), or None without
-        scores."""
-        return self._tree.best()
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -91,7 +84,7 @@ class TreeSearch(MethodBase[TreeNode]):
         n_scratch, n_evolve = self._counts()
         few = n_scratch / n_evolve < self.rules.rho_min
         if few and (tree.root.terminal or self.fresh_start_fits):
-            return self._decide("scratch", tree.best(pruned=False) or tree.root)
+            return self._decide("scratch", tree.best() or tree.root)
         if tree.root.terminal:
             return self._decide("stop", stop_reason="exhausted")
         if tree.root.blocked:
@@ -207,13 +200,13 @@ class TreeSearch(MethodBase[TreeNode]):
             raise SearchError(f"the budget of {self.budget} runs is spent; raise it to clone node {parent}.")
         return self._create("evolve", parent, node_id, exempt=True)
 
-    def _finish(self, node: TreeNode, status: PhaseStatus, score: float | None) -> None:
+    def _finish(self, node_id: int, status: PhaseStatus, score: float | None) -> None:
         """A debug run that succeeded becomes a sibling of the failure it fixed before it is counted. A vetoed
         run's failure is not charged, and its success fixes nothing."""
-        self._tree.finish(node, status, score)
+        self._tree.finish(self._tree[node_id], status, score)
 
-    def _prune(self, node: TreeNode) -> list[int]:
-        return self._tree.veto(node)
+    def _prune(self, node_id: int) -> list[int]:
+        return self._tree.veto(self._tree[node_id])
 
     def _create(self, kind: NodeKind, on: int | None, node_id: int | None, *, exempt: bool) -> int:
         tree = self._tree
@@ -259,7 +252,7 @@ class TreeSearch(MethodBase[TreeNode]):
         ended = not source.is_running and not source.pruned
         return self.offers_best and node.kind == "evolve" and self.rules.multi_stage and ended
 
-    def _may_resume(self, node: TreeNode, source: int) -> bool:
+    def _may_resume(self, node_id: int, source: int) -> bool:
         # Another node may have become the best one since this source was offered.
-        was_best = source in self.nodes and self._may_branch(node, self.node(source))
-        return was_best or super()._may_resume(node, source)
+        was_best = source in self.nodes and self._may_branch(self.node(node_id), self.node(source))
+        return was_best or super()._may_resume(node_id, source)

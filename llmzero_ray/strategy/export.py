@@ -249,9 +249,7 @@ def _readme(strategy: Strategy, settings: VerlSettings, task: PreparedTask) -> s
     longest = {int(phase.hyperparameters["data.max_response_length"]) for phase in strategy.phases}
     cap = strategy.setting.eval_max_response_length
     notes = [
-        "Each phase starts with a fresh optimizer"
-        + (", unlike in the search (engine.carry_optimizer)," if settings.carry_optimizer else "")
-        + " from the adapter of the phase before, at its cut "
+        "Each phase starts with a fresh optimizer from the adapter of the phase before, at its cut "
         "(strategy.yaml, `cut_step`). Where the learning rate is constant a phase ends at its cut; with a "
         "schedule it trains all its steps, and the cut is taken.",
         "Validations are VeRL's: step 0 of phase 2 repeats the validation of phase 1 at its cut.",

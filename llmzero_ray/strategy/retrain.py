@@ -13,7 +13,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.config import SearchConfig, change_settings, resolve_config
+from llmzero_ray.config import SearchConfig, change_settings, resolve_config, without_removed
 from llmzero_ray.config.strategy_file import Measured, Strategy, StrategyPhase, check_rank, other_model
 from llmzero_ray.config.yaml_text import local_path
 from llmzero_ray.errors import ConfigError
@@ -90,6 +90,8 @@ def plan_retraining(
         for number in range(1, seeds + 1)
     )  # fmt: skip
     replace_file(path, trained.to_yaml())
+    if strategy.setting.engine.get("carry_optimizer"):
+        notes.append("every phase begins with a new optimizer; the strategy's took over the last state.")
     if (note := other_model(strategy.base_model, configs[0].model.path)) is not None:
         notes.append(note)
     return RetrainPlan(strategy=trained, original=strategy, configs=configs, notes=tuple(notes))
@@ -172,6 +174,7 @@ def _config(
     }
     if len(strategy.phases) == 1:
         data["budget"]["target"] = _ANY_SCORE
+    data = without_removed(data)  # the strategy may be one of before they went
     change_settings(data, settings)
     config = resolve_config(data, source="the strategy's configuration")
     check_rank(strategy.lora_rank, config.model.lora_rank)

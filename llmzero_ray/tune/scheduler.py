@@ -83,13 +83,13 @@ class TreeScheduler(FIFOScheduler):
             self._finish_as_saved(trial, phase)
         elif phase.run.active and (self._has_last_result(phase) or phase.run.stop_reason):
             # Its driver died between the last result and the end.
-            self._search.end(phase.node)
+            self._search.end(phase.run.node)
         if not phase.run.active:
             if not trial.is_finished():
                 self._restore(trial, phase)
                 self._to_close.append(trial)
             return
-        self._search.assign(phase.node, trial.trial_id)
+        self._search.assign(phase.run.node, trial.trial_id)
         self._searcher.live[trial.trial_id] = trial
         self._restore(trial, phase)
         self._set_start(trial, phase)
@@ -118,11 +118,11 @@ class TreeScheduler(FIFOScheduler):
             return str(TrialScheduler.STOP)
         self._take(trial, phase, result)
         step = int(result[STEP])
-        if self._search.not_finite(phase.node) or self._has_last_result(phase):
+        if self._search.not_finite(phase.run.node) or self._has_last_result(phase):
             return str(TrialScheduler.STOP)
         reason = self._early_stop(trial, phase, result)
         if reason is not None:
-            self._search.stop(phase.node, step, reason)
+            self._search.stop(phase.run.node, step, reason)
             return str(TrialScheduler.STOP)
         return str(TrialScheduler.CONTINUE)
 
@@ -163,7 +163,8 @@ class TreeScheduler(FIFOScheduler):
 
     @staticmethod
     def _has_last_result(phase: TunePhase) -> bool:
-        return phase.n_steps is not None and phase.last_step >= phase.n_steps
+        n_steps = phase.start.n_steps
+        return n_steps is not None and phase.last_step >= n_steps
 
     def _check_kept(self, trial: Any) -> None:
         limit = internals.checkpoint_limit(trial)
@@ -192,7 +193,7 @@ class TreeScheduler(FIFOScheduler):
     def _take(self, trial: Any, phase: TunePhase, result: Mapping[str, Any]) -> None:
         self._take_checkpoints(trial)
         checkpoint = internals.reported_checkpoint(trial, result)
-        self._search.report(phase.node, int(result[STEP]), result, checkpoint)
+        self._search.report(phase.run.node, int(result[STEP]), result, checkpoint)
 
     def _take_checkpoints(self, trial: Any) -> None:
         """Record the newest checkpoint of a class trainable, which Ray saves after the result, unless the
@@ -205,7 +206,7 @@ class TreeScheduler(FIFOScheduler):
         if metrics.get(SHOULD_CHECKPOINT) is False:
             return
         if step in phase.steps and phase.checkpoints.get(step) != path:
-            self._search.saved(phase.node, step, path)
+            self._search.saved(phase.run.node, step, path)
 
     def _early_stop(self, trial: Any, phase: TunePhase, result: Mapping[str, Any]) -> str | None:
         search = self._search
@@ -213,7 +214,7 @@ class TreeScheduler(FIFOScheduler):
             return self._stops.reason(trial.trial_id, result, None, None)
         best = search.tree.best
         incumbent = None if best is None else search.view(best.id)
-        return self._stops.reason(trial.trial_id, result, search.view(phase.node), incumbent)
+        return self._stops.reason(trial.trial_id, result, search.view(phase.run.node), incumbent)
 
     def _finish_as_saved(self, trial: Any, phase: TunePhase) -> None:
         """Finish a node whose trial has ended according to Ray but not to the journal."""
@@ -221,7 +222,7 @@ class TreeScheduler(FIFOScheduler):
         if result.get(STEP) and int(result[STEP]) not in phase.steps:
             self._take(trial, phase, result)
         self._take_checkpoints(trial)
-        self._search.end(phase.node, "it failed" if trial.status == Trial.ERROR else None)
+        self._search.end(phase.run.node, "it failed" if trial.status == Trial.ERROR else None)
 
     def _restore(self, trial: Any, phase: TunePhase) -> None:
         """Register with Ray what the search knows and Ray's saved state lacks."""
@@ -241,9 +242,9 @@ class TreeScheduler(FIFOScheduler):
         if phase.newest is not None:  # of an earlier trial of this node that Ray's state has lost
             step, path = phase.newest
             internals.start_from(trial, path, phase.steps[step].metrics)
-        elif phase.resume_from is not None:
-            source = self._search.phases[phase.resume_from.node]
-            internals.start_from(trial, source.checkpoints[phase.resume_from.step], {})
+        elif (at := phase.start.resume_from) is not None:
+            source = self._search.phases[at.node]
+            internals.start_from(trial, source.checkpoints[at.step], {})
 
     def _leave(self, tune_controller: Any, trial: Any) -> None:
         self._searcher.live.pop(trial.trial_id, None)

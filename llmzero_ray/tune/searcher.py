@@ -91,8 +91,8 @@ class TreeSearcher(Searcher):
         ready = self.search.waiting
         if ready is None:
             return Searcher.FINISHED if self.search.core.stage == "finished" else None
-        self.search.assign(ready.node, trial_id)
-        configuration = self.search.trials.trial_config(ready.configuration or {})
+        self.search.assign(ready.run.node, trial_id)
+        configuration = self.search.trials.trial_config(ready.configuration)
         return {**configuration, CONFIG_KEY: str(ready.start)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class TreeSearcher(Searcher):
     ) -> None:
         """Finish the node of a trial."""
         node = self.search.node_of(trial_id)
-        if node is not None and self.search.phases[node].run.active:
+        if node is not None and self.search.core.runs[node].active:
             failed = self._errors.pop(trial_id, "the trial failed") if error else None
             self.search.end(node, failed)
 
@@ -154,7 +154,7 @@ class TreeSearcher(Searcher):
         actor could not be reset, and informs neither the searcher nor the scheduler."""
         for trial_id, trial in list(self.live.items()):
             node = self.search.node_of(trial_id)
-            if node is not None and trial.status == Trial.ERROR and self.search.phases[node].run.active:
+            if node is not None and trial.status == Trial.ERROR and self.search.core.runs[node].active:
                 del self.live[trial_id]
                 self.search.begin_again(node)
                 log.warning(

@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.strategy_file import TUNE_FORMAT, TuneStrategy, TuneStrategyPhase
 from llmzero_ray.coordinator import CoordinatorCore, apply_recorded, build_request, node_view
+from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.journal import Journal
@@ -31,7 +32,6 @@ from llmzero_ray.records import (
     FailureClass,
     Hyperparameters,
     MetricPoint,
-    NodeKind,
     PhaseFailure,
     PhaseResult,
     ResumeFrom,
@@ -44,8 +44,8 @@ from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import Curves, curves_of
-from llmzero_ray.search import SearchMethod
-from llmzero_ray.search.method_base import MAX_SCORE
+from llmzero_ray.search import SearchMethod, SearchNode
+from llmzero_ray.search.base import MAX_SCORE
 from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import MetricWriter, load_points
 from llmzero_ray.tune.phase_start import PhaseStart
@@ -69,8 +69,8 @@ _TRIAL = "trial-"
 class TunePhase:
     """A node of the search with what its trials reported, as of now."""
 
-    run: Any
-    """Its `PhaseRun` in the core."""
+    run: PhaseRun
+    """Its state in the core."""
     trials: list[str]
     """Ids of the trials that trained it: one, unless a state of Ray's was lost."""
     steps: dict[int, MetricPoint]
@@ -79,36 +79,9 @@ class TunePhase:
     """Step -> path relative to the experiment's directory."""
 
     @property
-    def node(self) -> int:
-        """Its number."""
-        return int(self.run.node)
-
-    @property
-    def kind(self) -> NodeKind:
-        """Kind of the node."""
-        kind: NodeKind = self.run.kind
-        return kind
-
-    @property
-    def status(self) -> str:
-        """Status as in the core: pending, running, completed, early_stopped or failed."""
-        return str(self.run.status)
-
-    @property
-    def configuration(self) -> Hyperparameters | None:
-        """Configuration of the phase, or None while it is being proposed."""
-        return None if self.run.spec is None else self.run.spec.hyperparameters
-
-    @property
-    def resume_from(self) -> ResumeFrom | None:
-        """Checkpoint that it starts from."""
-        return None if self.run.spec is None else self.run.spec.resume_from
-
-    @property
-    def n_steps(self) -> int | None:
-        """Results that end it, or None if its trainable ends by itself."""
-        n_steps = None if self.run.spec is None else self.run.spec.n_steps
-        return None if n_steps == NO_LIMIT else n_steps
+    def configuration(self) -> Hyperparameters:
+        """Configuration of the phase, empty while it is being proposed."""
+        return {} if self.run.spec is None else self.run.spec.hyperparameters
 
     @property
     def last_step(self) -> int:
@@ -134,25 +107,27 @@ class TunePhase:
 
     @property
     def start(self) -> PhaseStart:
-        """Phase description for its trial."""
+        """Phase description for its trial. Its length is None if its trainable ends by itself."""
+        spec = self.run.spec
         return PhaseStart(
-            node=self.node,
-            kind=self.kind,
-            resume_from=self.resume_from,
+            node=self.run.node,
+            kind=self.run.kind,
+            resume_from=None if spec is None else spec.resume_from,
             base_step=self.run.base_step,
-            n_steps=self.n_steps,
+            n_steps=None if spec is None or spec.n_steps == NO_LIMIT else spec.n_steps,
         )
 
     def lineage(self) -> dict[str, int | str]:
         """Its place in the tree for trackers, without missing values."""
-        at, proposal = self.resume_from, self.run.proposal
+        start, proposal = self.start, self.run.proposal
+        at = start.resume_from
         found: dict[str, int | str | None] = {
-            "node": self.node,
-            "kind": self.kind,
+            "node": start.node,
+            "kind": start.kind,
             "parent": self.run.on,
             "resume_node": None if at is None else at.node,
             "resume_step": None if at is None else at.step,
-            "base_step": self.run.base_step,
+            "base_step": start.base_step,
             "state": None if proposal is None else proposal.diagnosis.state,
             "rationale": self.run.note if proposal is None else proposal.rationale,
         }
@@ -461,7 +436,7 @@ class TuneSearch:
 
     def _check_outcome(self, phase: TunePhase) -> None:
         """Check whether a successful phase shows that the search is pointless."""
-        if phase.status == "failed" or not phase.steps:
+        if phase.run.status == "failed" or not phase.steps:
             return
         if phase.best is None:
             if not any(other.best for other in self.phases.values()):
@@ -497,7 +472,7 @@ class TuneSearch:
         return self.trials.space
 
     @property
-    def tree(self) -> SearchMethod:
+    def tree(self) -> SearchMethod[SearchNode]:
         """The tree, once the search has begun."""
         return self.core.search
 
@@ -577,7 +552,7 @@ class TuneSearch:
                 node=cut.node,
                 trial=self.trial_ids[cut.node][-1],
                 cut_step=cut.step or 0,
-                config=self.trials.trial_config(self.phase(cut.node).configuration or {}),
+                config=self.trials.trial_config(self.phase(cut.node).configuration),
             )
             for cut in self.tree.cuts(best.id)
         )

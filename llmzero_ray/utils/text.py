@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, TypeGuard
 
 GIB = 2**30
@@ -67,29 +68,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
-    """Up to `n` known names that may be meant by `name`: a synonym, then those at most a third of its letters
-    away, or half of theirs where both begin alike, then those that it begins or that begin with it."""
-    names = list(known)
-    found = [own for own in names if name.lower() in _SYNONYMS.get(own, "").split()]
-    apart = {own: _distance(name.lower(), own.lower()) for own in names}
-    near = {own: len(own) // 2 if own[:2] == name[:2] else max(1, len(name) // 3) for own in names}
-    found += sorted((own for own in names if apart[own] <= near[own] < len(own)), key=apart.__getitem__)
-    if len(name) >= 3:
-        found += [own for own in names if own.startswith(name) or (len(own) >= 3 and name.startswith(own))]
+    """Up to `n` known names that may be meant by `name`: first what others call so, then the nearest ones."""
+    names = {own.lower(): own for own in known}
+    found = [own for own in names.values() if name.lower() in _SYNONYMS.get(own, "").split()]
+    found += [names[near] for near in get_close_matches(name.lower(), names, n)]
     return list(dict.fromkeys(found))[:n]
-
-
-def _distance(one: str, other: str) -> int:
-    """Letters to insert, delete, replace, or exchange with the next one."""
-    before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, wanted in enumerate(other, 1):
-            best = min(row[j - 1] + 1, before[j] + 1, before[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
-                best = min(best, older[j - 2] + 1)
-            row.append(best)
-    return row[-1]
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -85,6 +85,18 @@ def test_steps_are_rescaled_to_the_rows_of_the_task_and_that_is_said(
     assert rescaled(strategy, 0.001).total_steps == 3  # one step each at least
 
 
+def test_a_strategy_that_carried_its_optimizer_over_begins_each_phase_with_a_new_one(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    engine = {**strategy.setting.engine, "carry_optimizer": True}
+    setting = strategy.setting.model_copy(update={"engine": engine})
+    carried = strategy.model_copy(update={"setting": setting})
+    made, plain = (plan(one, task_dir, tmp_path) for one in (carried, strategy))
+    assert made.configs == plain.configs
+    (note,) = set(made.notes) - set(plain.notes)
+    assert note.startswith("every phase begins with a new optimizer")
+
+
 def test_another_model_is_used_and_said_and_another_rank_refused_in_every_way(
     strategy: Strategy, finished: Written, task_dir: Path, tmp_path: Path
 ) -> None:

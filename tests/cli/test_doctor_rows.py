@@ -362,6 +362,17 @@ def test_a_server_of_ones_own_is_asked_for_its_models_and_for_nothing_else(
     assert asked == ["GET /v1/models"] * 2
 
 
+def test_a_server_of_chat_completions_is_asked_below_the_v1_of_its_address(
+    no_key: None, server: tuple[str, list[str]]
+) -> None:
+    base_url, asked = server
+    fields: dict[str, Any] = {"backend": "claude", "provider": "openai", "price": [0, 0, 0, 0]}
+    has = agents(base_url=f"{base_url}/v1", model="qwen", **fields)
+    lacks = agents(base_url=f"{base_url}/v1/", model="llama", **fields)
+    assert (has[0], lacks[0]) == ("ok", "warn")
+    assert asked == ["GET /v1/models"] * 2
+
+
 def test_a_server_that_is_not_there_fails(no_key: None) -> None:
     status, found, todo = agents(
         backend="claude", base_url="http://127.0.0.1:1", model="q", price=[0, 0, 0, 0]

@@ -202,6 +202,21 @@ def test_where_the_named_numbers_stand_in_their_prompts_is_counted(
     assert number_places({0: items}, rows) is None
 
 
+def test_a_request_says_where_the_named_numbers_of_the_shown_phase_stand(tmp_path: Path) -> None:
+    storage, request = SearchStorage(str(tmp_path), "demo"), proposal_request()
+    row = {"prompt": ["7 or 12?"], "reward_model": [{"ground_truth": "12"}]}
+    write_parquet(tmp_path / "val.parquet", row)
+    named = (dataclasses.replace(item(0, 0.0), pred="7"),)
+    with MetricWriter(storage, request.on.node, 0) as writer:
+        writer.write(
+            MetricPoint(
+                node=request.on.node, attempt=0, step=5, global_step=5, wall_s=0.0, metrics={}, items=named
+            )
+        )
+    shown = with_outcomes(storage, request, str(tmp_path / "val.parquet")).on
+    assert shown.places == (1.0, 0.0, 0.0, 1.0)
+
+
 @given(
     rows=st.lists(
         st.tuples(st.lists(st.integers(-9, 99), min_size=1, max_size=4), st.integers(-9, 99)), min_size=1

@@ -71,7 +71,7 @@ def test_the_models_proposal_is_the_next_trial_and_its_call_is_on_record(
     driver.finish(driver.new_trial(), [1.0, 5.0, 3.0])
     second = driver.new_trial()
     phase = driver.searcher.search.phases[1]
-    assert second.config[LR] == 2e-4 and phase.resume_from.step == 2
+    assert second.config[LR] == 2e-4 and phase.start.resume_from.step == 2
     assert phase.run.proposal.diagnosis.summary == "It learns slowly."
     (paid,) = [call for call in calls(tmp_path) if call["type"] == "AgentCalled" and call["call"]]
     assert paid["agent"] == "proposer" and paid["dollars"] > 0
@@ -85,7 +85,7 @@ def test_the_model_repairs_a_failed_root(tmp_path: Path, messages_server: Messag
     driver.searcher.on_trial_complete(trial.trial_id, error=True)
     driver.new_trial()
     fix = driver.searcher.search.phases[1]
-    assert fix.kind == "debug" and "Memory ran out." in fix.run.proposal.diagnosis.summary
+    assert fix.run.kind == "debug" and "Memory ran out." in fix.run.proposal.diagnosis.summary
 
 
 def test_no_key_is_in_what_is_pickled_or_written(tmp_path: Path, messages_server: MessagesServer) -> None:

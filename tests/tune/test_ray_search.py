@@ -85,11 +85,11 @@ def test_phases_go_on_from_earlier_checkpoints_of_other_trials_and_end_in_time(
     results = experiment.run(proposer=propose, workers=2, tune_config={"reuse_actors": False})
     assert len(results) == 5 and not results.errors
     phases = experiment.search.phases
-    assert all(phase.status == "completed" and phase.last_step == 3 for phase in phases.values())
-    resumed = [phase for phase in phases.values() if phase.resume_from is not None]
+    assert all(phase.run.status == "completed" and phase.last_step == 3 for phase in phases.values())
+    resumed = [phase for phase in phases.values() if phase.start.resume_from is not None]
     assert resumed
     for phase in resumed:
-        source = phases[phase.resume_from.node].steps[phase.resume_from.step]
+        source = phases[phase.start.resume_from.node].steps[phase.start.resume_from.step]
         start = next(s for s in experiment.starts() if s["trial"] == phase.trials[0])
         assert start["x"] == source.metrics["x"] and start["step"] == source.metrics["depth"]
     # Not one step beyond the phases' ends was run.
@@ -103,19 +103,19 @@ def test_the_search_begins_the_nodes_that_its_rules_begin_without_tune(experimen
     alone = TreeSearch(SearchRules(), 5)
     for phase in experiment.search.phases.values():
         decision = alone.ask()
-        assert (decision.action, decision.on) == (phase.kind, phase.run.on)
+        assert (decision.action, decision.on) == (phase.run.kind, phase.run.on)
         node = alone.begin(decision)
-        if phase.resume_from is not None:
-            alone.set_resume_from(node, phase.resume_from.node, phase.resume_from.step)
-        alone.tell(node, phase.status, phase.best.val_score, phase.best.step)
+        if phase.start.resume_from is not None:
+            alone.set_resume_from(node, phase.start.resume_from.node, phase.start.resume_from.step)
+        alone.tell(node, phase.run.status, phase.best.val_score, phase.best.step)
     assert alone.ask().action == "stop"
 
 
 def test_a_failed_trial_is_debugged(experiment: Experiment) -> None:
     experiment.run(root={"rate": 8.0}, fixed={"fail_above": 6.0}, budget=2)
     phases = experiment.search.phases
-    assert phases[0].status == "failed" and "too high" in phases[0].reason
-    assert phases[1].kind == "debug" and phases[1].run.on == 0
+    assert phases[0].run.status == "failed" and "too high" in phases[0].reason
+    assert phases[1].run.kind == "debug" and phases[1].run.on == 0
 
 
 def test_the_stopper_ends_a_phase_early(experiment: Experiment) -> None:
@@ -124,9 +124,8 @@ def test_the_stopper_ends_a_phase_early(experiment: Experiment) -> None:
 
     experiment.run(stopper=worse, budget=3)
     phase = experiment.search.phases[1]
-    assert (
-        phase.status == "early_stopped" and phase.reason.endswith("step 1: behind") and phase.last_step == 1
-    )
+    assert (phase.run.status, phase.last_step) == ("early_stopped", 1)
+    assert phase.reason.endswith("step 1: behind")
 
 
 def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) -> None:
@@ -136,10 +135,10 @@ def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) 
         budget=4,
     )
     phases = experiment.search.phases
-    resumed = [phase for phase in phases.values() if phase.resume_from is not None]
+    resumed = [phase for phase in phases.values() if phase.start.resume_from is not None]
     assert resumed and all(sorted(phase.checkpoints) == [1, 2, 3] for phase in phases.values())
     for phase in resumed:
-        before = phases[phase.resume_from.node].steps[phase.resume_from.step].metrics["x"]
+        before = phases[phase.start.resume_from.node].steps[phase.start.resume_from.step].metrics["x"]
         rate = phase.configuration["rate"]
         assert phase.steps[1].metrics["x"] == pytest.approx(before + rate)
 
@@ -147,7 +146,7 @@ def test_class_trainables_resume_and_reuse_their_actors(experiment: Experiment) 
 def test_a_phase_whose_reused_actor_does_not_end_in_time_gets_another_trial(experiment: Experiment) -> None:
     experiment.run(fixed={"unwind_s": 600.0}, budget=3)
     phases = experiment.search.phases
-    assert [phase.status for phase in phases.values()] == ["completed"] * 3
+    assert [phase.run.status for phase in phases.values()] == ["completed"] * 3
     assert [len(phase.trials) for phase in phases.values()] == [1, 2, 2]
     started = [line["trial"] for line in experiment.starts()]
     assert started == [phase.trials[-1] for phase in phases.values()]
@@ -204,12 +203,12 @@ def test_event_files_of_tensorboard_have_every_trials_curve_and_lineage(experime
         content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
         shown = HParamsPluginData.FromString(content).session_start_info.hparams
         phase = phases[int(shown["llmzero/node"].number_value)]
-        assert shown["llmzero/kind"].string_value == phase.kind
+        assert shown["llmzero/kind"].string_value == phase.run.kind
         curve = [(point.step, point.value) for point in events.Scalars("ray/tune/x")]
         assert curve == [
             (n, pytest.approx(step.metrics["x"])) for n, step in sorted(phase.steps.items()) if n
         ]
-        if phase.resume_from is not None:
-            assert shown["llmzero/resume_node"].number_value == phase.resume_from.node
-        seen.add(phase.node)
+        if phase.start.resume_from is not None:
+            assert shown["llmzero/resume_node"].number_value == phase.start.resume_from.node
+        seen.add(phase.run.node)
     assert seen == set(phases)

@@ -27,8 +27,8 @@ def test_a_phase_goes_on_from_another_trials_adapter_to_the_digit_and_starts_war
     results, search = fit(train, tmp_path, budget=2, phase_steps=4, propose=slower)
     assert not results.errors and reserved() == []
     first, second = search.phases[0], search.phases[1]
-    assert second.resume_from is not None and second.resume_from.node == 0
-    source = first.steps[second.resume_from.step]
+    assert second.start.resume_from is not None and second.start.resume_from.node == 0
+    source = first.steps[second.start.resume_from.step]
     # The adapter of a step is the policy that its validation scored.
     assert second.steps[1].metrics["start_score"] == source.val_score
     last = next(one.metrics for one in results if one.metrics["trial_id"] == second.trials[0])

@@ -146,7 +146,7 @@ def test_a_metric_that_is_not_finite_fails_the_phase_whatever_its_type(driver: D
     driver.scheduler.on_trial_complete(driver.controller, trial, trial.last_result)
     driver.searcher.on_trial_complete(trial.trial_id)
     phase = driver.searcher.search.phases[0]
-    assert phase.status == "failed" and phase.reason.startswith("not finite: x is")
+    assert phase.run.status == "failed" and phase.reason.startswith("not finite: x is")
     assert driver.searcher.search.view(0).failure.failure_class == "nan"
 
 
@@ -157,7 +157,7 @@ def test_a_last_result_that_is_not_finite_fails_the_phase_too(driver: Driver, la
     driver.scheduler.on_trial_complete(driver.controller, trial, {"training_iteration": 2, "x": last})
     driver.searcher.on_trial_complete(trial.trial_id)
     phase = driver.searcher.search.phases[0]
-    assert phase.status == "failed" and phase.best is not None and phase.best.val_score == 1.0
+    assert phase.run.status == "failed" and phase.best is not None and phase.best.val_score == 1.0
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_last_result_that_is_not_finite_fails_the_phase_too(driver: Driver, la
 def test_a_number_of_any_type_is_a_score(driver: Driver, value: Any) -> None:
     driver.finish(driver.new_trial(), [value] * 3)
     phase = driver.searcher.search.phases[0]
-    assert (phase.status, phase.best.val_score) == ("completed", 0.5)
+    assert (phase.run.status, phase.best.val_score) == ("completed", 0.5)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_trial_that_had_ended_is_ended_again_with_its_results(driver: Driver) 
     again.controller.add(old)
     assert again.scheduler.choose_trial_to_run(again.controller) is None
     assert old.status == Trial.TERMINATED and old.last_result["x"] == 3.0
-    assert again.searcher.search.phases[0].status == "completed"
+    assert again.searcher.search.phases[0].run.status == "completed"
     assert len(old.run_metadata.checkpoint_manager.best_checkpoint_results) == 3
 
 
@@ -253,7 +253,7 @@ def test_a_trial_whose_driver_died_after_its_last_result_trains_no_further_step(
     again.controller.add(old)
     assert again.scheduler.choose_trial_to_run(again.controller) is None
     assert old.status == Trial.TERMINATED
-    assert again.searcher.search.phases[0].status == "completed"
+    assert again.searcher.search.phases[0].run.status == "completed"
 
 
 def test_a_running_trial_that_rays_state_has_lost_is_begun_again_from_its_checkpoint(driver: Driver) -> None:
@@ -284,7 +284,7 @@ def test_without_any_state_of_rays_the_records_alone_are_enough(driver: Driver) 
 def test_a_proposal_that_was_under_way_is_asked_for_again(driver: Driver) -> None:
     first = driver.new_trial()
     driver.finish(first, [1.0, 5.0, 3.0])
-    assert driver.searcher.search.phases[1].status == "pending"
+    assert driver.searcher.search.phases[1].run.status == "pending"
     again = restored(driver)
     again.controller.add(again.make_trial(first.trial_id, first.config))
     assert again.new_trial().config["rate"] == 2.0
@@ -297,14 +297,14 @@ def test_a_trial_that_ray_knows_to_have_ended_ends_its_node(driver: Driver) -> N
     old = again.make_trial(trial.trial_id, trial.config)
     old.status = Trial.ERROR
     again.controller.add(old)
-    assert again.searcher.search.phases[0].status == "failed"
+    assert again.searcher.search.phases[0].run.status == "failed"
 
 
 def test_a_new_search_of_the_same_name_does_not_take_over_the_old_one(driver: Driver) -> None:
     driver.finish(driver.new_trial(), [1.0, 5.0, 3.0])
     fresh = Driver(driver.folder)
     fresh.new_trial()
-    assert [phase.status for phase in fresh.searcher.search.phases.values()] == ["running"]
+    assert [phase.run.status for phase in fresh.searcher.search.phases.values()] == ["running"]
 
 
 def test_a_trials_place_in_the_tree_stands_in_its_configuration_and_parameters(driver: Driver) -> None:

@@ -36,11 +36,11 @@ def test_runs_of_mlflow_have_every_trials_curve_and_lineage(
     runs = client.search_runs([client.get_experiment_by_name("search").experiment_id])
     found = {int(run.data.params["llmzero/node"]): run for run in runs}
     phases = experiment.search.phases
-    assert sorted(found) == sorted(phases) and any(phase.resume_from for phase in phases.values())
+    assert sorted(found) == sorted(phases) and any(phase.start.resume_from for phase in phases.values())
     for node, phase in phases.items():
-        params, at = found[node].data.params, phase.resume_from
+        params, at = found[node].data.params, phase.start.resume_from
         assert (params["llmzero/kind"], params.get("llmzero/parent")) == (
-            phase.kind,
+            phase.run.kind,
             None if phase.run.on is None else str(phase.run.on),
         )
         assert params.get("llmzero/resume_step") == (None if at is None else str(at.step))

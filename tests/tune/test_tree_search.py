@@ -288,7 +288,7 @@ def test_every_named_proposer_goes_on_in_verls_space(proposer: str) -> None:
     train(searcher, "a", [0.2, 0.3, 0.35])
     next_trial(searcher, "b")
     phase = searcher.search.phases[1]
-    assert phase.configuration is not None and phase.lineage()["rationale"]
+    assert phase.configuration and phase.lineage()["rationale"]
     if proposer == "random":
         assert VERL_SPACE.diff(searcher.search.trials.root, phase.configuration)
 
@@ -299,7 +299,7 @@ def test_a_failed_root_is_repaired_by_every_named_proposer(proposer: str) -> Non
     searcher.suggest("a")
     searcher.on_trial_complete("a", error=True)
     next_trial(searcher, "b")
-    assert searcher.search.phases[1].kind == "debug"
+    assert searcher.search.phases[1].run.kind == "debug"
 
 
 def test_random_proposals_are_spread_over_the_bounds_on_their_scale() -> None:

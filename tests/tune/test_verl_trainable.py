@@ -67,17 +67,17 @@ def test_trials_are_phases_on_warm_slots_and_nothing_stays_reserved(tmp_path: Pa
     assert not results.errors and len(results) == 4
     phases = search.phases
     for phase in phases.values():
-        assert (phase.status, [step for step in phase.steps if step], sorted(phase.checkpoints)) == (
+        assert (phase.run.status, [step for step in phase.steps if step], sorted(phase.checkpoints)) == (
             "completed",
             [1, 2, 3, 4, 5, 6],
             [2, 4, 6],
         )
         assert [step for step, one in phase.steps.items() if step and one.val_score is not None] == [2, 4, 6]
-    resumed = [phase for phase in phases.values() if phase.resume_from is not None]
+    resumed = [phase for phase in phases.values() if phase.start.resume_from is not None]
     assert resumed
     by_trial = {result.metrics["trial_id"]: result for result in results}
     for phase in resumed:
-        source = phases[phase.resume_from.node].steps[phase.resume_from.step]
+        source = phases[phase.start.resume_from.node].steps[phase.start.resume_from.step]
         # The scripted engine goes on from the score that its adapter remembers.
         assert phase.steps[1].metrics["start_score"] == pytest.approx(source.val_score)
         assert by_trial[phase.trials[0]].metrics["global_step"] == phase.run.base_step + 6
@@ -90,7 +90,7 @@ def test_trials_wait_for_each_other_where_slots_are_fewer(tmp_path: Path, task_d
     train = verl_trainable(scripted_search(tmp_path, task_dir, {"step_s": 0.02}))
     results, search = fit(train, tmp_path, workers=2)
     assert not results.errors and reserved() == []
-    assert all(phase.status == "completed" for phase in search.phases.values())
+    assert all(phase.run.status == "completed" for phase in search.phases.values())
 
 
 def test_a_stopped_phase_ends_on_its_slot_and_the_next_one_starts_warm(
@@ -100,7 +100,7 @@ def test_a_stopped_phase_ends_on_its_slot_and_the_next_one_starts_warm(
     train = verl_trainable(scripted_search(tmp_path, task_dir, {"hold": [1]}))
     results, search = fit(train, tmp_path, budget=3, stopper=lambda running, best: running.node == 1)
     phase = search.phases[1]
-    assert (phase.status, phase.last_step) == ("early_stopped", 1)
+    assert (phase.run.status, phase.last_step) == ("early_stopped", 1)
     last = next(one for one in results if one.metrics["trial_id"] == search.phases[2].trials[0])
     assert last.metrics["warm"] is True and reserved() == []
 
@@ -108,10 +108,10 @@ def test_a_stopped_phase_ends_on_its_slot_and_the_next_one_starts_warm(
 def test_a_failed_phase_is_a_failed_trial_and_its_engine_goes_on(tmp_path: Path, task_dir: Path) -> None:
     train = verl_trainable(scripted_search(tmp_path, task_dir, {"fail": [1]}))
     results, search = fit(train, tmp_path, budget=3)
-    assert search.phases[1].status == "failed"
+    assert search.phases[1].run.status == "failed"
     failure = search.view(1).failure
     assert (failure.failure_class, failure.cause) == ("engine", "RuntimeError: scripted failure")
-    assert search.phases[2].kind == "debug" and search.phases[2].status == "completed"
+    assert search.phases[2].run.kind == "debug" and search.phases[2].run.status == "completed"
     last = next(one for one in results if one.metrics["trial_id"] == search.phases[2].trials[0])
     assert last.metrics["warm"] is True and reserved() == []
 
@@ -120,8 +120,9 @@ def test_a_failed_phase_is_a_failed_trial_and_its_engine_goes_on(tmp_path: Path,
 def test_a_runner_that_dies_fails_its_trial_and_is_replaced(tmp_path: Path, task_dir: Path) -> None:
     train = verl_trainable(scripted_search(tmp_path, task_dir, {"die": [1]}))
     _, search = fit(train, tmp_path, budget=3)
-    assert search.phases[1].status == "failed" and "the runner of the slot died" in search.phases[1].reason
-    assert search.phases[2].status == "completed" and reserved() == []
+    assert search.phases[1].run.status == "failed"
+    assert "the runner of the slot died" in search.phases[1].reason
+    assert search.phases[2].run.status == "completed" and reserved() == []
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ from llmzero_ray.agents.llm.context_metrics import (
 )
 from llmzero_ray.agents.llm.prompt_text import middle_cut, quote, safe_name, score
 from llmzero_ray.config.search_config import Priors
-from llmzero_ray.dynamics.features import observe
+from llmzero_ray.dynamics.features import observe, truncated
 from llmzero_ray.dynamics.incumbent import score_to_beat
 from llmzero_ray.hyperparameters import (
     SPACE,
@@ -201,7 +201,6 @@ def stable_context(
             "max_prompt_length": task.max_prompt_length,
             "n_gpus": n_gpus,
             "eval_response_length": task.eval_response_length,
-            "carries_optimizer": task.carries_optimizer,
             "base_model": safe_name(task.base_model) if task.base_model else "",
             "n_parameters": "" if task.n_parameters is None else _millions(task.n_parameters),
             "description": task.description[:DESCRIPTION_ROOM],
@@ -388,16 +387,13 @@ def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
 
 
 def _truncation(view: NodeView) -> Curves:
-    """Curves of a phase with the share of longest answers at 0 where the longest one is below the cap."""
+    """Curves of a phase with the share of truncated answers in place of that of the longest ones."""
     known, cap = view.curves.metrics, view.hyperparameters.get(MAX_RESPONSE)
-    longest, share = known.get(LENGTH_MAX), known.get(LENGTH_AT_MAX)
-    if longest is None or share is None or not isinstance(cap, int):
+    if LENGTH_AT_MAX not in known or not isinstance(cap, int):
         return view.curves
-    at_cap = (
-        value if value is None or top is None or top >= cap else 0.0
-        for value, top in zip(share, longest, strict=True)
-    )
-    return replace(view.curves, metrics={**known, LENGTH_AT_MAX: tuple(at_cap)})
+    found = truncated(view.curves, cap)
+    at = dict(zip(found.steps, found.values, strict=True))
+    return replace(view.curves, metrics={**known, LENGTH_AT_MAX: tuple(map(at.get, view.curves.steps))})
 
 
 def _ran_out(request: ProposalRequest) -> bool:

@@ -80,7 +80,8 @@ def _key_text(settings: LlmSettings, key: str | None) -> str:
 def _own_server(settings: LlmSettings, described: str, key: str | None) -> CheckFinding:
     """Check that the server responds over HTTP. If it lists its models, the list must contain the model."""
     model = settings.model
-    request = urllib.request.Request(f"{settings.url.rstrip('/')}/v1/models")
+    models = "models" if settings.provider == "openai" else "v1/models"  # base_url ends with /v1 for OpenAI's
+    request = urllib.request.Request(f"{settings.url.rstrip('/')}/{models}")
     if key:
         request.add_unredirected_header("authorization", f"Bearer {key}")
     try:

@@ -1,5 +1,4 @@
-"""Transfer of LoRA tensors and their optimizer state between the live module and PEFT folders, identical on
-every rank."""
+"""Transfer of LoRA tensors between the live module and PEFT folders, identical on every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 
 from llmzero_ray.engines.verl.seeds import derive_seed
-from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE
 from llmzero_ray.storage.manifests import write_manifest
 from llmzero_ray.utils.failpoints import reach
 from llmzero_ray.utils.files import replace_directory
@@ -71,40 +69,6 @@ def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def optimizer_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Complete CPU copy of the optimizer state, named as in the file. All ranks take part."""
-    return {
-        f"{peft_name(name)}:{key}": whole(torch.as_tensor(value)).to("cpu", copy=True)
-        for name, parameter in module.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def restore_optimizer(
-    module: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, torch.Tensor]
-) -> None:
-    """Load the state from `optimizer_state` into a new optimizer, which keeps its own rates and settings.
-
-    Raises:
-        ValueError: the state belongs to other parameters.
-    """
-    own: dict[str, dict[str, torch.Tensor]] = {}
-    for name, value in saved.items():
-        parameter_name, _, key = name.rpartition(":")
-        own.setdefault(parameter_name, {})[key] = value
-    names = {parameter: peft_name(name) for name, parameter in module.named_parameters()}
-    state = {}
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        values = own.pop(names[parameter], {})
-        state[number] = {
-            key: _placed(value, parameter) if value.shape == parameter.shape else value
-            for key, value in values.items()
-        }
-    if own:
-        raise ValueError(f"the optimizer's state is of {sorted(own)[0]}, which is not trained here")
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {n: v for n, v in state.items() if v}})
-
-
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Complete tensor from all ranks' shards. Offloaded ones move to the device one by one. All ranks take
     part."""
@@ -143,22 +107,8 @@ def read_adapter(path: str) -> dict[str, torch.Tensor]:
     return dict(load_file(os.path.join(path, "adapter_model.safetensors")))
 
 
-def read_optimizer(path: str) -> dict[str, torch.Tensor]:
-    """Optimizer state next to the adapter in a PEFT folder, as from `optimizer_state`."""
-    from safetensors.torch import load_file
-
-    return dict(load_file(os.path.join(path, OPTIMIZER_FILE)))
-
-
-def save_peft(
-    path: Path,
-    tensors: dict[str, torch.Tensor],
-    peft_config: Any,
-    facts: dict[str, Any],
-    optimizer: dict[str, torch.Tensor] | None = None,
-) -> None:
-    """Write a PEFT folder with its manifest, and the optimizer state if there is one. Atomic: the folder is
-    complete or missing."""
+def save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, facts: dict[str, Any]) -> None:
+    """Write a PEFT folder with its manifest. Atomic: the folder is complete or missing."""
     from safetensors.torch import save_file
 
     config = {
@@ -167,8 +117,6 @@ def save_peft(
     config["inference_mode"] = True
     with replace_directory(path) as folder:
         save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        if optimizer is not None:
-            save_file(optimizer, folder / OPTIMIZER_FILE)
         (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
         reach("checkpoint.saved")
         write_manifest(folder, facts)  # a folder without it is not a checkpoint

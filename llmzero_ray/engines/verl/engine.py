@@ -98,7 +98,7 @@ class VerlEngine:
         carried_s, log_began = progress.wall_s, failures.size(self._settings.log_path)
         try:
             cold = self._cold_reason(spec)
-            failure = refused_adapter(spec, progress, carry_optimizer=self._settings.carry_optimizer)
+            failure = refused_adapter(spec, progress)
             if failure is None and cold is not None:
                 failure = self._start(spec)
             started = time.monotonic()

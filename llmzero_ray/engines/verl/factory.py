@@ -82,7 +82,6 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         reward_workers=engine.reward_workers,
         rollout_calls=resolve_rollout_calls(engine.rollout_calls, platform),
         serve_merged=engine.serve_merged,
-        carry_optimizer=engine.carry_optimizer,
         canary_every_push=platform == "gpu" or engine.serve_merged,
         vllm_model_runner=engine.vllm_model_runner,
         overrides=engine.overrides,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE, VerlSettings
+from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import EngineError
 from llmzero_ray.hyperparameters.compute import ComputeClock
 from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
@@ -198,16 +198,11 @@ class PhaseState:
         return now.to_state()
 
 
-def refused_adapter(
-    spec: PhaseSpec, progress: Progress, *, carry_optimizer: bool = False
-) -> PhaseFailure | None:
-    """Failure of a phase whose resume checkpoint is damaged, or lacks the optimizer state that must be
-    carried over. None if the checkpoint is sound, or there is none."""
+def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
+    """Failure of a phase whose resume checkpoint is damaged. None if it is sound, or there is none."""
     if spec.adapter is None:
         return None
     problem = problem_of(Path(spec.adapter))
-    if problem is None and carry_optimizer and not (Path(spec.adapter) / OPTIMIZER_FILE).is_file():
-        problem = f"it has no {OPTIMIZER_FILE}, and engine.carry_optimizer is true; it was saved without"
     if problem is None:
         return None
     return progress.failure(spec, "config", f"checkpoint {spec.adapter} cannot be used: {problem}")

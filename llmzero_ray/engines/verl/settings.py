@@ -11,11 +11,6 @@ SHIPPED_REWARDS = "llmzero_ray.tasks.rewards"
 """Package of the shipped rewards, each of which bounds its own work and raises nothing."""
 
 
-OPTIMIZER_FILE = "optimizer.safetensors"
-"""File in a checkpoint's PEFT folder with the state of the adapter's optimizer, by `<PEFT name>:<name of the
-state>`."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class VerlSettings:
     """Everything that the VeRL engine fixes at its cold start."""
@@ -62,8 +57,6 @@ class VerlSettings:
     """Kind of calls for rollouts. `batched`: a few calls answer and score a batch without an agent loop."""
     serve_merged: bool = False
     """Whether vLLM gets merged weights (base plus adapter)."""
-    carry_optimizer: bool = False
-    """Whether checkpoints hold the optimizer state, and phases that resume from one take it over."""
     canary_every_push: bool = False
     """Whether vLLM is compared with the actor on a fixed text after every step, and not only at a phase's
     start and before evaluations."""

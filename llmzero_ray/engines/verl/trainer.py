@@ -197,10 +197,7 @@ class PhaseTrainer(DeterministicTrainer):
         if "adapter" not in phase.skip:
             self.actor_rollout_wg.load_adapter(spec.adapter, derive_seed(spec.seed, "adapter"))
         reach("engine.switching")
-        carried_from = spec.adapter if self.settings.carry_optimizer else None
-        self.actor_rollout_wg.begin_phase(
-            config.actor_rollout_ref, spec.seed % 2**31, phase.skip, carried_from
-        )
+        self.actor_rollout_wg.begin_phase(config.actor_rollout_ref, spec.seed % 2**31, phase.skip)
         config_check.check_start(self, spec)
         if phase.restore is not None:
             full_checkpoint.restore(self, phase)
@@ -480,7 +477,7 @@ class PhaseTrainer(DeterministicTrainer):
             "step": step,
             "global_step": phase.spec.base_step + step,
         }
-        self.actor_rollout_wg.save_adapter(path, facts, with_optimizer=self.settings.carry_optimizer)
+        self.actor_rollout_wg.save_adapter(path, facts)
         phase.progress.saved[step] = path
         phase.saved(Checkpoint(step=step, path=path))
 

@@ -27,12 +27,9 @@ from llmzero_ray.engines.verl.adapters import (
     gathered,
     live_name,
     local_part,
-    optimizer_state,
     peft_name,
     read_adapter,
-    read_optimizer,
     reshard,
-    restore_optimizer,
     save_peft,
     write,
 )
@@ -146,11 +143,9 @@ class PhaseWorker(ActorRolloutRefWorker):
         return written
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def begin_phase(
-        self, config: Any, seed: int, skip: tuple[str, ...] = (), optimizer_from: str | None = None
-    ) -> None:
+    def begin_phase(self, config: Any, seed: int, skip: tuple[str, ...] = ()) -> None:
         """Create optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip`
-        leaves parts as they are. The optimizer takes over the state in the PEFT folder `optimizer_from`."""
+        leaves parts as they are."""
         self.config = config
         engine = self.actor.engine
         actor_config = omega_conf_to_dataclass(config.actor)
@@ -159,8 +154,6 @@ class PhaseWorker(ActorRolloutRefWorker):
         if "optimizer" not in skip:
             engine.optimizer_config = actor_config.optim
             engine.optimizer = engine._build_optimizer(engine.module)
-            if optimizer_from is not None:
-                restore_optimizer(engine.module, engine.optimizer, read_optimizer(optimizer_from))
             engine.lr_scheduler = engine._build_lr_scheduler(engine.optimizer)
         if "loss" not in skip:
             self.loss_fn = partial(ppo_loss, config=actor_config)
@@ -225,22 +218,13 @@ class PhaseWorker(ActorRolloutRefWorker):
         return digest_of({k: v.to(live[k].dtype) for k, v in wanted.items() if k in live}), digest_of(live)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def optimizer_digest(self, path: str) -> tuple[str, str]:
-        """(expected, actual) digests of the optimizer state: in the PEFT folder, and of the live one."""
-        engine = self.actor.engine
-        acting = optimizer_state(engine.module, engine.optimizer)  # collective: all ranks
-        return digest_of(read_optimizer(path)), digest_of(acting)
-
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
-    def save_adapter(self, path: str, facts: dict[str, Any], *, with_optimizer: bool = False) -> int:
-        """Save the live adapter as a PEFT folder, optionally with its optimizer state. Atomic: the folder is
-        complete with its manifest, or missing."""
-        engine = self.actor.engine
-        full = gathered(engine.module)  # collective: all ranks
-        state = optimizer_state(engine.module, engine.optimizer) if with_optimizer else None
+    def save_adapter(self, path: str, facts: dict[str, Any]) -> int:
+        """Save the live adapter as a PEFT folder. Atomic: the folder is complete with its manifest, or
+        missing."""
+        full = gathered(self.actor.engine.module)  # collective: all ranks
         if self.rank == 0:
             contiguous = {name: tensor.contiguous() for name, tensor in full.items()}
-            save_peft(Path(path), contiguous, self._peft_config(), facts, state)
+            save_peft(Path(path), contiguous, self._peft_config(), facts)
         return len(full)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

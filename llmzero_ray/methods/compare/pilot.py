@@ -72,7 +72,7 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float, say: Callable[[s
             f"the pilot of {run.task} trained nothing, see {directory / run.name}; fix the task or its "
             f"default recipe, and remove {directory} to begin again."
         )
-    wanted = facts.config.budget.runs * facts.config.phase.n_steps
+    wanted = _whole(facts.config)
     if n_steps < wanted:
         outcomes = [one.outcome for one in facts.runs.values()]
         why = ", ".join(one.failure_class for one in outcomes if isinstance(one, PhaseFailure))
@@ -86,6 +86,11 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float, say: Callable[[s
     return pilot
 
 
+def _whole(config: SearchConfig) -> int:
+    """Training steps of the default recipe that give a comparison's compute."""
+    return config.budget.runs * config.phase.n_steps
+
+
 def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: int = 1) -> SearchConfig:
     """A search of the plan with the pilot's costs, and `times` its compute as the budget unless it counts
     steps.
@@ -93,7 +98,7 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: 
     Methods that plan their runs divide it. The tree search, whose agents end phases, may begin more runs than
     standard phases fit.
     """
-    whole = config.budget.runs * config.phase.n_steps
+    whole = _whole(config)
     changed: dict[str, Any] = {
         "budget.token_cost.rollout": pilot.cost.rollout,
         "budget.token_cost.trained": pilot.cost.trained,
@@ -127,7 +132,7 @@ def pilot_runs(
     for task in plan.tasks:
         like = runs[ComparedRun(task.name, plan.methods[0].name, plan.seeds[0])]
         run = ComparedRun(task.name, PILOT, plan.pilot_seed)
-        whole = like.budget.runs * like.phase.n_steps
+        whole = _whole(like)
         keys = {"name": run.name, "seed": run.seed, "search.method": "default", "stopper.enabled": False}
         found[run] = with_keys(like, {**keys, "phase.max_steps": max(like.phase.max_steps, whole)})
     return found

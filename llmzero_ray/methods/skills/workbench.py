@@ -71,8 +71,6 @@ class Workbench:
             lines.append(f"The most frequent answer, given always, would score {task.chance:.3f}.")
         if task.eval_response_length is not None:
             lines.append(f"Validation cuts responses at {task.eval_response_length} tokens.")
-        if task.carries_optimizer:
-            lines.append("A phase that resumes goes on with the optimizer's averages and step count.")
         if task.reward_says and not task.reward_ships:
             lines.append(quote(task.reward_says, label="reward"))
         if task.description:

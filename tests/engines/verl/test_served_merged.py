@@ -1,9 +1,7 @@
-"""vLLM is given base model and adapter as one, and the optimizer's state goes on: warm phases, and the base
-model is only read."""
+"""vLLM is given base model and adapter as one: warm phases, and the base model is only read."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +9,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.verl.overrides import ROLLOUT
-from llmzero_ray.engines.verl.settings import OPTIMIZER_FILE
 from llmzero_ray.records import PhaseFailure, PhaseResult
 from llmzero_ray.records.metrics import MERGE_ROUNDING
-from llmzero_ray.storage.manifests import write_manifest
 from tests.engines.verl.conftest import ACTOR, COLD_KEYS, Lab, tiny_settings
 from tests.waiting import PATIENCE_S
 
@@ -28,8 +24,7 @@ RATE = {f"{ACTOR}.optim.lr".replace(".", "__"): 1e-2}
 def merged(
     lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Lab]:
-    """An engine that serves merged weights in this precision and keeps optimizers' states, beside the other
-    tests' one."""
+    """An engine that serves merged weights in this precision, beside the other tests' one."""
     import ray
 
     from llmzero_ray.engines.verl.engine import VerlEngine
@@ -44,7 +39,6 @@ def merged(
         root,
         search="merged",
         serve_merged=True,
-        carry_optimizer=True,
         canary_every_push=True,
         overrides={f"{ROLLOUT}.dtype": request.param},
     )
@@ -87,40 +81,8 @@ def is_exact(merged: Lab) -> bool:
     return bool(merged.settings.overrides[f"{ROLLOUT}.dtype"] == "float32")
 
 
-def updates(checkpoint: Any) -> set[float]:
-    """How many updates the parameters of a checkpoint have had, by their optimizer's count."""
-    from safetensors.torch import load_file
-
-    state = load_file(str(Path(checkpoint.path) / OPTIMIZER_FILE))
-    return {float(value) for name, value in state.items() if name.endswith(":step")}
-
-
-def test_updates_are_counted_along_the_whole_strategy(merged: Lab, tmp_path: Path) -> None:
-    first, _ = merged.run(merged.spec(n_steps=2, seed=3))
-    assert isinstance(first, PhaseResult), first
-    cut = first.checkpoints[-1]
-    (before,) = updates(cut)
-    again, points = merged.run(merged.spec(n_steps=1, seed=4, adapter=cut.path))
-    assert isinstance(again, PhaseResult) and again.warm, again
-    assert updates(again.checkpoints[-1]) == {before * 3 / 2}
-    assert points[0].val_score == pytest.approx(first.final_score, abs=0 if is_exact(merged) else 0.05)
-
-    # What acts is compared with what was saved: here the state of the phase before stays.
-    left, _ = merged.run(merged.spec(n_steps=1, seed=5, adapter=cut.path), skip=("optimizer",))
-    assert isinstance(left, PhaseFailure) and left.failure_class == "mismatch", left
-    assert "optimizer's state" in left.cause
-
-    bare = tmp_path / "bare"
-    shutil.copytree(cut.path, bare)
-    (bare / OPTIMIZER_FILE).unlink()
-    write_manifest(bare, {})
-    without, _ = merged.run(merged.spec(n_steps=1, seed=6, adapter=str(bare)))
-    assert isinstance(without, PhaseFailure) and without.failure_class == "config", without
-    assert f"has no {OPTIMIZER_FILE}" in without.cause
-
-
 def test_phases_go_on_warm_and_a_lost_adapter_ends_one(lab: Lab, merged: Lab) -> None:
-    """The last one of this engine, which it spoils."""
+    """At its end it spoils the engine."""
     exact = is_exact(merged)
     idle = merged.run(merged.spec(n_steps=1, seed=3))[0]
     assert isinstance(idle, PhaseResult), idle

@@ -33,11 +33,7 @@ def two_ranks(lab: Lab) -> Iterator[Lab]:
     group = ray.util.placement_group([{"CPU": 3, "GPU": 1}] * 2, strategy="STRICT_PACK")
     ray.get(group.ready(), timeout=PATIENCE_S)
     settings = dataclasses.replace(
-        lab.settings,
-        search="ranks",
-        n_gpus_per_node=2,
-        placement_groups=(group.id.hex(),),
-        carry_optimizer=True,
+        lab.settings, search="ranks", n_gpus_per_node=2, placement_groups=(group.id.hex(),)
     )
     engine = VerlEngine(settings, lab.task.n_train, lab.spec(), lambda key: key not in COLD_KEYS)
     yield Lab(engine=engine, settings=settings, task=lab.task, root=lab.root / "ranks")
@@ -65,7 +61,7 @@ def test_a_repeat_on_two_ranks_is_the_undisturbed_phase(two_ranks: Lab, tmp_path
     assert_same_metrics(points[3:], more)
     assert adapter(repeated) == saved
 
-    # The optimizer's state is put together from both ranks, and shared out again.
+    # An adapter that was put together from both ranks is shared out again.
     resumed = dataclasses.replace(
         spec, node=1, adapter=outcome.checkpoints[-1].path, rolling_freq=0, rolling_dir=None
     )
