@@ -15,5 +15,6 @@ setup(
         "llmzero_ray.configs",
         "llmzero_ray.configs.compare",
         "llmzero_ray.configs.tasks",
+        "llmzero_ray.configs.warm_start",
     ]
 )

@@ -26,6 +26,7 @@ from llmzero_ray.config import SearchConfig, presets
 from llmzero_ray.config.yaml_text import allowed_values
 from llmzero_ray.hyperparameters import SPACE, allowed
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.tasks.sft.config import SftConfig
 from llmzero_ray.ui.page import report_html
 
 ROOT = Path(__file__).parent.parent
@@ -87,7 +88,7 @@ def _listed(nav: list[Any], title: str) -> Iterator[str]:
 
 
 def configuration() -> str:
-    """Every field of search.yaml, and the hyper-parameters."""
+    """Every field of search.yaml, the hyper-parameters, and warm_start.yaml."""
     names = ", ".join(f"`{name}`" for name in presets.names())
     lines = [
         "# Configuration",
@@ -102,6 +103,12 @@ def configuration() -> str:
         "",
         *_block("", SearchConfig, 2),
         *_hyperparameters(),
+        "",
+        "## Warm start",
+        "",
+        "`llmzero warm-start warm_start.yaml` reads these.",
+        "",
+        *_table(SftConfig, ""),
     ]
     return "\n".join(lines) + "\n"
 

@@ -107,9 +107,9 @@ def test_nodes_and_presets_mean_the_same_shared_directory(either: Config) -> Non
     folder = ROOT / "jobs" / "configs"
     own_machine = ("local", "one_gpu", "smollm2")
     presets = [path for path in folder.rglob("*.yaml") if not path.name.startswith(own_machine)]
-    keys = r"^(?:storage|\s+dir|\s+path): (/\S+)"
+    keys = r"^(?:storage|\s+dir|\s+path|task|model|output): (/\S+)"
     used = [path for preset in presets for path in re.findall(keys, preset.read_text(), re.M)]
-    assert len(used) >= 3 * 5
+    assert len(used) >= 3 * 6
     assert all(path.startswith(f"{shared}/") for path in used), used
 
 
@@ -172,7 +172,7 @@ def test_the_image_is_installed_with_extras_that_exist() -> None:
         (asked,) = re.findall(r"\$\{wheel\}\[([a-z,]+)\]", text)
         assert set(asked.split(",")) <= set(extras)
     (cluster,) = re.findall(r"\[([a-z,]+)\]", extras["cluster"][0])
-    assert {"verl", "chem", "tasks"} <= set(cluster.split(",")) <= set(extras)
+    assert {"verl", "train", "chem", "tasks"} <= set(cluster.split(",")) <= set(extras)
     (ray,) = re.findall(r'"(ray\[default\]==[\d.]+)"', DOCKERFILE)
     assert f"\n{ray.replace('[default]', '')}\n" in CONSTRAINTS
 

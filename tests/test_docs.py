@@ -201,7 +201,13 @@ def test_the_site_builds_strictly_and_has_every_field_command_and_public_name(tm
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = {path.stem: path.read_text() for path in (tmp_path / "site").glob("*.html")}
-    for field in ("budget.runs", "agents.backend", "slots.gpu_memory_gib", "search.method"):
+    for field in (
+        "budget.runs",
+        "agents.backend",
+        "slots.gpu_memory_gib",
+        "search.method",
+        "checkpoint_every",
+    ):
         assert f"<code>{field}</code>" in pages["configuration"]
     assert "<code>actor_rollout_ref.rollout.temperature</code>" in pages["configuration"]
     for name, one in subcommands().items():

@@ -1,4 +1,4 @@
-"""Settings and commands with another name since 0.2, taken for one release; commands that went."""
+"""Settings and commands that have another name since 0.2: the old one is taken for one release."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.cli.catalogue import GONE, subcommands
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import RENAMED, change_settings, parse_config, resolve_config, stored_config
 from llmzero_ray.errors import ConfigError
@@ -69,14 +68,3 @@ def test_both_names_at_once_are_refused() -> None:
 def test_an_old_command_runs_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "nowhere"]) == main(["retrain", "nowhere"]) == 2
     assert capsys.readouterr().err.count("nowhere: there is no strategy.yaml here") == 2
-
-
-@pytest.mark.parametrize("words", [[], ["--help"], ["file.yaml", "--set", "lr=1"]], ids=str)
-@pytest.mark.parametrize("name", GONE)
-def test_a_command_that_went_is_refused_in_one_sentence_with_what_to_do(
-    name: str, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert name not in subcommands()
-    assert main([name, *words]) == 2
-    expected = f"llmzero: the command {name} does not exist since 0.2: {GONE[name]}\n"
-    assert capsys.readouterr() == ("", expected)

@@ -16,6 +16,7 @@ from llmzero_ray.config.yaml_text import load_file
 from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.methods.compare.plan import ComparedRun, ComparePlan, configs
 from llmzero_ray.search import MethodRules
+from llmzero_ray.tasks.sft.config import load_sft
 from llmzero_ray.tasks.task_yaml import load_task_file
 from tests.test_kubernetes import check as check_manifest
 
@@ -81,6 +82,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "jobs/configs": load_config,
     "jobs/configs/compare": compared,
     "jobs/configs/tasks": load_task_file,
+    "jobs/configs/warm_start": load_sft,
     "llmzero_ray/config/shipped/grids": lambda path: MethodRules.read({"grid": str(path)}),
     "llmzero_ray/config/shipped/ranges": lambda path: MethodRules.read({"ranges": str(path)}),
     "llmzero_ray/config/shipped/schedules": lambda path: MethodRules.read({"schedule": str(path)}),

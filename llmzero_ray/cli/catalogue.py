@@ -178,11 +178,6 @@ BUILT_IN = {
 """The core's."""
 _ALIASES = {"replay": "retrain", "budget": "set"}
 """Names of an earlier version, which go with 0.3."""
-GONE = {
-    "warm-start": "train the base model with VeRL's SFT trainer, `verl.trainer.sft_trainer`, and name its "
-    "output as model.path.",
-}
-"""Command of version 0.1 that no longer exists -> what to do."""
 
 
 @cache

@@ -17,7 +17,7 @@ from typer._completion_classes import completion_init
 from typer.core import TyperGroup
 
 from llmzero_ray import version
-from llmzero_ray.cli.catalogue import GONE, subcommand, subcommands
+from llmzero_ray.cli.catalogue import subcommand, subcommands
 from llmzero_ray.cli.grammar import GrammarCommand
 from llmzero_ray.cli.subcommand import GROUPS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
@@ -68,8 +68,6 @@ class _Subcommands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and subcommand(args[0]) is None:
-            if args[0] in GONE:
-                raise ConfigError(f"the command {args[0]} does not exist since 0.2: {GONE[args[0]]}")
             near = nearest(args[0], subcommands())
             hint = f"; did you mean {near!r}?" if near else "."
             raise ConfigError(f"no such command: {args[0]!r}{hint} `llmzero --help` lists all.")

@@ -185,13 +185,13 @@ def strategy_note(config: SearchConfig) -> str | None:
 
 
 def refuse_job_directory(config: SearchConfig) -> None:
-    """Reject paths that a search writes to or must find again in a submitted job's own directory, which is
-    deleted with the cluster."""
-    _refuse_job_path("storage", config.storage)
-    _refuse_job_path("task.dir", config.task.dir)
+    """`refuse_job_path` for the paths that a search writes to or must find again."""
+    refuse_job_path("storage", config.storage)
+    refuse_job_path("task.dir", config.task.dir)
 
 
-def _refuse_job_path(key: str, path: str) -> None:
+def refuse_job_path(key: str, path: str) -> None:
+    """Reject a path in a submitted job's own directory, which is deleted with the cluster."""
     if "working_dir_files" in Path(path).parts:
         raise ConfigError(
             f"{key} is {path}, inside the job's temporary copy of the files; give an absolute path that "

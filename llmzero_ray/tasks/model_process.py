@@ -161,11 +161,12 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
 
     tokenizer = tiny_model.make_tokenizer()
     model = tiny_model.make_model(tokenizer, request.seed)
+    shown = [([{"role": "user", "content": prompt}], response) for prompt, response in request.demonstrations]
     with tempfile.TemporaryDirectory() as unused:
         trainer = SftTrainer(
             model,
             _arguments(request, Path(unused)),
-            EncodedExamples(encode(tokenizer, request.demonstrations)),
+            EncodedExamples(encode(tokenizer, shown)),
             pad=tokenizer.pad_token_id,
             callbacks=[StepCallback(on_step)],
         )
@@ -202,6 +203,8 @@ def _arguments(request: ModelRequest, directory: Path) -> Any:
         weight_decay=plan.weight_decay,
         seed=request.seed,
         data_seed=request.seed,
+        use_cpu=True,
+        save_strategy="no",
     )
 
 

@@ -98,6 +98,7 @@ def test_an_address_in_place_of_a_path_is_refused_and_nothing_is_made(
         ["retrain", "s3://b/strategy.yaml"],
         ["retrain", "demo", "--storage", "s3://b/runs"],
         ["compare", "s3://b/compare.yaml"],
+        ["warm-start", "s3://b/warm_start.yaml"],
         ["score", "--jsonl", "s3://b/rows.jsonl"],
         ["prompt-eval", "--out", "s3://b/results.json"],
         ["explain", "s3://b/demo"],

@@ -60,8 +60,9 @@ def test_rows_of_a_batch_stand_in_the_order_of_their_lengths() -> None:
 
 def test_a_response_begins_where_the_template_ends_and_closes_with_the_end_token() -> None:
     tokenizer = make_tokenizer()
-    [(prompt, response)] = encode(tokenizer, [("q", "#4")])
-    assert tokenizer.decode(prompt) == "<|im_start|>u:q<|im_end|><|im_start|>a:"
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}]
+    [(prompt, response)] = encode(tokenizer, [(messages, "#4")])
+    assert tokenizer.decode(prompt) == "<|im_start|>s:S<|im_end|><|im_start|>u:q<|im_end|><|im_start|>a:"
     assert tokenizer.decode(response) == "#4<|im_end|>"
 
 
@@ -114,6 +115,7 @@ def trained(
     arguments = training_arguments(
         tmp_path, n_steps=N_STEPS, batch_size=BATCH, micro_batch_size=micro_batch_size, final_lr_share=0.5,
         warmup_steps=1, learning_rate=LR, weight_decay=DECAY, max_grad_norm=max_grad_norm, data_seed=5,
+        use_cpu=True, save_strategy="no",
     )  # fmt: skip
     report = StepCallback(lambda step, loss: steps.append((step, loss)))
     trainer = SftTrainer(model, arguments, EXAMPLES, pad=0, callbacks=[report])

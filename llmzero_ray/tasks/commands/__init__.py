@@ -13,12 +13,20 @@ COMMANDS = {
         "data",
         slow=True,
     ),
+    "warm-start": Subcommand(
+        "llmzero_ray.tasks.commands.warm_start",
+        "warm_start",
+        "teach a base model a task's gold answers",
+        ("llmzero warm-start warm_start.yaml",),
+        "data",
+        slow=True,
+    ),
     "model": Subcommand(
         "llmzero_ray.tasks.commands.model",
         "model",
         "make a small pretrained model from a package",
         ("llmzero model smollm2 --out models/smollm2",),
-        after="prepare",
+        after="warm-start",
         slow=True,
     ),
     "draft": Subcommand(

@@ -1,6 +1,7 @@
-"""Supervised fine-tuning (SFT) of the tiny models that `prepare` makes.
+"""Supervised fine-tuning (SFT) before a search: a base model learns the gold answers of a task.
 
-Importing this package loads no torch or transformers.
+One trainer (trainer.py, on `transformers.Trainer`) serves the job on Ray Train and the tiny models that
+`prepare` makes. Importing this package loads no torch, deepspeed, ray or transformers.
 """
 
 TRAINER_VERSION = 3

@@ -1,6 +1,7 @@
 """Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step.
 
-Needs torch, transformers and accelerate.
+The tiny models of `prepare` and the warm starts on Ray Train are trained by the same class; the latter add a
+DeepSpeed configuration. Needs torch, transformers and accelerate.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ IGNORED = -100
 
 class SftTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose loss is the mean over all response tokens of a step's batch, however the batch is
-    divided into micro-batches (transformers counts them: `num_items_in_batch`).
+    divided among micro-batches and workers (transformers counts them: `num_items_in_batch`).
 
     `pad` is the token id that fills up rows.
     """
@@ -48,7 +49,7 @@ class SftTrainer(Trainer):  # type: ignore[misc]
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         del train_dataset  # there is one
         args = self.args
-        batch_size = args.train_batch_size * args.gradient_accumulation_steps
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         return StepSampler(
             self.train_dataset.lengths, batch_size, n_steps=args.max_steps, seed=args.data_seed or 0
         )
@@ -72,7 +73,8 @@ class StepSampler(Sampler[int]):  # type: ignore[misc]
 
     The batches are pieces of an endless sequence of permutations of the examples: every example is drawn once
     before any is drawn again, even if a batch spans two passes. A batch only depends on the seed and the
-    step. Within a batch rows are sorted by length, so that micro-batches need little padding.
+    step, never on the number of workers. Within a batch rows are sorted by length, so that micro-batches need
+    little padding.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, *, n_steps: int, seed: int) -> None:
@@ -101,9 +103,10 @@ def training_arguments(
     micro_batch_size: int,
     final_lr_share: float,
     warmup_steps: int,
+    n_workers: int = 1,
     **more: Any,
 ) -> TrainingArguments:
-    """The settings of a training on the CPU, of `n_steps` steps with `batch_size` examples each.
+    """The settings of a training of `n_steps` steps, `batch_size` examples each, all workers together.
 
     The learning rate rises linearly to its peak in `warmup_steps` and falls linearly to `final_lr_share` of
     it; it begins at that share too. `more` are fields of TrainingArguments.
@@ -114,15 +117,13 @@ def training_arguments(
         output_dir=str(directory),
         max_steps=n_steps,
         per_device_train_batch_size=micro_batch_size,
-        gradient_accumulation_steps=batch_size // micro_batch_size,
+        gradient_accumulation_steps=batch_size // micro_batch_size // n_workers,
         lr_scheduler_type="warmup_stable_decay",
         lr_scheduler_kwargs=decay,
         warmup_steps=warmup,
         optim="adamw_torch",
         logging_steps=1,
         logging_nan_inf_filter=False,
-        save_strategy="no",
-        use_cpu=True,
         report_to="none",
         disable_tqdm=True,
         log_level="error",
@@ -132,13 +133,13 @@ def training_arguments(
     )
 
 
-def collate(rows: Sequence[tuple[list[int], int]], pad: int) -> dict[str, Any]:
+def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
     """Input ids and labels of (tokens, prompt length) pairs, of shape (rows, longest). Only responses are
     labelled.
 
     Padding is to the right of all scored tokens, so the causal mask alone hides it.
     """
-    ids = [torch.tensor(tokens) for tokens, _ in rows]
+    ids = [torch.tensor(tokens, dtype=torch.long) for tokens, _ in rows]
     labels = [held.clone() for held in ids]
     for held, (_, n_prompt) in zip(labels, rows, strict=True):
         held[:n_prompt] = IGNORED
