@@ -19,11 +19,14 @@ from llmzero_ray.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_PROPOSERS = "its proposals gained no more than the rules'. Take `backend`, which the rules are by default."
 REMOVED = {
     "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
     "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
     "agents.prefetch": "a proposal waits for the end of the phase it continues. Remove the key.",
     "agents.priors: none": "take `paper` or `appendix_f`.",
+    "agents.proposer: hybrid": _PROPOSERS,
+    "agents.proposer: local": _PROPOSERS,
     "agents.race": "it belonged to the proposers `local` and `hybrid`. Remove the key.",
     "engine.carry_optimizer": "every phase begins with a new optimizer. Remove the key.",
     "search.gain_sd": "it belonged to `score_model: shrunk`. Remove the key.",

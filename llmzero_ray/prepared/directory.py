@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,10 +20,41 @@ from llmzero_ray.utils.files import FileLock, sync_tree
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Callback with the current work and its finished share in [0, 1]."""
+_QUIET_S = 15.0
 
 
 def no_progress(_doing: str, _share: float) -> None:
     """No-op progress callback."""
+
+
+@contextlib.contextmanager
+def progress_lines(say: Callable[[str], None]) -> Iterator[Progress]:
+    """Progress callback that gives `say` a line when a part of the work begins, and every `_QUIET_S` seconds
+    while the work goes on, from a thread. A part's name ends at the first colon of what is being done."""
+    turn, ended = threading.Lock(), threading.Event()
+    part = line = ""
+
+    def progress(doing: str, share: float) -> None:
+        nonlocal part, line
+        with turn:
+            before, part = part, doing.split(":")[0]
+            line = f"preparing the task: {doing} ({share:.0%})"
+            if part != before:
+                say(line)
+
+    def repeat() -> None:
+        while not ended.wait(_QUIET_S):
+            with turn:
+                if line and not ended.is_set():
+                    say(line)
+
+    thread = threading.Thread(target=repeat, name="progress-lines", daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        thread.join()
 
 
 def create_once(target: Path, write: Callable[[Path], None], progress: Progress) -> None:

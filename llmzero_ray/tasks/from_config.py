@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from llmzero_ray.config import SearchConfig, presets
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, StorageError
-from llmzero_ray.prepared.directory import Progress, no_progress
+from llmzero_ray.prepared.directory import Progress, no_progress, progress_lines
 from llmzero_ray.prepared.task import DESCRIPTION, PreparedTask
 from llmzero_ray.tasks.task_yaml import TaskFile, load_task_file
 from llmzero_ray.utils.files import replace_file
@@ -19,33 +19,26 @@ if TYPE_CHECKING:
 
 
 def task_of(config: SearchConfig, say: Callable[[str], None]) -> PreparedTask:
-    """Task of a search.yaml, made from its family if it does not exist. The callback `say` receives one line
-    for each part of that work.
+    """Task of a search.yaml, made from its family if it does not exist. The callback `say` receives a line
+    for each part of that work, and every 15 s.
 
     Raises:
         TaskError: it exists but cannot be used, or there is neither a task nor a family.
     """
     from llmzero_ray.tasks.prepare import prepare
 
-    shown: set[str] = set()
-
-    def progress(doing: str, share: float) -> None:
-        part = doing.split(":")[0]
-        if part not in shown:
-            shown.add(part)
-            say(f"preparing the task: {part} ({share:.0%})")
-
     task = config.task
-    return prepare(
-        dir=task.dir,
-        family=task.family,
-        n_train=task.n_train,
-        n_val=task.n_val,
-        n_test=task.n_test,
-        seed=task.seed,
-        make_model=config.model.path is None,
-        progress=progress,
-    )
+    with progress_lines(say) as progress:
+        return prepare(
+            dir=task.dir,
+            family=task.family,
+            n_train=task.n_train,
+            n_val=task.n_val,
+            n_test=task.n_test,
+            seed=task.seed,
+            make_model=config.model.path is None,
+            progress=progress,
+        )
 
 
 def is_task_file(path: Path, *, on_ray: bool = False) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import queue
 import shutil
 import subprocess
 import sys
+import threading
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import pytest
 
 from llmzero_ray.errors import StorageError, TaskError
 from llmzero_ray.prepared import PreparedTask, load_task
+from llmzero_ray.prepared.directory import progress_lines
 from llmzero_ray.tasks.prepare import prepare
 from tests.tasks.builders import write_task
+from tests.waiting import PATIENCE_S
 
 SMALL: dict[str, Any] = {"family": "register", "n_train": 8, "n_val": 4, "n_test": 4, "make_model": False}
 
@@ -287,3 +291,19 @@ def test_two_warm_starts_on_one_machine_give_the_same_weights(
     ]
     assert digests[0] == digests[1]
     assert again.greedy_val_accuracy == echo_task.greedy_val_accuracy
+
+
+def test_long_work_is_said_when_a_part_begins_and_again_while_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llmzero_ray.prepared.directory._QUIET_S", 0.01)
+    said: queue.Queue[str] = queue.Queue()
+    with progress_lines(said.put) as progress:
+        progress("warm start: step 1 of 9", 0.1)
+        progress("warm start: step 2 of 9", 0.2)
+        line = "preparing the task: warm start: step {} of 9 ({}%)"
+        assert said.get(timeout=PATIENCE_S) == line.format(1, 10)
+        while (again := said.get(timeout=PATIENCE_S)) != line.format(2, 20):
+            assert again == line.format(1, 10)
+        assert said.get(timeout=PATIENCE_S) == line.format(2, 20)
+    assert "progress-lines" not in {thread.name for thread in threading.enumerate()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from llmzero_ray.config import HUB_ID, load_config, presets
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.errors import CapacityError, ConfigError
 from llmzero_ray.launch import actors
+from llmzero_ray.prepared.directory import progress_lines
 from llmzero_ray.prepared.task import repeated_questions
 from llmzero_ray.storage.presence import being_started
 from llmzero_ray.tasks.from_config import is_task_file, prepare_task_file, task_of
@@ -29,12 +29,9 @@ from llmzero_ray.utils.text import nearest, one_line
 
 if TYPE_CHECKING:
     from llmzero_ray.prepared import PreparedTask
-    from llmzero_ray.prepared.directory import Progress
     from llmzero_ray.tasks.sources.summary import Summary
 
 _HUB = re.compile(HUB_ID)
-_SHARE, _QUIET_S = 0.05, 15.0
-"""Fraction of the work, and seconds, between two reports of progress."""
 
 
 def prepare(
@@ -85,10 +82,12 @@ def prepare_source_task(
         TaskError: the task cannot be made, or another one exists there.
         StorageError: it cannot be written.
     """
-    with _cluster() if on_ray else contextlib.nullcontext():
-        summary = prepare_task_file(
-            path, read_settings(settings), progress=_report_progress(console), on_ray=on_ray
-        )
+
+    def say(line: str) -> None:
+        print_line(console, one_line(line, None))
+
+    with _cluster() if on_ray else contextlib.nullcontext(), progress_lines(say) as progress:
+        summary = prepare_task_file(path, read_settings(settings), progress=progress, on_ray=on_ray)
     _print_summary(summary, console)
     return summary.task
 
@@ -103,19 +102,6 @@ def _cluster() -> Iterator[None]:
                 "--head`, name it in RAY_ADDRESS, or leave --ray out to read them on this machine."
             )
         yield
-
-
-def _report_progress(console: Console) -> Progress:
-    last_part, last_share, last_time = "", -1.0, 0.0
-
-    def progress(doing: str, share: float) -> None:
-        nonlocal last_part, last_share, last_time
-        part, now = doing.split(":")[0], time.monotonic()
-        if part != last_part or share >= last_share + _SHARE or now >= last_time + _QUIET_S:
-            last_part, last_share, last_time = part, share, now
-            print_line(console, one_line(f"preparing the task: {doing} ({share:.0%})", None))
-
-    return progress
 
 
 def _print_summary(summary: Summary, console: Console) -> None:

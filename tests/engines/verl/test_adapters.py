@@ -93,7 +93,7 @@ def engine(ray_group: Any, tmp_path: Path, model: Path) -> Iterator[Callable[[Pr
 @pytest.mark.parametrize(
     ("dataset", "write"),
     [
-        ("chemcot", write_chemcot),
+        pytest.param("chemcot", write_chemcot, marks=pytest.mark.long),
         pytest.param("papersearchqa", write_papers, marks=pytest.mark.long),
         pytest.param("ssmr", write_ssmr, marks=pytest.mark.long),
         pytest.param("wildsci", write_wildsci, marks=pytest.mark.long),
