@@ -134,7 +134,6 @@ def test_long_items_are_left_out_and_counted(untaught_task: PreparedTask, tmp_pa
         ({"max_length": 2}, 2, "256 rows, 256 with a gold answer, 0 of these within max_length, 2 tokens"),
         ({"output": "/proc/warm"}, 3, "/proc/warm: cannot be written"),
         ({"output": "/tmp/working_dir_files/out"}, 2, "inside the job's temporary copy of the files"),
-        ({"output": str(Path(__file__).parent)}, 2, "and no warm start; choose another directory"),
     ],
     ids=str,
 )
@@ -161,8 +160,13 @@ def test_a_task_that_brings_no_model_needs_one_named(tmp_path: Path) -> None:
         open_job(config(task=str(task), output=str(tmp_path)), lambda doing: None)
 
 
-def test_an_output_goes_on_with_the_same_settings_alone(untaught_task: PreparedTask, tmp_path: Path) -> None:
+def test_an_output_is_empty_or_goes_on_with_the_same_settings(
+    untaught_task: PreparedTask, tmp_path: Path
+) -> None:
     there = places(untaught_task, tmp_path)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ConfigError, match=r"holds thesis\.tex, and no warm start"):
+        result_in(config(**there))
     open_job(config(**there), lambda doing: None)
     assert result_in(config(**there)) is None
     with pytest.raises(ConfigError, match=r"lora was None, now \{.*; lr was 1e-05, now 0\.1\. Choose"):

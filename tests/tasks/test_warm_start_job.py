@@ -45,8 +45,8 @@ def start() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
 
     def begin(config: Path) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "jobs.warm_start", str(config)]
-        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen(command, cwd=ROOT, **output))  # type: ignore[call-overload]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True))
         return started[-1]
 
     yield begin
