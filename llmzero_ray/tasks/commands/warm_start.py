@@ -24,7 +24,8 @@ def warm_start(
     settings: Annotated[list[str], options.settings_option("set a field, such as n_steps=200")],
 ) -> int:
     """Train a base model on a task's gold answers, unless that has been done."""
-    from llmzero_ray.tasks.sft.job import CHECKPOINTS, open_job, result_in, train_on_ray
+    from llmzero_ray.tasks.sft.job import CHECKPOINTS, open_job, result_in
+    from llmzero_ray.tasks.sft.launch import train_on_ray
 
     say = partial(print_line, TerminalConsole())
     loaded = load_sft(config, read_settings(settings))
