@@ -49,9 +49,10 @@ def train_on_ray(job: Job, say: Say) -> None:
         except (TrainingFailedError, RayError) as error:
             log = Path(job.config.output) / "failure.log"
             replace_file(log, f"{error}\n")
-            last = str(error).strip().splitlines()[-1]
+            of_ray = getattr(error, "controller_failure", None)
+            why = str(of_ray).partition("\n")[0] if of_ray else str(error).strip().rpartition("\n")[2]
             raise EngineError(
-                f"the warm start failed: {one_line(last)} (all of it in {log}). The same command continues "
+                f"the warm start failed: {one_line(why)} (all of it in {log}). The same command continues "
                 f"from the newest checkpoint; it begins again once {log.with_name(CHECKPOINTS)} is removed."
             ) from error
 
