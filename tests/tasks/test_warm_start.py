@@ -20,44 +20,17 @@ from llmzero_ray.tasks.sft.job import open_job, result_in
 from llmzero_ray.utils.files import FileLock
 from tests.tasks.builders import REWARD, row, write_task
 
-SHIPPED = sorted((Path(__file__).parent.parent.parent / "jobs/configs/warm_start").glob("*.yaml"))
 GOLD = {**REWARD, "gold_response": "#{answer}"}
+CONFIG = {"task": "task", "output": "out", "n_steps": 4, "batch_size": 8, "micro_batch_size": 2}
+
+
+def config(**changes: Any) -> SftConfig:
+    return validated(SftConfig, {**CONFIG, **changes}, "warm_start.yaml")
 
 
 def places(task: PreparedTask, output: Path) -> dict[str, str]:
     model = Path(task.directory).with_name("model")
     return {"task": task.directory, "model": str(model), "output": str(output)}
-
-
-def config(**changes: Any) -> SftConfig:
-    base = {"task": "task", "output": "out", "n_steps": 4, "batch_size": 8, "micro_batch_size": 2}
-    return validated(SftConfig, {**base, **changes}, "warm_start.yaml")
-
-
-# --- configuration
-
-
-def test_a_machine_with_gpus_and_one_without_ship() -> None:
-    assert {load_sft(path).use_gpu for path in SHIPPED} == {True, False}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"learning_rates": 1}, "unknown key 'learning_rates'"),
-        ({"zero_stages": 1}, "did you mean 'zero_stage'"),
-        ({"lora": {"rang": 8}}, "unknown key 'rang' in lora"),
-        ({"batch_size": 9}, "must be a multiple of workers x micro_batch_size, which is 1 x 2 = 2"),
-        ({"n_epochs": 1}, "given: 4 and 1"),
-        ({"n_steps": None}, "given: neither"),
-        ({"zero_stage": 4}, "zero_stage is 4; must be one of 0, 1, 2, 3"),
-        ({"lr": 0}, "lr is 0 (learning rate)"),
-    ],
-)
-def test_values_that_cannot_be_are_refused_with_what_can(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        config(**changes)
-    assert said in str(refused.value)
 
 
 def test_settings_replace_dotted_keys_and_paths_become_absolute(tmp_path: Path) -> None:
@@ -73,31 +46,28 @@ def test_epochs_become_steps_the_last_batch_filled_up() -> None:
     assert config(n_steps=None, n_epochs=3).steps(n_train=10) == 4  # 30 items in batches of 8
 
 
-# --- gold responses
-
-
 def manifest(**reward: Any) -> Manifest:
     splits = SplitFiles(**{split: SplitFile(file="x") for split in ("train", "val", "test")})
     return Manifest(name="mine", splits=splits, reward=RewardEntry(**reward))
 
 
 @pytest.mark.parametrize(
-    ("reward", "expected"),
+    ("reward", "truth", "expected"),
     [
-        ({"module": "m", "gold_response": "#{answer}"}, "#7"),
-        ({"module": KINDS["math"]}, "\\boxed{7}"),
-        ({"module": KINDS["exact_match"]}, "<answer>7</answer>"),
+        ({"module": "m", "gold_response": "#{answer}"}, "7", "#7"),
+        ({"module": KINDS["math"]}, "7", "\\boxed{7}"),
+        ({"module": KINDS["exact_match"]}, "7", "<answer>7</answer>"),
+        (
+            {"module": "llmzero_ray.tasks.rewards.papersearchqa"},
+            '{"target": ["a", "b"]}',
+            "<answer>a</answer>",
+        ),
     ],
 )
 def test_right_answers_are_written_as_the_task_or_its_reward_says(
-    reward: dict[str, Any], expected: str
+    reward: dict[str, Any], truth: str, expected: str
 ) -> None:
-    assert gold_responses(manifest(**reward))("any", "7") == expected
-
-
-def test_data_sets_write_their_own_answers() -> None:
-    search = gold_responses(manifest(module="llmzero_ray.tasks.rewards.papersearchqa"))
-    assert search("papersearchqa", '{"target": ["IL-6", "interleukin 6"]}') == "<answer>IL-6</answer>"
+    assert gold_responses(manifest(**reward))("any", truth) == expected
 
 
 def test_a_task_without_a_known_form_is_refused_with_what_to_write() -> None:
@@ -109,9 +79,6 @@ def test_rows_without_a_gold_answer_are_left_out() -> None:
     rows = [row(0, "a", "1"), row(1, "b", "2")]
     shown = demonstrations(rows, lambda _, truth: None if truth == "2" else f"#{truth}")
     assert [(prompt[0]["content"], response) for prompt, response in shown] == [("a", "#1")]
-
-
-# --- the task, the model and the output
 
 
 def test_long_items_are_left_out_and_counted(untaught_task: PreparedTask, tmp_path: Path) -> None:
@@ -129,8 +96,14 @@ def test_long_items_are_left_out_and_counted(untaught_task: PreparedTask, tmp_pa
     ("changes", "code", "said"),
     [
         ({"batchsize": 3}, 2, "unknown key 'batchsize'; did you mean 'batch_size'?"),
+        ({"lora": {"rang": 8}}, 2, "unknown key 'rang' in lora"),
+        ({"batch_size": 9}, 2, "must be a multiple of workers x micro_batch_size, which is 1 x 2 = 2"),
+        ({"n_epochs": 1}, 2, "n_steps and n_epochs: one of the two must be given; given: 4 and 1"),
+        ({"zero_stage": 4}, 2, "zero_stage is 4; must be one of 0, 1, 2, 3"),
+        ({"lr": 0}, 2, "lr is 0 (learning rate)"),
         ({"task": "/nowhere"}, 2, "task directory /nowhere does not exist"),
         ({"model": "/nowhere"}, 2, "model directory /nowhere does not exist"),
+        ({"model": None}, 2, "brings no model; set model to the directory of a base model"),
         ({"max_length": 2}, 2, "256 rows, 256 with a gold answer, 0 of these within max_length, 2 tokens"),
         ({"output": "/proc/warm"}, 3, "/proc/warm: cannot be written"),
         ({"output": "/tmp/working_dir_files/out"}, 2, "inside the job's temporary copy of the files"),
@@ -146,18 +119,11 @@ def test_wrong_input_is_one_line_and_an_exit_code(
     said: str,
 ) -> None:
     path = tmp_path / "w.yaml"
-    base = {**places(untaught_task, tmp_path / "o"), "n_steps": 1}
-    path.write_text(yaml.safe_dump({**base, **changes}))
+    path.write_text(yaml.safe_dump({**CONFIG, **places(untaught_task, tmp_path / "o"), **changes}))
     assert main(["warm-start", str(path)]) == code
     error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
-
-
-def test_a_task_that_brings_no_model_needs_one_named(tmp_path: Path) -> None:
-    task = write_task(tmp_path / "task", reward=GOLD)
-    with pytest.raises(ConfigError, match=r"model is null and the task in .* brings no model"):
-        open_job(config(task=str(task), output=str(tmp_path)), lambda doing: None)
 
 
 def test_an_output_is_empty_or_goes_on_with_the_same_settings(
