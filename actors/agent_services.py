@@ -57,7 +57,7 @@ def stopping_policy(
     config: SearchConfig, facts: Mapping[str, Any], storage: SearchStorage, n_val: int
 ) -> StoppingPolicy:
     """Rules and agent of a search's stopper, which runs in another process than the coordinator."""
-    if STOPS in facts:  # a replay, whose phases end where the recorded ones did
+    if STOPS in facts:  # answers are recorded: phases end where those did
         return StoppingPolicy(config.stopper.model_copy(update={"enabled": False}))
     services = None
     if config.agents.backend in MODEL_BACKENDS:

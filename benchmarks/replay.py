@@ -117,7 +117,6 @@ class ScriptedSearch:
             changes=changes,
             resume_from=resume,
             n_steps=rng.choice((100, 200)),
-            total_epochs=3,
             rationale="w" * 500,
         )
         self.post(ev.Proposed(node=node, proposal=proposal, tries=tries))

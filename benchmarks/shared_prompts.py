@@ -24,7 +24,7 @@ from peft import LoraConfig, get_peft_model
 from tensordict import TensorDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from llmzero_ray.engines.verl.shared_prompts import share_prompts
+from llmzero_ray.engines.verl.cpu.shared_prompts import share_prompts
 from llmzero_ray.prepared import load_task
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     os.environ["VERL_PLATFORM"] = "cpu"
-    import llmzero_ray.engines.verl.cpu_platform  # noqa: F401  before VeRL's engine asks for the device
+    import llmzero_ray.engines.verl.cpu.platform  # noqa: F401  before VeRL's engine asks for the device
 
     torch.manual_seed(1)
     dtype = getattr(torch, options.dtype)

@@ -67,7 +67,6 @@ def make_proposal(
         changes=tuple(Change(key=k, old=None, new=v, reason="because") for k, v in named.items()),
         resume_from=None if resume is None else ResumeFrom(node=resume[0], step=resume[1]),
         n_steps=n_steps,
-        total_epochs=None,
         rationale="a test",
     )
 

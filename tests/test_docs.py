@@ -119,6 +119,12 @@ def test_every_measurement_is_a_table_with_its_command() -> None:
         assert {module for module, _ in named if module} <= known
 
 
+def test_an_example_of_an_extension_has_at_most_20_lines() -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
+    assert len(examples) >= 6
+    assert [one for one in examples if sum(map(bool, one.splitlines())) > 20] == []
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
 def test_links_of_a_page_lead_to_files_of_the_checkout_or_to_pages_of_the_site(page: Path) -> None:
     generated = {"configuration.md", "commands.md", "security.md"}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.settings import LlmSettings
 
 STOPS: Final = "stops"
-"""Fact of a replay (`agents.llm.recorded.recorded_course`)."""
+"""Fact of a search whose answers are recorded ones (`agents.llm.recorded.recorded_course`)."""
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "recorded")
 """Backends whose agents are a language model, or its recorded responses."""

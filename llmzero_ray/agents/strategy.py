@@ -62,7 +62,6 @@ class StrategyProposer:
             changes=changes,
             resume_from=start,
             n_steps=phase.n_steps,
-            total_epochs=None,
             rationale=f"Phase {number} of the strategy that {self._strategy.search.name} found.",
             agent="strategy",
         )

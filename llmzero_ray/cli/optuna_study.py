@@ -84,7 +84,7 @@ def _trial(facts: SearchFacts, node: int) -> Any:
 
 
 def _distribution(row: Parameter, value: Any) -> Any:
-    """Range of a hyper-parameter whose value lies in it, or None: Optuna has no place for other values."""
+    """Optuna's range of a hyper-parameter, or None if it does not hold the value."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if row.choices:

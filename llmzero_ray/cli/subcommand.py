@@ -22,7 +22,7 @@ class Subcommand:
     help: str
     examples: tuple[str, ...]
     group: Group | None = None
-    """Group of `llmzero --help`. None: that of `after`."""
+    """Group of `llmzero --help`; None if it is the group of `after`."""
     slow: bool = False
     """Whether it loads for more than a moment: on a terminal it says so at once."""
     after: str = ""

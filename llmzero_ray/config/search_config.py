@@ -350,10 +350,6 @@ class AgentsConfig(StrictModel):
     """Directory whose files replace the shipped prompts of the same name."""
     visual: bool = True
     """Whether the agents see pictures of the curves."""
-    max_share: float = setting(0.5, "share", gt=0, le=1)
-    """Share of the compute or the hours that are left. A proposal that would take more goes back once with
-    its price, unless a phase of `phase.n_steps` with unchanged settings would take more, too. Handed in
-    again, it is accepted. 1: nothing goes back for its price."""
     approve: bool = False
     """Whether each proposal waits for a person, who accepts, edits or refuses it (`llmzero approve`), while
     other slots train on. With `recorded`, the answers that were recorded count instead."""

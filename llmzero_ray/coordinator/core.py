@@ -213,7 +213,6 @@ class CoordinatorCore(SearchState):
         run.refused, run.answer = run.answer, None
         run.rejected, run.tries = event.message, event.tries
         run.asked = run.approval = None
-        run.priced |= event.price
 
     def _on_approval_asked(self, event: ev.ApprovalAsked) -> None:
         run = self.runs[event.node]
@@ -410,15 +409,8 @@ class CoordinatorCore(SearchState):
         self.ending = reason
         stop_reason = "user" if reason == "user" else f"budget: {reason}"
         for run in self.runs.values():
-            if not run.active:
-                continue
-            if run.started:
-                run.stop_reason = run.stop_reason or stop_reason
-            elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
-                run.stop_reason, run.given_up = stop_reason, True
-            else:
-                run.stage = "cancelled"
-                self.slots[run.slot].node = None
+            if run.active:
+                self.stop_or_cancel(run, stop_reason)
 
     def _slot_gone(self, slot: SlotState) -> None:
         slot.ready = False

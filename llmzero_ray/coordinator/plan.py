@@ -79,7 +79,7 @@ class Planner:
         source, note = self._source(run, proposal.resume_from, offered)
         if len({change.key for change in proposal.changes}) != len(proposal.changes):
             raise ProposalError("changes: a hyper-parameter is named twice; name each one once.")
-        base = self._base(run, source)
+        base = self.base_of(run, source)
         full = self._completed(base, proposal.changes)
         useless = {} if run.clone is not None else self._without_effect(base, full, proposal.changes)
         if useless and run.tries == 0:
@@ -107,15 +107,10 @@ class Planner:
         """
         source = None
         for node in reversed(offered if run.kind != "scratch" else ()):
-            outcome = self.runs[node].outcome
-            saved = [checkpoint.step for checkpoint in self.runs[node].checkpoints]
-            best = outcome.best_step if outcome is not None else None
-            if saved:
-                source = ResumeFrom(
-                    node=node, step=best if best in saved and best is not None else max(saved)
-                )
+            if (step := self.runs[node].best_saved_step) is not None:
+                source = ResumeFrom(node=node, step=step)
                 break
-        full = self._base(run, None) if source is None else self.hyperparameters_of(source.node)
+        full = self.base_of(run, None) if source is None else self.hyperparameters_of(source.node)
         note = "The parent's own configuration is continued"
         twin = self._twin(run, full, source)
         if twin is not None:
@@ -165,6 +160,21 @@ class Planner:
             if score is not None and scored_alike(run.spec.hyperparameters, spec.hyperparameters):
                 return ResumeFrom(node=run.node, step=0), score
         return None, None
+
+    def base_of(self, run: PhaseRun, source: ResumeFrom | None) -> Hyperparameters:
+        """The configuration to which changes apply (`base_of_changes`)."""
+        return base_of_changes(
+            run.kind,
+            on=self.root if run.on is None else self.hyperparameters_of(run.on),
+            source=None if source is None else self.hyperparameters_of(source.node),
+            root=self.root,
+        )
+
+    def hyperparameters_of(self, node: int) -> Hyperparameters:
+        """Configuration of a planned phase."""
+        spec = self.runs[node].spec
+        assert spec is not None, f"node {node} was used before it was planned"
+        return spec.hyperparameters
 
     # --- parts ----------------------------------------------------------------------------------------------
 
@@ -280,21 +290,6 @@ class Planner:
         if step is None:
             return None, f"{missing} and no earlier one is: started from the base model"
         return ResumeFrom(node=wanted.node, step=step), f"{missing}: resumed from step {step}"
-
-    def _base(self, run: PhaseRun, source: ResumeFrom | None) -> Hyperparameters:
-        """The configuration to which changes apply (`base_of_changes`)."""
-        return base_of_changes(
-            run.kind,
-            on=self.root if run.on is None else self.hyperparameters_of(run.on),
-            source=None if source is None else self.hyperparameters_of(source.node),
-            root=self.root,
-        )
-
-    def hyperparameters_of(self, node: int) -> Hyperparameters:
-        """Configuration of a planned phase."""
-        spec = self.runs[node].spec
-        assert spec is not None, f"node {node} was used before it was planned"
-        return spec.hyperparameters
 
     def _spec(
         self,

@@ -13,11 +13,11 @@ from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.hyperparameters import diff
 from llmzero_ray.hyperparameters.compute import amount, planned_tokens, token_cost, validations
-from llmzero_ray.records import Hyperparameters, PhaseSpec, TokenCost, TokenCounts
+from llmzero_ray.records import Hyperparameters, PhaseFailure, PhaseResult, PhaseSpec, TokenCost, TokenCounts
 from llmzero_ray.search import plans_its_runs
 from llmzero_ray.utils.text import short_duration
 
-_Limit = tuple[str | None, float, TokenCost]
+_Limit = tuple[str, float, TokenCost]
 """(name, what is left, what a token takes of it)."""
 
 
@@ -25,73 +25,33 @@ _Limit = tuple[str | None, float, TokenCost]
 class PhasePrice:
     """What a phase takes of the limit that it uses up most."""
 
-    limit: str | None
-    """Name of that limit. None if neither compute nor hours are limited: the measure is then the compute of
-    the remaining runs, each as the root was planned."""
+    limit: str
+    """Name of that limit."""
     share: float
     """Share of what is left; above 1 the phase does not fit."""
-    usual_share: float
-    """The same for a phase of the usual length with the configuration that the changes apply to."""
-    like: int
-    """Node whose answers and prompts are assumed."""
 
 
-def phase_price(
-    state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters
-) -> PhasePrice | None:
-    """Price of a planned phase. `before` is the configuration that its changes apply to. None if no
-    phase has been counted yet."""
+def phase_price(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> PhasePrice | None:
+    """Price of a planned phase. None if no phase has been counted yet, or neither compute nor hours are
+    limited."""
     for like in _similar(state, run, spec):
         planned = _planned(state, like, run, spec)
-        usual = _tokens(state, like, before, state.config.phase.n_steps)
-        if planned is None or usual is None:
+        if planned is None:
             continue
         prices = [
-            PhasePrice(
-                limit=name,
-                share=amount(planned, cost) / left,
-                usual_share=amount(usual, cost) / left,
-                like=like.node,
-            )
-            for name, left, cost in [*_limits(state, like, run.node)] or _by_runs(state)
+            PhasePrice(limit=name, share=amount(planned, cost) / left)
+            for name, left, cost in _limits(state, like, run.node)
             if left > 0
         ]
         return max(prices, key=lambda price: price.share, default=None)
     return None
 
 
-def too_much(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
-    """Sentences for the agent on a phase that takes more than `agents.max_share` of what is left. Empty if it
-    takes less, or if a phase of the usual length would take more than that, too."""
-    price, most = phase_price(state, run, spec, before), state.config.agents.max_share
-    if price is None or most == 1 or price.share <= most or price.usual_share > most:
-        return ""
-    usual = state.config.phase.n_steps
-    takes = f"the {spec.n_steps} steps of this phase would take"
-    like = f"with answers as long as node {price.like}'s"
-    if price.limit is None:
-        times = ", ".join(filter(None, (_duration(state, run, spec), like)))
-        what = (
-            f"{takes} {price.share / price.usual_share:.3g} times the compute of {usual} steps of the "
-            f"configuration that the changes apply to ({times}). No limit of this search would end it earlier"
-        )
-    else:
-        what = (
-            f"{takes} {100 * price.share:.3g}% of the {price.limit} that is left, {like}; {usual} steps of "
-            f"the configuration that the changes apply to would take {price.usual_share:.0%}. More than "
-            f"{most:.0%} leaves little for later phases"
-        )
-    return (
-        f"{what}: plan fewer steps, a smaller batch, smaller groups or fewer passes. If the phase is worth "
-        "its price, hand in the same proposal again, and it is accepted."
-    )
-
-
-def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec, before: Hyperparameters) -> str:
+def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
     """`about 1.2 h, 23% of the GPU time that is left`: the price of a phase, as far as it is known."""
-    price = phase_price(state, run, spec, before)
+    price = phase_price(state, run, spec)
     parts = [_duration(state, run, spec)]
-    if price is not None and price.limit is not None:
+    if price is not None:
         parts.append(f"{price.share:.0%} of the {price.limit} that is left")
     return ", ".join(filter(None, parts))
 
@@ -158,15 +118,6 @@ def _limits(state: SearchState, like: PhaseRun, node: int) -> Iterator[_Limit]:
         yield "GPU time", left, _hourly(timed, state.config.slots.n_gpus)
 
 
-def _by_runs(state: SearchState) -> list[_Limit]:
-    """Compute of the remaining runs, the one that is planned included, if each takes what the root was
-    planned to take."""
-    cost, root = token_cost(state.config), state.runs[0]
-    n_runs = 1 + max(0, state.config.budget.runs - len(state.search.nodes))
-    tokens = _tokens(state, root, state.planner.root, state.config.phase.n_steps)
-    return [] if tokens is None else [(None, n_runs * amount(tokens, cost), cost)]
-
-
 def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:
     return TokenCost(rollout=seconds.rollout * n_gpus / 3600, trained=seconds.trained * n_gpus / 3600)
 
@@ -188,19 +139,28 @@ def _tokens(
     """Tokens of a phase of that length, with the answers and prompts of `like`. `at_start` says whether it is
     validated before its first step (default: whether every phase is)."""
     spec, outcome = like.spec, like.outcome
-    if spec is None or outcome is None or outcome.tokens is None or not outcome.steps_done:
+    if spec is None or outcome is None:
         return None
-    val_tokens = outcome.val_tokens or 0.0
-    measured = outcome.start_score is not None and outcome.start_from is None
     # A phase that is stopped saves its last step, but does not validate it.
     at = {*range(spec.test_freq, outcome.steps_done + 1, spec.test_freq)}
     at |= {one.step for one in outcome.checkpoints if one.val_score is not None}
-    validated = (len(at) + measured) * val_tokens
-    one = TokenCounts(
-        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
-        trained=outcome.tokens.trained / outcome.steps_done,
-    )
+    one = step_tokens(outcome, len(at))
+    if one is None:
+        return None
     at_start = state.planner.validates_every_start if at_start is None else at_start
     n_validations = validations(n_steps, state.config.phase.test_freq, at_start=at_start)
     found = planned_tokens(hyperparameters, n_steps, like=spec.hyperparameters, step=one)
-    return TokenCounts(rollout=found.rollout + n_validations * val_tokens, trained=found.trained)
+    validated = n_validations * (outcome.val_tokens or 0.0)
+    return TokenCounts(rollout=found.rollout + validated, trained=found.trained)
+
+
+def step_tokens(outcome: PhaseResult | PhaseFailure, n_validated: int) -> TokenCounts | None:
+    """Mean tokens of a phase's steps without its validations: of `n_validated` steps, and of its start."""
+    if outcome.tokens is None or not outcome.steps_done:
+        return None
+    at_start = outcome.start_score is not None and outcome.start_from is None
+    validated = (n_validated + at_start) * (outcome.val_tokens or 0.0)
+    return TokenCounts(
+        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
+        trained=outcome.tokens.trained / outcome.steps_done,
+    )

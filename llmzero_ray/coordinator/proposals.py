@@ -15,15 +15,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llmzero_ray.coordinator.plan import MAX_REFUSALS, Planned
-from llmzero_ray.coordinator.price import price_text, too_much
+from llmzero_ray.coordinator.price import price_text
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ProposalError
 from llmzero_ray.hyperparameters import format_value, short
-from llmzero_ray.records import Change, Hyperparameters, PhaseSpec, Proposal, ResumeFrom
+from llmzero_ray.records import Change, PhaseSpec, Proposal
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
-from llmzero_ray.records.agents import base_of_changes
 from llmzero_ray.records.commands import Command
 from llmzero_ray.utils.text import one_line
 
@@ -59,19 +58,13 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command | N
         planned = checked_phase(state, run, proposal)
     except ProposalError as error:
         return _refuse(run, str(error))
-    before = _before(state, run, planned.spec.resume_from)
-    rules = run.clone is not None or bool(run.plan) or proposal.agent == "expert"
-    if not rules and not run.priced and answer is None:
-        price = too_much(state, run, planned.spec, before)
-        if price:
-            return _refuse(run, price, price=True)
     if answer is None and run.clone is None and not run.plan:
         if (recorded := _recorded_answer(state, run)) is not None:
             return cmd.Record.of(f"approval-{run.node}-{run.tries}", recorded)
         if state.config.agents.approve and state.config.agents.backend != "recorded":
             if run.asked is not None:
                 return None
-            price = price_text(state, run, planned.spec, before)
+            price = price_text(state, run, planned.spec)
             asked = ev.ApprovalAsked(node=run.node, tries=run.tries, spec=planned.spec, price=price)
             return cmd.Record.of(f"ask-{run.node}-{run.tries}", asked)
     note = planned.note
@@ -91,18 +84,10 @@ def checked_phase(state: SearchState, run: PhaseRun, proposal: Proposal) -> Plan
     return planned
 
 
-def _refuse(run: PhaseRun, message: str, *, price: bool = False) -> Command:
+def _refuse(run: PhaseRun, message: str) -> Command:
     tries = run.tries + 1
-    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries, price=price)
+    refused = ev.ProposalRefused(node=run.node, message=message, tries=tries)
     return cmd.Record.of(f"refuse-{run.node}-{tries}", refused)
-
-
-def _before(state: SearchState, run: PhaseRun, start: ResumeFrom | None) -> Hyperparameters:
-    """Configuration that the changes of a proposal apply to."""
-    root = state.planner.root
-    source = None if start is None else state.planner.hyperparameters_of(start.node)
-    on = root if run.on is None else state.planner.hyperparameters_of(run.on)
-    return base_of_changes(run.kind, on=on, source=source, root=root)
 
 
 def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
@@ -115,7 +100,7 @@ def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
         return
     repairs = state.planner.hyperparameters_of(run.on) if run.kind == "debug" and run.on is not None else None
     problem = state.memory.problem(
-        spec.hyperparameters, before=_before(state, run, spec.resume_from), repairs=repairs
+        spec.hyperparameters, before=state.planner.base_of(run, spec.resume_from), repairs=repairs
     )
     if problem:
         raise ProposalError(problem)
@@ -191,7 +176,7 @@ def apply_answer(state: SearchState, answer: ev.ApprovalAnswered) -> None:
 def edited(state: SearchState, proposal: Proposal, answer: ev.ApprovalAnswered) -> Proposal:
     """The proposal with a person's edits."""
     space = state.planner.space
-    before = _before(state, state.runs[answer.node], proposal.resume_from)
+    before = state.planner.base_of(state.runs[answer.node], proposal.resume_from)
     why = f"a person's edit{_because(answer)}"
     kept = [change for change in proposal.changes if space.canonical(change.key) not in answer.changes]
     own = [Change(key=key, old=before.get(key), new=new, reason=why) for key, new in answer.changes.items()]

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
+from llmzero_ray.coordinator.price import step_tokens
 from llmzero_ray.coordinator.state import SearchState
-from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, TokenCounts, to_json
+from llmzero_ray.records import PhaseFailure, PhaseResult, StopDecision, to_json
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records.agents import (
     Budget,
@@ -120,11 +121,10 @@ def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -
         whole_compute=budget.compute,
         whole_gpu_hours=budget.gpu_hours,
         whole_wall_clock_hours=budget.wall_clock_hours,
-        root_step=None if root is None or curves is None else _step_tokens(root, curves(0)),
+        root_step=None if root is None or curves is None else step_tokens(root, len(curves(0).val_steps)),
         n_slots=state.config.slots.count,
         fresh_start_in=state.search.runs_before_fresh_start if isinstance(state.search, TreeSearch) else None,
         dollars_per_run=state.dollars / n_asked if n_asked else None,
-        max_share=None if state.config.agents.max_share == 1 else state.config.agents.max_share,
         validates_start=state.planner.validates_every_start,
         dollars_end_it=state.config.agents.on_cap == "stop",
     )
@@ -148,7 +148,7 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         curves=found,
         failure=outcome if isinstance(outcome, PhaseFailure) else None,
         tokens=None if outcome is None else outcome.tokens,
-        step_tokens=None if outcome is None else _step_tokens(outcome, found),
+        step_tokens=None if outcome is None else step_tokens(outcome, len(found.val_steps)),
         val_tokens=None if outcome is None else outcome.val_tokens,
         gpu_hours=None if outcome is None else outcome.gpu_hours,
         diagnosis=None if run.proposal is None else run.proposal.diagnosis,
@@ -157,18 +157,6 @@ def node_view(state: SearchState, node: int, curves: LoadCurves) -> NodeView:
         predicted=None if run.proposal is None else run.proposal.predicted,
         changes=() if run.proposal is None else run.proposal.changes,
         doubts=run.doubts,
-    )
-
-
-def _step_tokens(outcome: PhaseResult | PhaseFailure, curves: Curves) -> TokenCounts | None:
-    """Mean tokens of a phase's steps without its validations, from the tokens it was charged for."""
-    if outcome.tokens is None or not outcome.steps_done:
-        return None
-    at_start = outcome.start_score is not None and outcome.start_from is None
-    validated = (len(curves.val_steps) + at_start) * (outcome.val_tokens or 0.0)
-    return TokenCounts(
-        rollout=max(0.0, outcome.tokens.rollout - validated) / outcome.steps_done,
-        trained=outcome.tokens.trained / outcome.steps_done,
     )
 
 

@@ -42,8 +42,6 @@ class PhaseRun:
     """Number of rejected proposals."""
     rejected: str | None = None
     """Reason of the last rejection."""
-    priced: bool = False
-    """Whether the agent was told that a proposal has a high price."""
     refused: Proposal | None = None
     """The proposal that was rejected last."""
     answer: Proposal | None = None
@@ -135,6 +133,14 @@ class PhaseRun:
         if self.outcome is None:
             return ()
         return tuple(kept for kept in self.outcome.checkpoints if kept.step not in self.lost_steps)
+
+    @property
+    def best_saved_step(self) -> int | None:
+        """Step of its best score if that adapter is on disk, otherwise the last one that is; None if none
+        is."""
+        saved = [kept.step for kept in self.checkpoints]
+        best = None if self.outcome is None else self.outcome.best_step
+        return best if best in saved else max(saved, default=None)
 
     @property
     def base_step(self) -> int:

@@ -162,6 +162,16 @@ class SearchState:
         idle = sorted((slot for slot in reserved if slot.idle), key=lambda slot: not slot.ready)
         return sorted([*working, *(slot.index for slot in idle[: self.final.n_waiting])])
 
+    def stop_or_cancel(self, run: PhaseRun, reason: str) -> None:
+        """Ask a running phase to stop, or cancel one that has not started."""
+        if run.started:
+            run.stop_reason = run.stop_reason or reason
+        elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
+            run.stop_reason, run.given_up = run.stop_reason or reason, True
+        else:
+            run.stage = "cancelled"
+            self.slots[run.slot].node = None
+
     def ending_key(self, key: str) -> str:
         """Key of a command or conclusion that occurs once per end of the search."""
         return numbered(key, self.n_extensions)

@@ -89,11 +89,7 @@ def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
     """A clone request as a proposal."""
     run = state.runs[clone.of]
     old = {} if run.spec is None else run.spec.hyperparameters
-    step = clone.step
-    if step is None and run.outcome is not None:
-        saved = [kept.step for kept in run.checkpoints]
-        best = run.outcome.best_step
-        step = best if best in saved else max(saved, default=None)
+    step = run.best_saved_step if clone.step is None else clone.step
     changes = tuple(
         Change(key=key, old=old.get(key), new=value, reason="asked for by a person")
         for key, value in clone.changes.items()
@@ -103,7 +99,6 @@ def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
         changes=changes,
         resume_from=None if step is None else ResumeFrom(node=clone.of, step=step),
         n_steps=state.config.phase.n_steps if clone.n_steps is None else clone.n_steps,
-        total_epochs=None,
         rationale="Asked for by a person.",
         agent="user",
     )
@@ -114,13 +109,8 @@ def veto(state: SearchState, event: ev.NodeVetoed) -> None:
     reason = f"veto: {event.reason}" if event.reason else "veto"
     for node in state.search.veto(event.node):
         run = state.runs[node]
-        if run.started:
-            run.stop_reason = run.stop_reason or reason
-        elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
-            run.stop_reason, run.given_up = run.stop_reason or reason, True
-        else:
-            run.stage = "cancelled"
-            state.slots[run.slot].node = None
+        state.stop_or_cancel(run, reason)
+        if run.stage == "cancelled":
             state.search.tell(node, "completed")
 
 

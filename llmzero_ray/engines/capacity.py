@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from llmzero_ray.config import SearchConfig
 
 QUEUE_UNITS = {"cpu": 1, "gpu": 4}
-"""Processes that hold a step's trajectories: on GPUs half a gigabyte, which goes through them repeatedly."""
+"""TransferQueue storage units per slot. On GPUs one step is about 0.5 GB and is read several times."""
 
 
 @dataclass(frozen=True, kw_only=True)

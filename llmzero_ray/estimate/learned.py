@@ -1,9 +1,9 @@
 """Memory estimate of one search, corrected by its phases.
 
 A phase that trained had headroom at every stage, whatever the estimate says; one that ran out of memory
-needed more than there was at the stage where it did. Both move a margin by stage; the newest word counts. All
-of it follows from the journal's events. Not here: the estimate itself (stages.py), the test for one phase
-(fit.py).
+needed more than there was at the stage where it did. Each updates the margin of its stage; the latest
+observation wins. All of it follows from the journal's events. Not here: the estimate itself (stages.py), the
+test for one phase (fit.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from llmzero_ray.estimate.stages import cache_bytes, cache_per_token
 from llmzero_ray.utils.text import GIB
 
 LEAST_S = 600.0
-"""The least of every limit; long enough for any stage of a small model."""
+"""Lower bound of every time limit, in seconds; enough for any stage of a small model."""
 UNKNOWN_S = 3600.0
 """Limits on GPUs for models whose shape is not known."""
 _MARGIN = 2.0

@@ -70,9 +70,9 @@ def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
     """Store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000. A store is
     returned unchanged.
 
-    S3 takes its keys from the address (s3://key:secret@bucket), else from AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY, the profile AWS_PROFILE of ~/.aws/credentials, or the machine's role. GCS and Azure
-    take theirs from the environment. A store that is not a directory is listed once before this returns.
+    S3 takes its keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, else from the profile AWS_PROFILE of
+    ~/.aws/credentials, or the machine's role. GCS and Azure take theirs from the environment. A store that is
+    not a directory is listed once before this returns.
 
     Raises:
         ConfigError: the address cannot be understood.
@@ -124,20 +124,18 @@ def _any(text: str, shown: str) -> Any:
 
 
 def _s3(text: str, shown: str) -> Any:
-    """S3 store. The address may contain keys, endpoint and region."""
+    """S3 store. The address may contain endpoint and region, never keys."""
     from obstore.store import S3Store
 
     parts = urlsplit(text)
-    account, _, bucket = parts.netloc.rpartition("@")
-    key, _, secret = account.partition(":")
-    options = _s3_options(parts)
+    bucket, options = parts.netloc, _s3_options(parts)
     unknown = sorted(set(options) - set(_S3_OPTIONS))
-    if not bucket or unknown or bool(key) != bool(secret):
-        problem = "names no bucket" if not bucket else "gives a key without its secret"
+    if not bucket or unknown or "@" in bucket:
+        problem = "gives a key, and keys come from the environment" if bucket else "names no bucket"
         problem = f"has unknown options {', '.join(unknown)}" if unknown else problem
         raise ConfigError(
-            f"{shown}: {problem}. An address in S3 is s3://[key:secret@]bucket/prefix?option=value&...; "
-            f"options: {', '.join(_S3_OPTIONS)}."
+            f"{shown}: {problem}. An address in S3 is s3://bucket/prefix?option=value&...; options: "
+            f"{', '.join(_S3_OPTIONS)}."
         )
     endpoint = _endpoint(options)
     region = options.get("region") or _region(bucket, shown, has_host=endpoint is not None)
@@ -146,9 +144,7 @@ def _s3(text: str, shown: str) -> Any:
     settings: dict[str, Any] = {"region": region}
     if endpoint is not None:
         settings["endpoint"] = endpoint
-    if key:
-        settings |= {"access_key_id": unquote(key), "secret_access_key": unquote(secret)}
-    elif not os.environ.get("AWS_ACCESS_KEY_ID"):
+    if not os.environ.get("AWS_ACCESS_KEY_ID"):
         settings |= _profile_keys()
     try:
         return S3Store(
@@ -250,4 +246,4 @@ def _within(limit_s: float, open_it: Callable[[], JournalStore], shown: str) -> 
 
 
 def _without_secrets(text: str) -> str:
-    return re.sub(r"://[^/@]*:[^/@]*@", "://", text)
+    return re.sub(r"://[^/]*@", "://", text)

@@ -13,10 +13,6 @@ from typing import Protocol
 from llmzero_ray.errors import TaskError
 from llmzero_ray.utils.plugins import GROUPS, extension, points
 
-REWARD_MODULE = "llmzero_ray.tasks.rewards.marked_answer"
-GOLD_RESPONSE = "#{answer}"
-"""Shortest response that this reward, which all shipped families use, scores 1."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:

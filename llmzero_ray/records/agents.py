@@ -175,11 +175,9 @@ class Budget:
     n_slots: int = 1
     """Phases that may train at the same time."""
     fresh_start_in: int | None = None
-    """Runs after this one until the search forces one to start from the base model. None: it forces none."""
+    """Runs after this one until one is forced to start from the base model; None if none is."""
     dollars_per_run: float | None = None
     """Mean cost of the agent calls per training run so far, in dollars."""
-    max_share: float | None = None
-    """`agents.max_share`, or None if no proposal goes back for its price."""
     validates_start: bool = False
     """Whether every phase is validated before its first step, too, and pays for it."""
     dollars_end_it: bool = False

@@ -164,8 +164,6 @@ class ProposalRefused(Event):
     message: str
     tries: int
     """Rejected proposals so far, this one included."""
-    price: bool = False
-    """Whether it breaks no rule but has a high price, which is told once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,7 +63,7 @@ class KnownStart:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStop:
-    """The end of a phase by a verdict, in the search that is replayed."""
+    """The end of a phase by a verdict, in the search whose answers are given again."""
 
     step: int
     """Training steps of the phase until then."""
@@ -130,7 +130,7 @@ class PhaseSpec:
     """Compute at which the phase ends (as completed), with the step nearest to it. None if there is no
     limit."""
     stop_after: RecordedStop | None = None
-    """Where to end as the recorded phase did, with its reason. None if no replay asks for it."""
+    """Where to end as the recorded phase did, with its reason. None if no recorded search asks for it."""
     rolling_dir: str | None = None
     """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
     this attempt, from which a retry after lost hardware continues. None if none is kept. The engine leaves it
@@ -374,11 +374,10 @@ class Proposal:
     resume_from: ResumeFrom | None
     """Checkpoint to resume, or None for the base model."""
     n_steps: int
-    total_epochs: int | None
-    """Epochs, cumulative over global steps as in the paper. For reports only; `n_steps` determines the
-    training."""
     rationale: str
-    """Why these changes go together, and the epoch arithmetic."""
+    """Why these changes go together, and the passes over the data."""
+    total_epochs: int | None = None
+    """Of no effect; proposers of 0.1 had to give it."""
     agent: str = "expert"
     predicted: float | None = None
     """Best validation score that its author expects of the phase, or None if not stated."""
@@ -422,7 +421,9 @@ def _registry() -> dict[str, tuple[type, frozenset[str]]]:
 
 _EXTRA: list[type] = []
 _RETIRED = {
+    "Budget": frozenset({"max_share"}),
     "Proposed": frozenset({"prefetched"}),
+    "ProposalRefused": frozenset({"price"}),
     "ProposalRequest": frozenset({"lessons"}),
     "TaskView": frozenset({"carries_optimizer"}),
 }

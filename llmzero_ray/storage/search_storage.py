@@ -86,7 +86,7 @@ class SearchPaths:
 
     @property
     def strategy(self) -> Path:
-        """The best strategy, replayable."""
+        """The best strategy, which `llmzero retrain` takes."""
         return self.root / "strategy.yaml"
 
     @property

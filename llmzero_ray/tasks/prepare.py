@@ -20,7 +20,7 @@ from llmzero_ray.prepared.directory import (
     no_progress,
     spec_differences,
 )
-from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, Family, family_named
+from llmzero_ray.prepared.families import Family, family_named
 from llmzero_ray.prepared.manifest import (
     FORMAT,
     Manifest,
@@ -32,6 +32,7 @@ from llmzero_ray.prepared.manifest import (
 from llmzero_ray.prepared.splits import MAX_PROBLEMS, MAX_SEED, SPLITS, Splits, majority_share, make_splits
 from llmzero_ray.prepared.task import PreparedTask, load_task
 from llmzero_ray.prepared.verl_rows import to_rows, write_split
+from llmzero_ray.tasks.families import GOLD_RESPONSE, REWARD_MODULE
 from llmzero_ray.tasks.model_process import MadeModel, ModelRequest, make_model_in_process
 from llmzero_ray.tasks.sft import TRAINER_VERSION
 from llmzero_ray.tasks.tiny_model import SHAPE

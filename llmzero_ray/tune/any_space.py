@@ -98,7 +98,6 @@ class AnySpaceProposer:
             changes=changes,
             resume_from=start,
             n_steps=failed.n_steps or request.task.phase_steps,
-            total_epochs=None,
             rationale="The change that failed is taken back in part." if changes else "Tried once more.",
             agent=self.agent,
         )
@@ -208,7 +207,6 @@ class AnySpaceProposer:
             changes=changes,
             resume_from=start,
             n_steps=request.task.phase_steps,
-            total_epochs=None,
             rationale=f"{self.described}: {moves}." if moves else "The settings are kept.",
             agent=self.agent,
         )

@@ -85,7 +85,6 @@ class RandomMoves:
             ),
             resume_from=start,
             n_steps=request.task.phase_steps,
-            total_epochs=None,
             rationale="Random moves of one to three hyper-parameters.",
             agent="random",
         )

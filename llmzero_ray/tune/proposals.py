@@ -120,7 +120,6 @@ def _proposal(request: ProposalRequest, answer: object) -> Proposal:
         changes=tuple(Change(key=str(key), old=None, new=new, reason="") for key, new in answer.items()),
         resume_from=start,
         n_steps=request.task.phase_steps,
-        total_epochs=None,
         rationale="",
         agent="callable",
     )

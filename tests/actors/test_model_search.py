@@ -49,7 +49,7 @@ def propose(request: Request, n_steps: int = 10) -> dict[str, Any]:
         # No two proposals of a search may be alike.
         "changes": [{"name": "lr", "value": 0.002 + 1e-5 * (tried - 1), "reason": "larger steps"}],
         "checkpoint": {"resume_from": start, "reason": "the newest"},
-        "length": {"n_steps": n_steps, "total_epochs": 1, "arithmetic": ""},
+        "length": {"n_steps": n_steps, "arithmetic": ""},
     }
 
 
@@ -65,7 +65,7 @@ def fix(request: Request) -> dict[str, Any]:
         "evidence": [],
         "changes": [{"name": "gradient_checkpointing", "value": True, "reason": "trades time for memory"}],
         "checkpoint": {"resume_from": None, "reason": "where it began"},
-        "length": {"n_steps": 10, "total_epochs": 1, "arithmetic": ""},
+        "length": {"n_steps": 10, "arithmetic": ""},
     }
 
 

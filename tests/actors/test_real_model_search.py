@@ -47,7 +47,7 @@ class Script:
                 {"name": "lr", "value": rate, "reason": "another rate"},
                 {"name": BETAS, "value": [0.9, 0.99], "reason": "any key of VeRL's may be changed"},
             ]
-            length = {"n_steps": 20, "total_epochs": 1, "arithmetic": ""}
+            length = {"n_steps": 20, "arithmetic": ""}
             return Answer(input={**propose(request), "changes": changes, "length": length})
         chance = 1 if "Running: node 2," in request.text else 60
         return Answer(input={"chance": chance, "reason": "as the curve says"}, output_tokens=25)
@@ -56,7 +56,7 @@ class Script:
 def test_a_language_model_drives_four_phases_on_real_verl(taught_task: PreparedTask, tmp_path: Path) -> None:
     script = Script()
     with MessagesServer(script) as server:
-        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0, "max_share": 1.0}
+        agents = {"backend": "claude", "base_url": server.base_url, "deadline_s": 60.0}
         config = verl_search(
             tmp_path,
             taught_task,

@@ -222,7 +222,7 @@ def sensible(request: Request) -> Reply:
     return Answer(input={"chance": 60, "reason": "it rises"}, output_tokens=30)
 
 
-_LENGTH = {"n_steps": 10, "total_epochs": 1, "arithmetic": ""}
+_LENGTH = {"n_steps": 10, "arithmetic": ""}
 
 
 def _proposal(request: Request) -> dict[str, Any]:

@@ -16,7 +16,15 @@ from rich.console import Console
 from llmzero_ray.cli.doctor.agents import agents_found
 from llmzero_ray.cli.doctor.checks import CHECKS, Check, Context
 from llmzero_ray.cli.doctor.command import rows_of_check
-from llmzero_ray.cli.doctor.machine_findings import clocks, free_space, same_files, sandbox, storage, versions
+from llmzero_ray.cli.doctor.machine_findings import (
+    clocks,
+    free_space,
+    same_files,
+    sandbox,
+    sockets,
+    storage,
+    versions,
+)
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import parse_config
@@ -233,6 +241,14 @@ def test_a_shipped_reward_needs_no_sandbox() -> None:
     row = sandbox(task_of("llmzero_ray.tasks.rewards.echo"), {"10.0.0.1": WALLED, "10.0.0.2": OPEN})
     assert (row.status, row.todo) == ("ok", "")
     assert "1 of 2 machine(s) have a sandbox" in row.found
+
+
+def test_a_cluster_without_rays_token_is_warned_of() -> None:
+    row = sockets(private_head=False, has_token=False)
+    assert (row.status, "anybody may run code" in row.found) == ("warn", True)
+    assert "RAY_AUTH_MODE=token" in row.todo
+    assert sockets(private_head=True, has_token=False).status == "ok"
+    assert sockets(private_head=False, has_token=True).status == "ok"
 
 
 @pytest.mark.parametrize(("skew", "status"), [(0.2, "ok"), (5.0, "warn"), (31.0, "FAIL")])

@@ -258,17 +258,21 @@ def test_an_interrupted_initialization_asks_and_bills_nothing_twice(
     assert core.dollars == pytest.approx(sum(call.dollars for call in calls))
 
 
-def test_a_call_that_was_kept_and_not_journalled_is_billed(
+def test_an_answer_that_was_kept_and_not_journalled_is_billed_at_its_worst_case_and_not_asked_again(
     folder: Folder, asks_the_model: Callable[..., None], messages_server: MessagesServer
 ) -> None:
     asks_the_model()
     folder.run()
-    spent = Follower.of(folder.storage, started=False).core.dollars
+    before = [*folder.events(ev.InitializationStarted), *folder.events(ev.CallReserved)]
     shutil.rmtree(folder.storage.paths.journal)
+    journal = Journal(folder.storage.paths.journal)
+    for event in before:  # the command died before it journalled a call
+        journal.append(event)
     n_before = n_asked(messages_server)
     folder.initialize()
-    core = Follower.of(folder.storage, started=False).core
-    assert (core.n_calls, core.dollars) == (3, pytest.approx(spent))
+    calls = folder.events(ev.AgentCalled)
+    assert {call.outcome for call in calls} == {"lost"}
+    assert [call.dollars for call in calls] == [held.dollars for held in folder.events(ev.CallReserved)]
     assert n_asked(messages_server) == n_before
 
 

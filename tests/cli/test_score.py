@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.cli.main import main
-from llmzero_ray.prepared import shipped_rewards as registry
+from llmzero_ray.tasks import shipped_rewards as registry
 
 ROW = {
     "data_source": "ssmr_beat",

@@ -24,7 +24,7 @@ from tests.agents.llm.large_requests import error_request, proposal_request, sto
 from tests.agents.llm.messages_server import KEY, Answer, MessagesServer, Reply, Request
 from tests.builders import make_config
 
-LENGTH = {"n_steps": 40, "total_epochs": 1, "arithmetic": ""}
+LENGTH = {"n_steps": 40, "arithmetic": ""}
 
 
 def answer(request: Request) -> Reply:

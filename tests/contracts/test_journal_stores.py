@@ -52,7 +52,7 @@ _IN_CODE = {
     "Path": Path,
     "open_store": open_store,
 }
-S3_USER = "testing:testing"
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +76,12 @@ def _few_loose_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmzero_ray.journal.writer._LOOSE", 4)
 
 
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.setenv(name, "testing")
+
+
 @pytest.fixture(params=KINDS)
 def code(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A Python expression that gives the store of this test, in whichever process it is evaluated."""
@@ -83,7 +89,7 @@ def code(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "s3":
         endpoint = request.getfixturevalue("s3_endpoint")
         folder = f"{tmp_path.parent.name}-{tmp_path.name}"
-        address = f"s3://{S3_USER}@bucket/{folder}?endpoint_override={endpoint}&scheme=http&region=us-east-1"
+        address = f"s3://bucket/{folder}?endpoint_override={endpoint}&scheme=http&region=us-east-1"
         return f"open_store({address!r})"
     return {
         "local": f"LocalStore(Path({place}))",
@@ -841,7 +847,8 @@ def test_a_path_or_a_file_address_is_a_local_store(tmp_path: Path) -> None:
         ("foo://x/y", "cannot be used as a storage"),
         ("s3://", "names no bucket"),
         ("s3://b/p?colour=red", "has unknown options colour"),
-        ("s3://key@b/p", "gives a key without its secret"),
+        ("s3://key@b/p", "gives a key, and keys come from the environment"),
+        ("s3://key:secret@b/p", "s3://b/p: gives a key"),
         ("file://host/y", "cannot be used as a storage"),
         ("hdfs://host/y", "cannot be used as a storage"),
         ("az://container/p", "cannot be used as a storage"),
@@ -853,8 +860,8 @@ def test_an_address_that_makes_no_sense_is_refused_in_one_line(address: str, exp
     assert "\n" not in str(error.value)
 
 
-def s3_address(endpoint: str, bucket: str = "bucket", user: str = f"{S3_USER}@") -> str:
-    return f"s3://{user}{bucket}/p?endpoint_override={endpoint}&scheme=http&region=us-east-1"
+def s3_address(endpoint: str, bucket: str = "bucket") -> str:
+    return f"s3://{bucket}/p?endpoint_override={endpoint}&scheme=http&region=us-east-1"
 
 
 def test_a_missing_bucket_is_said_to_be_missing(s3_endpoint: str) -> None:
@@ -863,14 +870,17 @@ def test_a_missing_bucket_is_said_to_be_missing(s3_endpoint: str) -> None:
     assert "testing" not in str(error.value)
 
 
-def test_denied_access_is_said_to_be_denied(s3_endpoint: str) -> None:
+def test_denied_access_is_said_to_be_denied(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import requests
+
+    for name in KEYS:
+        monkeypatch.setenv(name, "wrong")
 
     reset = f"http://{s3_endpoint}/moto-api/reset-auth"
     requests.post(reset, data=b"0", timeout=PATIENCE_S).raise_for_status()
     try:
         with pytest.raises(StorageError, match=r"access is denied .*AWS_ACCESS_KEY_ID") as error:
-            open_store(s3_address(s3_endpoint, user="nobody:wrong@"))
+            open_store(s3_address(s3_endpoint))
         assert "\n" not in str(error.value)
         assert "wrong" not in str(error.value)
     finally:
@@ -907,7 +917,7 @@ def test_keys_of_a_profile_are_read_where_the_environment_has_none(
 ) -> None:
     import requests
 
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in KEYS:
         monkeypatch.delenv(name, raising=False)
     credentials = tmp_path / "credentials"
     credentials.write_text("[mine]\naws_access_key_id = KEYOFMINE\naws_secret_access_key = secret\n")
@@ -915,4 +925,4 @@ def test_keys_of_a_profile_are_read_where_the_environment_has_none(
     monkeypatch.setenv("AWS_PROFILE", "mine")
     assert opening._profile_keys() == {"access_key_id": "KEYOFMINE", "secret_access_key": "secret"}
     requests.post(f"http://{s3_endpoint}/moto-api/reset-auth", data=b"inf", timeout=PATIENCE_S)
-    assert open_store(s3_address(s3_endpoint, user="")).names() == []
+    assert open_store(s3_address(s3_endpoint)).names() == []

@@ -1,4 +1,4 @@
-"""Prices that an agent reads: those of a request and of a refusal are what compute.py charges."""
+"""Prices that an agent and a person read: what compute.py charges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WHOLE = 1e6
         optional={"max_num_seqs": st.just(32)},
     ),
 )
-def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
+def test_a_price_in_a_request_or_for_a_person_is_what_such_a_phase_is_charged(
     batch: int,
     n: int,
     epochs: int,
@@ -116,12 +116,11 @@ def test_a_price_in_a_request_or_a_refusal_is_what_such_a_phase_is_charged(
         steps_that_fit(left, edge * step_price, sampled * cost.rollout, every=3)
         for edge in (1 - 1e-9, 1 + 1e-9)
     }
-    assert re.search(r"more than 50% of what is left( \(.* steps? like node 0's\))? goes back", budget)
 
     search.propose(1, make_proposal(n_steps=40, lr=5e-4, **more))
     run = search.core.runs[1]
     assert run.spec is not None
-    price = phase_price(search.core, run, run.spec, spec.hyperparameters)
+    price = phase_price(search.core, run, run.spec)
     full = run.spec.hyperparameters
     validates = starts == "always" or not at_start or "max_num_seqs" in more
     charged = TokenCounts(rollout=sampled) if validates else TokenCounts()

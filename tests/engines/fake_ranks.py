@@ -27,7 +27,7 @@ def fake_rank(rank: int, world_size: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
     from verl.plugin.platform import get_platform, set_platform
 
-    from llmzero_ray.engines.verl.cpu_platform import PlatformCPU
+    from llmzero_ray.engines.verl.cpu.platform import PlatformCPU
 
     before = get_platform()
     set_platform(PlatformCPU())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.verl.batched_rollouts import (
+from llmzero_ray.engines.verl.cpu.batched_rollouts import (
     ROW_KEY,
     BatchedRollouts,
     Trajectory,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.engines.verl.local_queue import ByValueWorkerGroup, LocalQueue
+from llmzero_ray.engines.verl.cpu.local_queue import ByValueWorkerGroup, LocalQueue
 
 torch = pytest.importorskip("torch")
 package = pytest.importorskip("transfer_queue")

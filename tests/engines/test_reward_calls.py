@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.engines.verl import confined_reward
-from llmzero_ray.engines.verl.batched_rollouts import Trajectory
+from llmzero_ray.engines.verl.cpu.batched_rollouts import Trajectory
 from llmzero_ray.engines.verl.failures import failure_class
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError, RewardError

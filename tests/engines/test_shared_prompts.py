@@ -15,7 +15,7 @@ from verl.utils import tensordict_utils as tu  # noqa: E402
 from verl.workers.utils.padding import no_padding_2_padding  # noqa: E402
 
 from benchmarks.shared_prompts import engine_of  # noqa: E402
-from llmzero_ray.engines.verl.shared_prompts import share_prompts  # noqa: E402
+from llmzero_ray.engines.verl.cpu.shared_prompts import share_prompts  # noqa: E402
 from llmzero_ray.tasks import tiny_model  # noqa: E402
 
 SEVEN, FIVE = [7, 8, 9, 10, 11, 12, 13], [21, 22, 23, 24, 25]

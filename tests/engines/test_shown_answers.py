@@ -22,7 +22,7 @@ from llmzero_ray.dynamics.stored_outcomes import (
     with_outcomes,
     wrong_answers,
 )
-from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY
+from llmzero_ray.engines.verl.cpu.batched_rollouts import ROW_KEY
 from llmzero_ray.engines.verl.verl_hooks import MOST_PRED, outcomes_of
 from llmzero_ray.records import Answer, ItemOutcome, MetricPoint
 from llmzero_ray.records.agents import KindScore

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from llmzero_ray.config import load_config
-from llmzero_ray.engines.verl.factory import _MICRO_BATCH_LIMIT
+from llmzero_ray.engines.verl.factory import MICRO_BATCH_LIMIT
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, engine_overrides
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate.fit import assess
@@ -99,7 +99,7 @@ def test_auto_micro_batches_are_those_of_the_engine_on_gpus() -> None:
     config = practitioner(micro_batch=1)
     root = {**root_hyperparameters(config, 5000)}
     root["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] = "auto"
-    assert setup_of(config, root, gpu_gib=A100_40).micro_batch == _MICRO_BATCH_LIMIT["gpu"]
+    assert setup_of(config, root, gpu_gib=A100_40).micro_batch == MICRO_BATCH_LIMIT["gpu"]
 
 
 def test_a_value_of_the_wrong_type_is_said() -> None:

@@ -67,7 +67,7 @@ def proposal(
     old = request.base(resume)[LR]
     assert isinstance(old, float)
     changes = (Change(key=LR, old=old, new=old * factor, reason="larger steps"),)
-    fields = {"changes": changes, "resume_from": resume, "n_steps": 10, "total_epochs": 1, **parts}
+    fields = {"changes": changes, "resume_from": resume, "n_steps": 10, **parts}
     return Proposal(
         diagnosis=Diagnosis(state=state, summary="It is so.", evidence=said),
         rationale="",
@@ -317,7 +317,7 @@ def sensible(request: Request) -> Reply:
     if request.tool == "give_verdict":
         return Answer(input={"chance": 60, "reason": "It still rises."}, output_tokens=20)
     checkpoint = {"resume_from": None, "reason": "afresh"}
-    length = {"n_steps": 10, "total_epochs": 1, "arithmetic": ""}
+    length = {"n_steps": 10, "arithmetic": ""}
     changes = [{"name": "lr", "value": 0.00031, "reason": "smaller steps"}]
     common = {"changes": changes, "checkpoint": checkpoint, "length": length}
     if request.tool == "propose_fix":

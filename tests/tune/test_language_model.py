@@ -40,7 +40,7 @@ def _plan(changes: list[dict[str, Any]], start: Any) -> dict[str, Any]:
     return {
         "changes": changes,
         "checkpoint": {"resume_from": start, "reason": "the best"},
-        "length": {"n_steps": 3, "total_epochs": 1, "arithmetic": ""},
+        "length": {"n_steps": 3, "arithmetic": ""},
     }
 
 

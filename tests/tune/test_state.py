@@ -55,7 +55,6 @@ def propose(search: TuneSearch, node: int, lr: float, start: ResumeFrom) -> None
         changes=(Change(key="lr", old=None, new=lr, reason=""),),
         resume_from=start,
         n_steps=3,
-        total_epochs=None,
         rationale="",
     )
     search.post(ev.Proposed(node=node, proposal=proposal))

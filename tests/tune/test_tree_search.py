@@ -200,7 +200,7 @@ def test_a_refused_proposal_goes_back_with_the_reason() -> None:
         {"speed": 1.0},
         ["rate"],
         Proposal(
-            diagnosis=Diagnosis(state="unknown", summary=""), changes=(), n_steps=3, total_epochs=None,
+            diagnosis=Diagnosis(state="unknown", summary=""), changes=(), n_steps=3,
             resume_from=ResumeFrom(node=7, step=1), rationale="",
         ),
         RuntimeError("no network"),

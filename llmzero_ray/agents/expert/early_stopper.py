@@ -61,8 +61,8 @@ class ExpertEarlyStopper:
         return _stop(f"{forecast}, below {target:.3f}")
 
     def settled(self, request: StopRequest) -> StopDecision | None:
-        """Decision where there is nothing to weigh, or None: no score to beat, an untrained phase, one that
-        is ahead or near its last step, or one with fewer than two validations."""
+        """Decision on a phase that need not be weighed, otherwise None. These are: no score to beat, an
+        untrained phase, one that is ahead or near its last step, or one with fewer than two validations."""
         running, target = request.running, score_to_beat(request.incumbent.score, request.incumbent_path)
         if target is None:
             return _continue("there is no score to beat yet")

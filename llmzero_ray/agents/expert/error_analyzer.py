@@ -17,7 +17,7 @@ from typing import TypeAlias
 from llmzero_ray.agents.expert.apply_moves import valid
 from llmzero_ray.agents.expert.proposer import change_text, proposal_base
 from llmzero_ray.agents.expert.rejection import mentioned_keys
-from llmzero_ray.agents.expert.resume import best_scored, count_epochs
+from llmzero_ray.agents.expert.resume import best_scored, passes_text
 from llmzero_ray.hyperparameters import VERL_SPACE, diff
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
 from llmzero_ray.hyperparameters.verl_keys import (
@@ -110,7 +110,7 @@ class ExpertErrorAnalyzer:
         start = _choose_start(request, failure)
         n_steps = _length(request, start)
         behind = 0 if start is None else start.global_step
-        epochs = count_epochs(request.task, full, global_step=behind, n_steps=n_steps)
+        passes = passes_text(request.task, full, global_step=behind, n_steps=n_steps)
         changes_text = ", ".join(change_text(c.key, c.old, c.new) for c in changes) or "Nothing changed"
         from_where = "the base model" if start is None else f"node {start.node}, step {start.step}"
         return Proposal(
@@ -118,8 +118,7 @@ class ExpertErrorAnalyzer:
             changes=changes,
             resume_from=None if start is None else ResumeFrom(node=start.node, step=start.step),
             n_steps=n_steps,
-            total_epochs=epochs.total,
-            rationale=f"{fix.why} {changes_text}; from {from_where}. {epochs.arithmetic}",
+            rationale=f"{fix.why} {changes_text}; from {from_where}. {passes}",
         )
 
     def _applied(self, request: ErrorRequest, fix: Fix) -> tuple[tuple[Change, ...], Hyperparameters]:

@@ -45,11 +45,6 @@ class Dimension:
         """Value at a coordinate."""
         return math.exp(coordinate) if self.log else coordinate
 
-    def moved(self, base: Hyperparameters, full: Hyperparameters) -> float:
-        """Distance between two configurations on this scale, or 0 if a value has no coordinate."""
-        old, new = self.coordinate(base.get(self.key)), self.coordinate(full.get(self.key))
-        return 0.0 if old is None or new is None else new - old
-
 
 DIMENSIONS: tuple[Dimension, ...] = (
     Dimension(key=LR, step=math.log(2.0)),

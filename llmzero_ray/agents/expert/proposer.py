@@ -17,7 +17,7 @@ from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
-from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, count_epochs
+from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, passes_text
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.dynamics.gains import (
     Attempt,
@@ -156,15 +156,15 @@ def write(
     beside: Sequence[str] = (),
     agent: str = "expert",
 ) -> Proposal:
-    """The proposal with its rationale: changes and reasons, earlier attempts, start, epochs, hints."""
-    epochs = count_epochs(request.task, chosen.full, global_step=start.global_step, n_steps=n_steps)
+    """The proposal with its rationale: changes and reasons, earlier attempts, start, passes over the data,
+    hints."""
     origin = "" if start.checkpoint else "the base model: "
     parts = (
         f"{chosen.move_set.name.capitalize()}: {chosen.move_set.why}",
         *(f"{change_text(c.key, c.old, c.new)}: {c.reason}." for c in chosen.changes),
         *beside,
         f"Starts from {origin}{start.reason}.",
-        epochs.arithmetic,
+        passes_text(request.task, chosen.full, global_step=start.global_step, n_steps=n_steps),
         *(f'Not followed, since rules cannot read it: the hint "{hint}".' for hint in request.hints),
     )
     return Proposal(
@@ -172,7 +172,6 @@ def write(
         changes=chosen.changes,
         resume_from=start.resume_from,
         n_steps=n_steps,
-        total_epochs=epochs.total,
         rationale=" ".join(parts),
         agent=agent,
     )

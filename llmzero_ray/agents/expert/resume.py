@@ -1,4 +1,4 @@
-"""Start and length of a phase, and the resulting epochs.
+"""Start and length of a phase, and the resulting passes over the data.
 
 The choice depends on the finding: a healthy run continues from its last step, a run that went wrong from
 before that, and a run that learnt nothing from the base model. Pure.
@@ -166,23 +166,14 @@ def choose_length(finding: Finding, task: TaskView, *, unchanged: bool) -> int:
     return max(1, min(n_steps, task.max_phase_steps))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Epochs:
-    """Steps as passes over the data, counted over global steps as the paper does."""
-
-    total: int
-    arithmetic: str
-
-
-def count_epochs(task: TaskView, full: Hyperparameters, *, global_step: int, n_steps: int) -> Epochs:
-    """Epochs that the path has begun when the phase ends, with the calculation as text."""
+def passes_text(task: TaskView, full: Hyperparameters, *, global_step: int, n_steps: int) -> str:
+    """Sentence on the path's passes over the data when the phase ends, counted over global steps as the paper
+    does."""
     batch = full.get(TRAIN_BATCH)
     batch = batch if isinstance(batch, int) and batch > 0 else 1
     per_epoch = max(1, task.n_train // batch)
     end = global_step + n_steps
-    total = math.ceil(end / per_epoch)
-    arithmetic = (
+    return (
         f"{n_steps} steps, to global step {end}: {end / per_epoch:.2f} passes over the {task.n_train} "
         f"training items at {batch} a step."
     )
-    return Epochs(total=total, arithmetic=arithmetic)

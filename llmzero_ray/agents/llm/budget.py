@@ -11,7 +11,7 @@ import math
 import threading
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from llmzero_ray.agents.llm.errors import LlmCallError
@@ -43,15 +43,6 @@ class LedgerEntry:
     estimated: bool = False
     """Whether the tokens are worst cases: the server reported none although it may bill some, or more than
     the call can have used."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerTotal:
-    """Sum of entries."""
-
-    calls: int = 0
-    usage: Usage = field(default_factory=Usage)
-    dollars: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,15 +173,6 @@ class BudgetLedger:
         """Dollars reserved for calls in flight."""
         with self._lock:
             return self._held()
-
-    def total(self) -> LedgerTotal:
-        """Sum of all entries."""
-        entries = self.entries
-        return LedgerTotal(
-            calls=len(entries),
-            usage=sum((entry.usage for entry in entries), Usage()),
-            dollars=math.fsum(entry.dollars for entry in entries),
-        )
 
     def _booked(
         self, reservation: Reservation, usage: Usage | None, latency_s: float, outcome: str

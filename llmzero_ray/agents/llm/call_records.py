@@ -36,23 +36,20 @@ class CallRecorder:
     def __call__(self, report: CallReport) -> None:
         """Record and journal one call."""
         node = report.call.node
-        entry = LedgerEntry(
-            agent=report.call.agent,
+        event = ev.AgentCalled(
             node=node,
-            usage=report.usage,
-            dollars=report.dollars,
-            latency_s=round(report.latency_s, 3),
-            outcome=report.outcome,
-            estimated=report.estimated,
-        )
-        event = call_event(
-            entry,
+            agent=report.call.agent,
             call=report.name,
+            outcome=report.outcome,
             model=report.model,
             prompt=prompt_hash(report.call),
+            **_token_fields(report.usage),
+            dollars=report.dollars,
+            latency_s=round(report.latency_s, 3),
             n_attempts=report.n_attempts,
-            source=f"call:{node}:{report.name}:{time.time_ns()}",
+            estimated=report.estimated,
             reservations=report.reservations,
+            source=f"call:{node}:{report.name}:{time.time_ns()}",
         )
         try:
             record = call_record(report, event, self._digest)
@@ -62,84 +59,27 @@ class CallRecorder:
         self._post(event)
 
 
-def call_event(
-    entry: LedgerEntry,
-    *,
-    call: str,
-    model: str,
-    prompt: str,
-    n_attempts: int,
-    source: str,
-    reservations: tuple[str, ...] = (),
-) -> ev.AgentCalled:
-    """Event of a call that is booked as `entry`. The other arguments are the event's fields."""
-    return ev.AgentCalled(
-        node=entry.node,
-        agent=entry.agent,
-        call=call,
-        outcome=entry.outcome,
-        model=model,
-        prompt=prompt,
-        **_token_fields(entry.usage),
-        dollars=entry.dollars,
-        latency_s=entry.latency_s,
-        n_attempts=n_attempts,
-        estimated=entry.estimated,
-        reservations=reservations,
-        source=source,
-    )
-
-
 def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
     """Event of a request whose process died before its cost was known: its worst case, which the provider may
     have billed in full."""
-    entry = LedgerEntry(
-        agent=reservation.agent,
+    return ev.AgentCalled(
         node=reservation.node,
-        usage=reservation.worst,
-        dollars=reservation.dollars,
-        latency_s=0.0,
-        outcome="lost",
-        estimated=True,
-    )
-    return call_event(
-        entry,
+        agent=reservation.agent,
         call="",
+        outcome="lost",
         model=model,
         prompt="",
+        **_token_fields(reservation.worst),
+        dollars=reservation.dollars,
         n_attempts=1,
-        source=f"lost:{reservation.id}",
+        estimated=True,
         reservations=(reservation.id,),
-    )
-
-
-def recorded_event(
-    name: str, record: Mapping[str, Any], reservations: tuple[str, ...] = ()
-) -> ev.AgentCalled:
-    """Event, made from its record, of a call of node 0 whose process died before it was journalled. It
-    settles these reservations."""
-    answer = record["answer"] or {}
-    entry = LedgerEntry(
-        agent=record["agent"],
-        node=0,
-        usage=Usage(**answer.get("usage", {})),
-        dollars=record["dollars"],
-        latency_s=record["latency_s"],
-        outcome=record["outcome"],
-    )
-    return call_event(
-        entry,
-        call=name,
-        model=record["model"],
-        prompt=record["prompt"],
-        n_attempts=answer.get("n_attempts", 0),
-        source=f"call:0:{name}:{record['prompt'][:16]}",
-        reservations=reservations,
+        source=f"lost:{reservation.id}",
     )
 
 
 def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
-    """Entry from which `call_event` made the event."""
+    """Entry of a ledger for the call."""
     return LedgerEntry(
         agent=event.agent,
         node=event.node,
@@ -203,17 +143,23 @@ class CheckBudget(JournalledBudget):
     ) -> LedgerEntry:
         """Book the cost of the attempt."""
         entry = super().settle(reservation, usage=usage, latency_s=latency_s, outcome=outcome)
-        source = _check_source(reservation)
-        self._book(call_event(entry, call="", model=self._model, prompt="", n_attempts=1, source=source))
+        called = replace(
+            self._lost(reservation),
+            outcome=outcome,
+            **_token_fields(entry.usage),
+            dollars=entry.dollars,
+            latency_s=latency_s,
+            estimated=entry.estimated,
+        )
+        self._book(called)
         return entry
 
     def _write(self, reservation: Reservation) -> None:
+        self._book(self._lost(reservation))
+
+    def _lost(self, reservation: Reservation) -> ev.AgentCalled:
         lost = lost_event(reservation, self._model)
-        self._book(replace(lost, source=_check_source(reservation), reservations=()))
-
-
-def _check_source(reservation: Reservation) -> str:
-    return f"check:{reservation.id}"
+        return replace(lost, source=f"check:{reservation.id}", reservations=())
 
 
 def ledger_of(
@@ -233,7 +179,7 @@ def _price(numbers: Mapping[str, Any]) -> Price:
     return Price(**{kind: float(value) for kind, value in numbers.items()})
 
 
-def _token_fields(usage: Usage) -> dict[str, int]:
+def _token_fields(usage: Usage) -> dict[str, Any]:
     """Fields of an event for these tokens."""
     return {
         "input_tokens": usage.input,

@@ -39,14 +39,13 @@ def budget_lines(
     plans: bool = True,
 ) -> list[str]:
     """One line for each limit, beginning with the one that binds first. For an agent that `plans` a phase,
-    also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, which
-    proposal goes back, and which of the `others` use the same budget. `test_freq` is the number of steps
+    also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, and
+    which of the `others` use the same budget. `test_freq` is the number of steps
     between two validations of a phase; its last step is validated too."""
-    priced = [
+    found = [
         *_compute(budget, shown, phase_steps, test_freq),
         *_hours(budget, shown, phase_steps, n_gpus, test_freq),
     ]
-    found = list(priced)
     if budget.runs is not None:
         # The run that is being planned is one of those that are left.
         n = budget.runs
@@ -61,7 +60,7 @@ def budget_lines(
         return lines
     costs = _step_costs(budget, shown, phase_steps, test_freq)
     times = _step_times(budget, shown, phase_steps, test_freq, priced=bool(costs))
-    lines += costs + times + _returned(budget, shown, phase_steps, priced)
+    lines += costs + times
     busy = sorted({node.node for node in others if node.status in ("running", "pending")})
     if busy:
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
@@ -163,25 +162,6 @@ def _dollars(budget: Budget) -> list[_Limit]:
     text = f"{left:.4g} left" + (f", {number(each)} a run so far" if each else "")
     text += "" if budget.dollars_end_it else "; without them rules decide"
     return [(left / each if each and budget.dollars_end_it else math.inf, "dollars for agent calls", text)]
-
-
-def _returned(budget: Budget, shown: NodeView, phase_steps: int, limits: Iterable[_Limit]) -> list[str]:
-    """Share of what is left from which a proposal goes back (`price.too_much`), and the steps that this is.
-    Empty where a phase of the usual length takes more than that."""
-    most, slots = budget.max_share, budget.n_slots
-    phases = [n / (slots if name == _WALL_CLOCK else 1) for n, name, _ in limits]
-    share, like = "what is left", f"node {shown.node}"
-    if not phases and budget.runs is not None:
-        phases, like = [budget.runs + 1], "the root"
-        share = "what the remaining runs take if each is like the root"
-    if most is None or not phases or min(phases) * most < 1:
-        return []
-    n_steps = min(phases) * most * phase_steps
-    steps = f" ({_steps(n_steps)} like {like}'s)" if math.isfinite(n_steps) else ""
-    return [
-        f"a proposal that takes more than {most:.0%} of {share}{steps} goes back once with its price; handed "
-        "in again, it is accepted"
-    ]
 
 
 def _step_costs(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None) -> list[str]:

@@ -61,9 +61,9 @@ def summarise(
     """Summaries of the metrics of a phase that explain it, as text.
 
     `lines`: one per primary or diagnostic metric that changes, with the course of those in COURSES (at most
-    `segments` means of a long one). Of the
-    constant ones only those in CONSTANTS have a line; equal ones share that of the first. `unknown`: metrics
-    without a note, at most UNKNOWN_SHOWN. Background metrics and those in `hidden` are left out.
+    `segments` means of a long one). Of the constant ones only those in CONSTANTS have a line; equal ones
+    share that of the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. Background metrics and
+    those in `hidden` are left out.
     """
     lines, unknown = list[str](), list[str]()
     seen = dict[tuple[float, ...], int]()
@@ -106,10 +106,9 @@ def describe(one: Series, validated: Sequence[int] | None = None, segments: int 
     two levels describe the series better than a line. The points themselves if there are few.
 
     The change is that of a fitted line through all steps ± its standard error; of a reward also the scatter
-    of a step around the line. With the `validated` steps the
-    course of the series stands in place of its ends: every step of a short one (`+0.17 ± 0.002; by step
-    1: 0.001, ...`), otherwise means of at most `segments` segments, which end at validated steps if these are
-    enough.
+    of a step around the line. With the `validated` steps the course of the series stands in place of its
+    ends: every step of a short one (`+0.17 ± 0.002; by step 1: 0.001, ...`), otherwise means of at most
+    `segments` segments, which end at validated steps if these are enough.
     """
     if len(one) < FEWEST:
         return f"{safe_name(one.name)}: {_points(one)}"

@@ -1,7 +1,7 @@
 """Chat completions for a client of the Messages API: its requests and its responses, translated.
 
-Records, replay, retries with a reason and the budget know the Messages API alone. Pure. Not here: sending
-(client.py), reading a response (messages_api.py).
+Records, recorded answers, retries with a reason and the budget know the Messages API alone. Pure. Not here:
+sending (client.py), reading a response (messages_api.py).
 """
 
 from __future__ import annotations

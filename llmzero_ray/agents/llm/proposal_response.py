@@ -1,8 +1,7 @@
 """Parse a language model's response into a proposal, and move a proposal that breaks rules into its bounds.
 
 The coordinator rejects a first proposal that breaks a rule. The second one is corrected here: values clipped
-to their bounds, forbidden changes dropped, an unknown checkpoint replaced by the nearest. Epochs are always
-recomputed. Pure.
+to their bounds, forbidden changes dropped, an unknown checkpoint replaced by the nearest. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from llmzero_ray.agents.expert.rejection import mentioned_keys
-from llmzero_ray.agents.expert.resume import best_scored, count_epochs
+from llmzero_ray.agents.expert.resume import best_scored, passes_text
 from llmzero_ray.agents.llm.response_schemas import ChangeSchema, CheckpointSchema, LengthSchema
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import (
@@ -77,7 +76,7 @@ def parse_proposal(
     bounds: ProposalBounds,
     agent: str,
 ) -> Proposal:
-    """Proposal in a response, with recomputed epochs. It may break rules."""
+    """Proposal in a response. It may break rules."""
     wanted = checkpoint.resume_from
     resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
     base = bounds.base(resume)
@@ -91,15 +90,14 @@ def parse_proposal(
         changes=parsed,
         resume_from=resume,
         n_steps=length.n_steps,
-        total_epochs=length.total_epochs,
         rationale=" ".join(parts),
         agent=agent,
     )
-    return with_epochs(proposal, bounds)
+    return _with_passes(proposal, bounds)
 
 
-def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
-    """The proposal with recomputed total epochs. A wrong number is noted in the rationale."""
+def _with_passes(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
+    """The proposal with its passes over the data in the rationale."""
     try:
         full = bounds.full(proposal.changes, proposal.resume_from)
     except HyperparameterError:
@@ -107,12 +105,8 @@ def with_epochs(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
     start = 0
     if proposal.resume_from is not None:
         start = _global_step(bounds.checkpoints, proposal.resume_from)
-    epochs = count_epochs(bounds.task, full, global_step=start, n_steps=max(1, proposal.n_steps))
-    claimed = proposal.total_epochs
-    wrong = claimed is not None and claimed != epochs.total
-    note = f" It was said to be {claimed}, which is corrected." if wrong else ""
-    rationale = f"{proposal.rationale} {epochs.arithmetic}{note}".strip()
-    return dataclasses.replace(proposal, total_epochs=epochs.total, rationale=rationale)
+    passes = passes_text(bounds.task, full, global_step=start, n_steps=max(1, proposal.n_steps))
+    return dataclasses.replace(proposal, rationale=f"{proposal.rationale} {passes}".strip())
 
 
 def _change(response: ChangeSchema, base: Hyperparameters, space: Space) -> Change:
@@ -161,10 +155,8 @@ def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal
         notes.append(f"n_steps {proposal.n_steps} -> {n_steps} (1 to {bounds.task.max_phase_steps})")
     kept = {change.key for change in changes}
     whole = kept == {c.key for c in proposal.changes} and resume == proposal.resume_from and not notes
-    repaired = dataclasses.replace(
-        proposal, changes=tuple(changes), resume_from=resume, n_steps=n_steps, total_epochs=None
-    )
-    return (proposal if whole else with_epochs(repaired, bounds)), tuple(notes)
+    repaired = dataclasses.replace(proposal, changes=tuple(changes), resume_from=resume, n_steps=n_steps)
+    return (proposal if whole else _with_passes(repaired, bounds)), tuple(notes)
 
 
 def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[str]) -> ResumeFrom | None:

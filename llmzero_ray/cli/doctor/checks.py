@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from llmzero_ray.agents.backend import needs_key
-from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, sockets, training
+from llmzero_ray.cli.doctor import agents, cluster, files, machine_findings, memory, training
 from llmzero_ray.cli.doctor.gpu_probe import PROBE_S, probe_gpus
 from llmzero_ray.cli.doctor.probes import clock_offsets, probe_sandbox
 from llmzero_ray.cli.doctor.rows import CheckFinding, Kind, Row, skipped
@@ -180,15 +180,11 @@ def _sandbox(context: Context) -> CheckFinding:
     return machine_findings.sandbox(context.task, answers)
 
 
-def _sockets(context: Context) -> list[Row]:
-    """Sockets on which a search listens, and who may connect."""
+def _sockets(context: Context) -> CheckFinding:
+    """Check that neighbours on the network cannot run code through Ray."""
     from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
-    return sockets.listeners(
-        private_head=context.private_head,
-        n_machines=len(context.nodes),
-        has_token=is_token_auth_enabled(),
-    )
+    return machine_findings.sockets(private_head=context.private_head, has_token=is_token_auth_enabled())
 
 
 def _training(context: Context) -> list[Row]:

@@ -136,6 +136,16 @@ def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFindin
     return CheckFinding(status, first_few([*failed, found]), todo)
 
 
+def sockets(*, private_head: bool, has_token: bool) -> CheckFinding:
+    """Finding: nobody on the network can run code through Ray. SECURITY.md lists all sockets."""
+    if private_head:
+        return CheckFinding("ok", "on loopback, or files in directories of mode 0700")
+    if has_token:
+        return CheckFinding("ok", "Ray on every address, with its token; SECURITY.md says what has none")
+    todo = "set RAY_AUTH_MODE=token where Ray is started and here; see cluster.yaml"
+    return CheckFinding("warn", "Ray on every address without a token: anybody may run code", todo)
+
+
 def same_files(todo: str, digests: Mapping[str, Mapping[str, str | None] | NoResult]) -> CheckFinding:
     """Finding: every machine sees the same files under the same paths. The first machine is the reference."""
     answers, problems = _split(digests)

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.config import omega_conf_to_dataclass
 
 from llmzero_ray.engines.verl import patches
-from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, BatchedRollouts, row_number, rows_of
+from llmzero_ray.engines.verl.cpu.batched_rollouts import ROW_KEY, BatchedRollouts, row_number, rows_of
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from llmzero_ray.engines.verl import failures, internals, patches
+from llmzero_ray.engines.verl.cpu.local_queue import LocalQueue
 from llmzero_ray.engines.verl.early_server import start_servers_early
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_queue_on
-from llmzero_ray.engines.verl.local_queue import LocalQueue
 from llmzero_ray.engines.verl.messages import (
     CheckpointSaved,
     Evaluated,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
     from llmzero_ray.prepared import PreparedTask
 
-_MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
+MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
 """Maximum sequences per GPU in a micro batch. A tiny model on the CPU needs one large pass; GPUs have long
 sequences to fit."""
 
@@ -77,7 +77,7 @@ def verl_settings(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir:
         max_num_seqs=engine.sequences_at_once,
         gpu_memory_utilization=engine.server_share,
         kv_cache_bytes=engine.kv_cache_bytes,
-        micro_batch_limit=_MICRO_BATCH_LIMIT[platform],
+        micro_batch_limit=MICRO_BATCH_LIMIT[platform],
         agent_workers=engine.agent_workers,
         reward_workers=engine.reward_workers,
         rollout_calls=resolve_rollout_calls(engine.rollout_calls, platform),

@@ -126,11 +126,5 @@ def since(path: str, began: int) -> str:
 
 def tail(path: str, n_lines: int = 60) -> str:
     """Last lines of a log file. Empty if there is none."""
-    try:
-        with open(path, "rb") as log:
-            log.seek(0, 2)
-            log.seek(max(0, log.tell() - _TAIL_BYTES))
-            text = log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    text = since(path, max(0, size(path) - _TAIL_BYTES))
     return "\n".join(text.splitlines()[-n_lines:])

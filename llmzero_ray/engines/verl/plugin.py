@@ -8,7 +8,7 @@ from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
 
 patches.collect_garbage_rarely()  # most of a process's imports are still to come
 if os.environ.get("VERL_PLATFORM", "").strip().lower() == "cpu":
-    from llmzero_ray.engines.verl import cpu_platform  # noqa: F401  registers itself
+    import llmzero_ray.engines.verl.cpu.platform  # noqa: F401  registers itself
 
     patches.patch_process_group_backend()
 patches.meet_without_ports()

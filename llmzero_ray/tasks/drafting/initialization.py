@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS
-from llmzero_ray.agents.llm.budget import BudgetLedger, Reservation
+from llmzero_ray.agents.llm.budget import BudgetLedger
 from llmzero_ray.agents.llm.call_records import (
     CallRecorder,
     JournalledBudget,
     booked_entry,
     lost_event,
     open_reservations,
-    recorded_event,
 )
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.agents.llm.recorded import answered_calls, recorded_calls
@@ -88,7 +87,8 @@ class Initialization:
         storage.write_config(config)  # names the journal, for commands that look
         self._journal, self._turn = journal, threading.Lock()
         self._events = list(journal.history)
-        self._book_lost()
+        for lost, _ in open_reservations(self._events).values():  # calls in which an earlier command died
+            self._post(lost_event(lost, config.agents.model))
 
     @property
     def core(self) -> CoordinatorCore:
@@ -220,22 +220,6 @@ class Initialization:
         booked = [booked_entry(event) for event in self._calls]
         ledger = BudgetLedger(price, self._config.budget.dollars, booked)
         return JournalledBudget(ledger, self._post), ledger
-
-    def _book_lost(self) -> None:
-        """Journal the calls in which an earlier command died: as recorded if the answer was stored, otherwise
-        at their worst case."""
-        booked = {(event.call, event.prompt) for event in self._calls}
-        for name, record in recorded_calls(self.paths.agents(_NODE)).items():
-            if (name, record["prompt"]) not in booked:
-                held = self._reserved(record["agent"])
-                self._post(recorded_event(name, record, tuple(one.id for one in held)))
-        for lost in self._reserved():
-            self._post(lost_event(lost, self._config.agents.model))
-
-    def _reserved(self, agent: str | None = None) -> list[Reservation]:
-        """Budget reservations that no call has settled."""
-        found = [reservation for reservation, _ in open_reservations(self._events).values()]
-        return [one for one in found if agent is None or one.agent == agent]
 
     def _search_fields(self, drafted: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: value for name, value in base.items() if name not in ("name", "storage", "task")}

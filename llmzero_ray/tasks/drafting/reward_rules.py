@@ -10,8 +10,8 @@ from typing import Any
 
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.prepared.gold_answers import accepted_answers
-from llmzero_ray.prepared.shipped_rewards import KINDS
 from llmzero_ray.tasks.drafting.base import OpenQuestion, RewardSpec, TaskSpec, UserChoices
+from llmzero_ray.tasks.shipped_rewards import KINDS
 from llmzero_ray.tasks.sources.base import as_text, value_at
 from llmzero_ray.utils.text import json_or_none
 

@@ -12,6 +12,7 @@ from llmzero_ray.agents.llm.agent_client import AgentClient, CallReport, Report
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.budget import BudgetClient, BudgetLedger, LlmClient
 from llmzero_ray.agents.llm.errors import redacted
+from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import FREE, Price, price_of
 from llmzero_ray.config import AgentsConfig, parse_config
 from llmzero_ray.errors import ConfigError
@@ -44,17 +45,16 @@ class DraftingSession:
 
     def record(self, sentence: str) -> dict[str, Any]:
         """Content of draft.json: backend, model, calls and cost."""
-        total = self.ledger.total() if self.ledger is not None else None
+        calls = () if self.ledger is None else self.ledger.entries
+        usage = sum((call.usage for call in calls), Usage())
         return {
             "version": __version__,
             "sentence": sentence,
             "backend": self.backend,
             "model": self.model,
             "prompts": prompts_digest() if self.ledger is not None else None,
-            "dollars": 0.0 if total is None else round(total.dollars, 6),
-            "tokens": {"input": 0, "output": 0}
-            if total is None
-            else {"input": total.usage.all_input, "output": total.usage.output},
+            "dollars": 0.0 if self.ledger is None else round(self.ledger.dollars, 6),
+            "tokens": {"input": usage.all_input, "output": usage.output},
             "notes": list(self.notes),
             "calls": list(self.records),
         }

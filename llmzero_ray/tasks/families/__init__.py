@@ -1,1 +1,5 @@
 """Task families that ship, one file each: procedural problems. pyproject.toml registers them."""
+
+REWARD_MODULE = "llmzero_ray.tasks.rewards.marked_answer"
+GOLD_RESPONSE = "#{answer}"
+"""Shortest response that this reward, which all shipped families use, scores 1."""

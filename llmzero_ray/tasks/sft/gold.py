@@ -9,8 +9,8 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import Manifest
 from llmzero_ray.prepared.reward_validation import GoldResponse
-from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.sft.examples import Demonstration
+from llmzero_ray.tasks.shipped_rewards import GOLD_FORMS, KINDS
 
 _FORMS = {KINDS[kind]: form for kind, form in GOLD_FORMS.items()}
 

@@ -11,10 +11,10 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.gold_answers import gold_response
 from llmzero_ray.prepared.manifest import RewardEntry
 from llmzero_ray.prepared.reward import sandbox_of
-from llmzero_ray.prepared.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.rewards.math_answer import check_math_verify
 from llmzero_ray.tasks.rewards.regex_match import check_pattern
 from llmzero_ray.tasks.rewards.reward_options import ROW_KEY
+from llmzero_ray.tasks.shipped_rewards import GOLD_FORMS, KINDS
 from llmzero_ray.tasks.sources.base import (
     LETTERS,
     DatasetAdapter,

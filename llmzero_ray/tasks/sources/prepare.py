@@ -57,8 +57,8 @@ def prepare_source(task: TaskFile, *, progress: Progress = no_progress, on_ray: 
     """Summary of the task in `task.dir`, which is made first if there is none.
 
     With `on_ray` the rows are read on the cluster of a Ray session, else in this process. Both choose the
-    same rows. While a task is made, its usable rows take space next to
-    `task.dir`. A task that is there already must have the same settings, or be written by hand.
+    same rows. While a task is made, its usable rows take space next to `task.dir`. A task that is there
+    already must have the same settings, or be written by hand.
 
     Raises:
         TaskError: files, columns, options or reward cannot be used, a user's reward does not pass the

@@ -107,8 +107,8 @@ def scan(
     """The rows of all files, with the usable ones written to `path`.
 
     With `on_ray` each file is cut into shares, which the workers of a Ray session read; every node must see
-    the files under their paths. A file that cannot be read, from its start or from some row on,
-    is noted, and what is good in it is used.
+    the files under their paths. A file that cannot be read, from its start or from some row on, is noted,
+    and what is good in it is used.
 
     Raises:
         TaskError: there is no Ray session to read with.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, LedgerTotal, LlmClient, call_within_budget
+from llmzero_ray.agents.llm.budget import BudgetLedger, CallBudget, LlmClient, call_within_budget
 from llmzero_ray.agents.llm.call_records import ledger_of
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import ErrorKind, LlmCallError
@@ -95,7 +95,7 @@ def booked() -> BudgetLedger:
 def test_totals_add_up() -> None:
     ledger = booked()
     usage = Usage(input=2, output=2, cache_read=8, cache_creation=4)
-    assert ledger.total() == LedgerTotal(calls=3, usage=usage, dollars=16.0)
+    assert sum((entry.usage for entry in ledger.entries), Usage()) == usage
     assert (ledger.dollars, ledger.reserved) == (16.0, 0.0)
 
 

@@ -255,35 +255,6 @@ def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        ({"compute": LEFT, "whole_compute": WHOLE}, True),
-        ({"compute": replace(LEFT, amount=7.9e5), "whole_compute": WHOLE}, False),
-        ({"compute": replace(LEFT, amount=8.1e5), "whole_compute": WHOLE}, True),
-        ({"gpu_hours": 0.19}, False),
-        ({"gpu_hours": 0.21}, True),
-        ({"wall_clock_hours": 0.19, "n_slots": 2}, False),
-        ({"wall_clock_hours": 0.21, "n_slots": 2}, True),
-        ({"runs": 0}, False),
-        ({"runs": 1}, True),
-    ],
-)
-def test_the_share_from_which_a_proposal_goes_back_is_told_while_two_usual_phases_are_left(
-    limits: dict[str, Any], said: bool
-) -> None:
-    view = priced(phase(), val_tokens=0.0)  # 10 steps of 4e4 and 36 s
-    rest, steps, like = "is left", 10, "node 0"
-    if "runs" in limits:
-        rest, like = "the remaining runs take if each is like the root", "the root"
-    elif limits.get("compute") is LEFT:
-        steps = 30
-    line = f"more than 50% of what {rest} (about {steps} steps like {like}'s) goes back once with its price"
-    for share, told in ((0.5, said), (None, False)):
-        text = "\n".join(budget_lines(Budget(**limits, max_share=share), view, 10, 1))
-        assert (line in text) == told
-
-
-@pytest.mark.parametrize(
     ("after", "runs", "said"),
     [
         (0, 5, "forced right after this run"),

@@ -35,7 +35,7 @@ from tests.agents.llm.large_requests import PICTURE_TOKENS
 
 PACKAGED = Prompts.load()
 TASK = large_requests.proposal_request().task
-BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37, max_share=0.5)
+BUDGET = Budget(runs=5, gpu_hours=212.5, wall_clock_hours=31.2, dollars=1.37)
 
 EPOCHS_OF_THE_PAPER = "Passes through data. Increase if validation still improving at final epoch."
 

@@ -279,7 +279,7 @@ def test_runs_that_are_handed_over_are_planned_by_the_tree_search(lab: Callable[
         },
         "changes": [{"name": "temperature", "value": 0.9, "reason": "r"}],
         "checkpoint": {"resume_from": None, "reason": "r"},
-        "length": {"n_steps": 30, "total_epochs": 1, "arithmetic": ""},
+        "length": {"n_steps": 30, "arithmetic": ""},
     }
 
     def script(request: Request) -> Answer:
