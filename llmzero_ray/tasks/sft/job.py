@@ -105,13 +105,14 @@ def open_job(config: SftConfig, say: Say) -> Job:
 
 
 def _tokenizer(model: str) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     check_model_dir(model)
     try:
+        AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises errors of many kinds
-        raise TaskError(f"the tokenizer of {model} cannot be loaded: {one_line(str(error))}") from error
+        raise TaskError(f"model directory {model} cannot be loaded: {one_line(str(error))}") from error
     for part in ("chat_template", "eos_token"):
         if not getattr(tokenizer, part):
             raise TaskError(f"the tokenizer of {model} has no {part}; use the instruct variant of the model")

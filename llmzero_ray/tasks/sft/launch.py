@@ -47,13 +47,16 @@ def train_on_ray(job: Job, say: Say) -> None:
                     say(f"warm start: {lines.get(timeout=1)}")
             training.result()
         except (TrainingFailedError, RayError) as error:
+            failures = getattr(error, "worker_failures", None) or {}
+            cause = next(iter(failures.values()), getattr(error, "controller_failure", error))
+            cause = getattr(cause, "_base_exc", cause)
+            why = one_line(f"{type(cause).__name__}: {cause}")
             log = Path(job.config.output) / "failure.log"
             replace_file(log, f"{error}\n")
-            of_ray = getattr(error, "controller_failure", None)
-            why = str(of_ray).partition("\n")[0] if of_ray else str(error).strip().rpartition("\n")[2]
             raise EngineError(
-                f"the warm start failed: {one_line(why)} (all of it in {log}). The same command continues "
-                f"from the newest checkpoint; it begins again once {log.with_name(CHECKPOINTS)} is removed."
+                f"the warm start failed: {why} (all of it in {log}). "
+                "The same command continues from the newest checkpoint; it begins again once "
+                f"{log.with_name(CHECKPOINTS)} is removed."
             ) from error
 
 
