@@ -36,7 +36,7 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
     directory = Path(base or facts.base_model)
     check_model_dir(directory)
     check_room(directory, out)
-    merged, tokenizer = _merged(directory, adapter)
+    merged, tokenizer = merged_model(directory, adapter)
     with storage_errors(out), replace_directory(out) as folder:
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -83,7 +83,13 @@ def check_room(base: Path, out: Path) -> None:
         )
 
 
-def _merged(base: Path, adapter: Path) -> tuple[Any, Any]:
+def merged_model(base: Path, adapter: Path) -> tuple[Any, Any]:
+    """Base model with an adapter merged into its weights, and its tokenizer.
+
+    Raises:
+        ConfigError: a library is missing.
+        TaskError: the model cannot be loaded, or the adapter does not belong to it.
+    """
     try:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -156,28 +156,19 @@ def _make(request: ModelRequest, on_step: OnStep) -> MadeModel:
 
     from llmzero_ray.tasks import tiny_model
     from llmzero_ray.tasks.greedy_accuracy import greedy_accuracy
-    from llmzero_ray.tasks.sft.examples import EncodedExamples, SftExample, encode
-    from llmzero_ray.tasks.sft.progress import LOSS
-    from llmzero_ray.tasks.sft.trainer import ProgressCallback, SftTrainer
+    from llmzero_ray.tasks.sft.examples import EncodedExamples, encode
+    from llmzero_ray.tasks.sft.trainer import SftTrainer, StepCallback
 
     tokenizer = tiny_model.make_tokenizer()
     model = tiny_model.make_model(tokenizer, request.seed)
-    examples = [
-        SftExample(messages=({"role": "user", "content": prompt},), response=response)
-        for prompt, response in request.demonstrations
-    ]
-
-    def report(line: Mapping[str, Any]) -> None:
-        if LOSS in line:
-            on_step(line["step"], line[LOSS])
-
+    shown = [([{"role": "user", "content": prompt}], response) for prompt, response in request.demonstrations]
     with tempfile.TemporaryDirectory() as unused:
         trainer = SftTrainer(
             model,
             _arguments(request, Path(unused)),
-            EncodedExamples.of(encode(tokenizer, examples)),
+            EncodedExamples(encode(tokenizer, shown)),
             pad=tokenizer.pad_token_id,
-            callbacks=[ProgressCallback(report)],
+            callbacks=[StepCallback(on_step)],
         )
         trainer.train()
     model.eval()

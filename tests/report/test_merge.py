@@ -93,7 +93,7 @@ def test_too_little_memory_or_disk_is_said_before_anything_is_loaded(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llmzero_ray.strategy.merge._merged", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("llmzero_ray.strategy.merge.merged_model", lambda *_: pytest.fail("loaded"))
     usage = namedtuple("usage", "total used free")
     with monkeypatch.context() as change:
         change.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40 - 2**20, 2**20))

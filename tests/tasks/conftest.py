@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.tasks import tiny_model
 from llmzero_ray.tasks.prepare import prepare
 
 
@@ -36,3 +37,12 @@ def echo_task(
         n_test=32,
         progress=lambda doing, share: echo_reports.append((doing, share)),
     )
+
+
+@pytest.fixture(scope="session")
+def untaught_task(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
+    """A task with a model beside it, in `model`, that has learnt nothing and is made at once."""
+    place: Path = tmp_path_factory.mktemp("untaught")
+    tokenizer = tiny_model.make_tokenizer()
+    tiny_model.save(tiny_model.make_model(tokenizer, seed=0), tokenizer, place / "model")
+    return prepare(dir=place / "echo", family="echo", make_model=False, n_train=256, n_val=32, n_test=32)

@@ -9,30 +9,18 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from llmzero_ray.config import presets
-from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file
-from llmzero_ray.tasks.task_yaml import Names
+from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, setting
 
-CHANGEABLE = ("checkpoint_every", "checkpoints_kept", "max_failures", "start_timeout_s")
-"""Fields whose values an interrupted warm start may change: none of them affects the weights."""
 _MAX_SEED = 2**31 - 1
 
 
-def _unit(default: Any, unit: str, **bounds: Any) -> Any:
-    """A field with the unit that error messages name."""
-    return Field(default, json_schema_extra={"unit": unit}, **bounds)
-
-
 class LoraSettings(StrictModel):
-    """The adapter that is trained instead of the weights."""
+    """The adapter on all linear layers that is trained instead of the weights."""
 
-    rank: int = _unit(16, "LoRA rank", ge=1, le=1024)
+    rank: int = setting(16, "LoRA rank", ge=1, le=1024)
     """Rank of the adapter."""
-    alpha: int = _unit(32, "LoRA alpha", ge=1, le=4096)
+    alpha: int = setting(32, "LoRA alpha", ge=1, le=4096)
     """Scale of the adapter, alpha / rank."""
-    targets: Names = ("all-linear",)
-    """Layers that get an adapter: names of modules, or all-linear."""
-    merge: bool = True
-    """Also write the base model with the adapter merged into its weights."""
 
 
 class SftConfig(StrictModel):
@@ -45,61 +33,38 @@ class SftConfig(StrictModel):
     output: LocalPath = Field(min_length=1)
     """Directory for checkpoints and result; every machine must see it under this name."""
 
-    gold_response: str | None = Field(None, pattern=r"\{answer\}")
-    """Form of the responses to learn, {answer} standing for the ground truth; null: the task's own form."""
-    rationale: str | None = Field(None, min_length=1)
-    """Column of the parquet files, or key of extra_info, whose text is put before the gold answer."""
-
     lora: LoraSettings | None = None
     """Train an adapter; null: train all weights."""
-    n_steps: int | None = _unit(None, "training steps", ge=1)
+    n_steps: int | None = setting(None, "training steps", ge=1)
     """Length of the training; null: n_epochs decides."""
-    n_epochs: int | None = _unit(None, "epochs", ge=1)
+    n_epochs: int | None = setting(None, "epochs", ge=1)
     """Passes over the training items, the last batch filled up from the next pass; null: n_steps decides."""
-    batch_size: int = _unit(64, "items", ge=1)
+    batch_size: int = setting(64, "items", ge=1)
     """Items per training step, all workers together."""
-    micro_batch_size: int = _unit(8, "items", ge=1)
+    micro_batch_size: int = setting(8, "items", ge=1)
     """Items that pass the model together on one worker; memory grows with it, results do not depend on it."""
-    lr: float = _unit(1e-5, "learning rate", gt=0, le=1)
+    lr: float = setting(1e-5, "learning rate", gt=0, le=1)
     """Peak learning rate of AdamW."""
-    warmup_steps: int = _unit(10, "training steps", ge=0)
-    """Steps until the peak; the learning rate rises linearly from final_lr_share of it."""
-    final_lr_share: float = Field(0.05, ge=0, le=1)
-    """Learning rate at the last step, as a share of the peak; it falls linearly."""
-    weight_decay: float = Field(0.01, ge=0, le=1)
-    """Weight decay of AdamW."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are clipped to this norm."""
-    max_length: int = _unit(2048, "tokens", ge=2)
+    warmup_steps: int = setting(10, "training steps", ge=0)
+    """Steps until the peak, to which the learning rate rises linearly; it falls linearly after it."""
+    max_length: int = setting(2048, "tokens", ge=2)
     """Longest prompt and response together; longer items are left out and counted."""
-    n_val: int = _unit(512, "items", ge=1)
-    """Maximum validation items for the held-out loss: the first ones of the split."""
     seed: int = Field(0, ge=0, le=_MAX_SEED)
     """Seed of the order of the items, and of the adapter's initial weights."""
 
-    workers: int = _unit(1, "workers", ge=1)
+    workers: int = setting(1, "workers", ge=1)
     """Training processes; each takes cpus_per_worker CPUs, and one GPU with use_gpu."""
     use_gpu: bool = False
-    """Train on GPUs with NCCL. If false, on CPUs with gloo."""
-    cpus_per_worker: int = _unit(1, "CPUs", ge=1)
+    """Train on GPUs in bfloat16 with NCCL. If false, on CPUs in float32 with gloo."""
+    cpus_per_worker: int = setting(1, "CPUs", ge=1)
     """CPUs, and on CPUs also threads, of one worker."""
     zero_stage: Literal[0, 1, 2, 3] = 2
     """What DeepSpeed shards over the workers: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
     weights."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the weights; auto: bfloat16 on GPUs, with float32 copies in the optimizer, and float32 on
-    CPUs."""
     gradient_checkpointing: bool = False
     """Compute activations twice instead of keeping them: less memory, about a third more time."""
-
-    checkpoint_every: int = _unit(100, "training steps", ge=1)
+    checkpoint_every: int = setting(100, "training steps", ge=1)
     """Steps between two full checkpoints, from which an interrupted warm start continues."""
-    checkpoints_kept: int = _unit(1, "checkpoints", ge=1)
-    """Newest checkpoints that stay; all are removed at the end."""
-    max_failures: int = _unit(3, "failures", ge=0)
-    """Maximum worker losses after which the training automatically continues from its newest checkpoint."""
-    start_timeout_s: float = _unit(120.0, "seconds", gt=0)
-    """Seconds to wait for the workers' CPUs and GPUs on a cluster that others also use."""
 
     @model_validator(mode="after")
     def _consistent(self) -> SftConfig:
@@ -113,13 +78,6 @@ class SftConfig(StrictModel):
                 f"which is {self.workers} x {self.micro_batch_size} = {once}."
             )
         return self
-
-    @property
-    def torch_dtype(self) -> str:
-        """Name of the weights' type in torch."""
-        if self.dtype != "auto":
-            return self.dtype
-        return "bfloat16" if self.use_gpu else "float32"
 
     def steps(self, n_train: int) -> int:
         """Training steps on `n_train` items."""

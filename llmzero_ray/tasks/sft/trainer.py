@@ -1,36 +1,31 @@
-"""Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step, metrics.
+"""Supervised fine-tuning with `transformers.Trainer`: loss on response tokens, rows of a step.
 
-The tiny models of `prepare` and the job on Ray Train are trained by the same class; the job adds a DeepSpeed
-configuration. Needs torch, transformers and accelerate.
+The tiny models of `prepare` and the warm starts on Ray Train are trained by the same class; the latter add a
+DeepSpeed configuration. Needs torch, transformers and accelerate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
-from transformers import EvalPrediction, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from llmzero_ray.tasks.sft.examples import EncodedExamples
-from llmzero_ray.tasks.sft.progress import GRAD_NORM, LOSS, LR, VAL_LOSS
 
 IGNORED = -100
 """Label that transformers ignores in the loss."""
-_METRICS = {"loss": LOSS, "learning_rate": LR, "grad_norm": GRAD_NORM, "eval_token_loss": VAL_LOSS}
-"""Reported metrics, by their names in transformers."""
 
 
 class SftTrainer(Trainer):  # type: ignore[misc]
     """A Trainer whose loss is the mean over all response tokens of a step's batch, however the batch is
-    divided among micro-batches and workers (transformers counts them: `num_items_in_batch`), and whose
-    evaluation gives the same mean over all examples as `eval_token_loss`.
+    divided among micro-batches and workers (transformers counts them: `num_items_in_batch`).
 
     `pad` is the token id that fills up rows.
     """
@@ -40,13 +35,7 @@ class SftTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self._use_cache = getattr(model.config, "use_cache", True)
         super().__init__(
-            model=model,
-            args=args,
-            data_collator=partial(collate, pad=pad),
-            train_dataset=train,
-            compute_metrics=_token_loss,
-            preprocess_logits_for_metrics=_losses_of_rows,
-            **more,
+            model=model, args=args, data_collator=partial(collate, pad=pad), train_dataset=train, **more
         )
         self.remove_callback(PrinterCallback)
 
@@ -66,30 +55,17 @@ class SftTrainer(Trainer):  # type: ignore[misc]
         )
 
 
-class ProgressCallback(TrainerCallback):  # type: ignore[misc]
-    """Calls `report` with a line for each step (loss, learning rate, gradient norm), each evaluation and each
-    checkpoint that is complete."""
+class StepCallback(TrainerCallback):  # type: ignore[misc]
+    """Calls `on_step` after every training step with its number, counted from 1, and its loss."""
 
-    def __init__(self, report: Callable[[Mapping[str, Any]], None]) -> None:
-        self._report = report
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save at the frequency of the arguments, even if a checkpoint's state has another one."""
-        del control
-        state.save_steps = args.save_steps
+    def __init__(self, on_step: Callable[[int, float], None]) -> None:
+        self._on_step = on_step
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Report a step or an evaluation."""
+        """Report a step."""
         del args, control
-        metrics = {_METRICS[name]: value for name, value in logs.items() if name in _METRICS}
-        if metrics:
-            of = {"of": state.max_steps} if LOSS in metrics else {}
-            self._report({"step": state.global_step, **of, **metrics})
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report a checkpoint."""
-        del args, control
-        self._report({"saved": state.global_step})
+        if "loss" in logs:
+            self._on_step(state.global_step, logs["loss"])
 
 
 class StepSampler(Sampler[int]):  # type: ignore[misc]
@@ -141,7 +117,6 @@ def training_arguments(
         output_dir=str(directory),
         max_steps=n_steps,
         per_device_train_batch_size=micro_batch_size,
-        per_device_eval_batch_size=micro_batch_size,
         gradient_accumulation_steps=batch_size // micro_batch_size // n_workers,
         lr_scheduler_type="warmup_stable_decay",
         lr_scheduler_kwargs=decay,
@@ -164,7 +139,7 @@ def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
 
     Padding is to the right of all scored tokens, so the causal mask alone hides it.
     """
-    ids = [torch.from_numpy(np.array(tokens, dtype=np.int64)) for tokens, _ in rows]
+    ids = [torch.tensor(tokens, dtype=torch.long) for tokens, _ in rows]
     labels = [held.clone() for held in ids]
     for held, (_, n_prompt) in zip(labels, rows, strict=True):
         held[:n_prompt] = IGNORED
@@ -172,17 +147,3 @@ def collate(rows: Sequence[tuple[Any, int]], pad: int) -> dict[str, Any]:
         "input_ids": pad_sequence(ids, batch_first=True, padding_value=pad),
         "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
     }
-
-
-def _losses_of_rows(logits: Any, labels: Any) -> Any:
-    """Summed loss and number of labelled tokens of each row, shape (rows, 2)."""
-    wanted = labels[:, 1:]
-    losses = cross_entropy(
-        logits[:, :-1].float().transpose(1, 2), wanted, ignore_index=IGNORED, reduction="none"
-    )
-    return torch.stack([losses.sum(1), wanted.ne(IGNORED).sum(1).float()], dim=1)
-
-
-def _token_loss(outcome: EvalPrediction) -> dict[str, float]:
-    total, n_tokens = np.asarray(outcome.predictions, dtype=np.float64).sum(axis=0)
-    return {"token_loss": float(total / n_tokens)}

@@ -1,181 +1,165 @@
-"""Work of each worker of a supervised training, from the base model or the newest checkpoint to the result.
+"""Work of each worker of a warm start, from the base model or the newest checkpoint to the result.
 
-Called on every worker in a process group that exists. Needs torch, transformers and deepspeed.
+Ray Train calls it in a process group. Needs torch, transformers and deepspeed.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
 import shutil
-import warnings
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-from transformers import TrainingArguments
+import ray.train
+import torch
+from ray.train import Checkpoint, CheckpointUploadMode
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback, TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from llmzero_ray.tasks.sft import checkpoints, models
-from llmzero_ray.tasks.sft.examples import EncodedExamples
-from llmzero_ray.tasks.sft.job import EXAMPLES, RESULT, Job, check_turn
-from llmzero_ray.tasks.sft.progress import ProgressWriter
-from llmzero_ray.tasks.sft.trainer import ProgressCallback, SftTrainer, training_arguments
-from llmzero_ray.utils.files import replace_file
+from llmzero_ray.strategy.merge import merged_model
+from llmzero_ray.tasks.sft.job import CHECKPOINTS, RESULT, Job, Say
+from llmzero_ray.tasks.sft.trainer import SftTrainer, StepCallback, training_arguments
+from llmzero_ray.utils.files import replace_directory, replace_file, storage_errors
 
-_PACKAGES = ("llmzero-ray", "torch", "deepspeed", "transformers", "accelerate", "peft", "ray")
+_N_REPORTS = 20
 
 
-class JobTrainer(SftTrainer):
-    """Trainer of a job. It adds a manifest to each checkpoint, and writes only while no later command has
-    taken over."""
+class _RayCallback(TrainerCallback):  # type: ignore[misc]
+    """Tells Ray Train of each checkpoint that the Trainer has written into Ray Train's directory. Ray Train
+    counts it once all workers have reported, and removes the one before."""
 
-    def __init__(self, job: Job, *more: Any, **named: Any) -> None:
-        super().__init__(*more, **named)
-        self._job = job
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        check_turn(self._job)
-        target = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with checkpoints.checkpoint_errors(target):
-            super()._save_checkpoint(model, trial)
-            dist.barrier()
-            if self.args.should_save:
-                checkpoints.complete(self._job.output, target, kept=self._job.config.checkpoints_kept)
-            dist.barrier()
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the weights for transformers; checkpoints go without, as DeepSpeed's state has them."""
-        if not _internal_call:
-            super().save_model(output_dir)
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Report a checkpoint."""
+        del control
+        written = Checkpoint(str(Path(args.output_dir, f"checkpoint-{state.global_step}")))
+        ray.train.report(
+            {"step": state.global_step}, written, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
+        )
 
 
-def train(job: Job, rank: int, n_workers: int) -> None:
+def train(job: Job, say: Say) -> None:
     """Train to the end and write the result.
 
     Raises:
-        StorageError: checkpoint or result cannot be written, or a later command has taken over.
-        TaskError: the model cannot be loaded, or the adapter does not fit it.
+        StorageError: the result cannot be written.
     """
-    config, output = job.config, job.output
-    report = ProgressWriter(output).write if rank == 0 else lambda _line: None
-    report({"doing": "loading the model"})
-    tokenizer = models.load_tokenizer(job.model)
-    resumed = checkpoints.newest(output)
-    # The model is loaded before the DeepSpeed configuration exists: every worker reads all weights.
-    model = models.load_model(job.model, config.torch_dtype)
-    if config.lora is not None:
-        model = models.with_adapter(model, config.lora, config.seed)
-    if config.gradient_checkpointing and config.lora is not None:
-        model.enable_input_require_grads()
-    trainer = JobTrainer(
-        job,
-        model,
-        _arguments(job, n_workers, evaluate_first=resumed is None),
-        EncodedExamples.load(output / EXAMPLES / "train.parquet"),
-        pad=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-        eval_dataset=EncodedExamples.load(output / EXAMPLES / "val.parquet"),
-        callbacks=[ProgressCallback(report)],
-    )
-    if resumed is not None:
-        report({"resumed": checkpoints.step_of(resumed)})
-    trainer.train(resume_from_checkpoint=str(resumed) if resumed is not None else None)
-    report({"doing": "writing the model"})
-    # Else a model that is loaded from here on, to merge the adapter, would be divided by ZeRO 3.
-    unset_hf_deepspeed_config()
-    check_turn(job)
-    models.write_result(trainer.save_model, output, base=job.model, lora=config.lora, rank=rank)
+    config, rank = job.config, ray.train.get_context().get_world_rank()
+    n_steps, checkpoint = config.steps(len(job.train)), ray.train.get_checkpoint()
+    resumed = None if checkpoint is None else checkpoint.path
+    if not config.use_gpu:
+        torch.set_num_threads(config.cpus_per_worker)
+
+    def report(step: int, loss: float) -> None:
+        if rank == 0 and (step % -(-n_steps // _N_REPORTS) == 0 or step == n_steps):
+            say(f"step {step} of {n_steps}, loss {loss:.4f}")
+
     if rank == 0:
-        check_turn(job)
-        result = _result(job, trainer.state.log_history)
-        replace_file(output / RESULT, json.dumps(result, indent=1) + "\n")
-        for name in (checkpoints.CHECKPOINTS, EXAMPLES):
-            shutil.rmtree(output / name, ignore_errors=True)
+        say("loading the model" if resumed is None else f"continuing from {Path(resumed).name}")
+    # The model is loaded before the DeepSpeed configuration exists: every worker reads all weights.
+    trainer = SftTrainer(
+        _model(job),
+        _arguments(job, n_steps, evaluate_first=resumed is None),
+        job.train,
+        pad=job.pad,
+        eval_dataset=job.val,
+        processing_class=AutoTokenizer.from_pretrained(job.model),
+        callbacks=[StepCallback(report), _RayCallback()],
+    )
+    trainer.train(resume_from_checkpoint=resumed)
+    written = Path(trainer.args.output_dir) / "result"
+    trainer.save_model(str(written))  # by all workers, among whom the weights may be divided
+    if rank == 0:
+        say("writing the model")
+        _write_model(job, written)
+        log = trainer.state.log_history
+        held_out = [line["eval_loss"] for line in log if "eval_loss" in line]
+        result = {
+            "n_steps": n_steps,
+            "train_loss": [line["loss"] for line in log if "loss" in line][-1],
+            "val_loss_before": held_out[0],
+            "val_loss_after": held_out[-1],
+            "rows": job.rows,
+            "base": job.model,
+        }
+        replace_file(Path(config.output) / RESULT, json.dumps(result, indent=1) + "\n")
 
 
-def _arguments(job: Job, n_workers: int, *, evaluate_first: bool) -> TrainingArguments:
+def _model(job: Job) -> Any:
     config = job.config
-    _prepare_deepspeed(use_gpu=config.use_gpu)
-    n_steps = config.steps(job.n_train)
+    dtype = "bfloat16" if config.use_gpu else "float32"
+    model = AutoModelForCausalLM.from_pretrained(job.model, dtype=dtype, trust_remote_code=False)
+    if config.lora is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    adapter = LoraConfig(
+        task_type="CAUSAL_LM", r=config.lora.rank, lora_alpha=config.lora.alpha, target_modules="all-linear"
+    )
+    torch.manual_seed(config.seed)
+    model = get_peft_model(model, adapter)
+    if config.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return model
+
+
+def _arguments(job: Job, n_steps: int, *, evaluate_first: bool) -> TrainingArguments:
+    import deepspeed  # type: ignore[import-untyped]
+    from accelerate import PartialState
+
+    config = job.config
+    # Its reduction in shared memory would be built with a C++ compiler at first use.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # On CPUs, the Trainer does not use DeepSpeed by itself.
+    PartialState(backend="nccl" if config.use_gpu else "gloo")
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": {
+            "stage": config.zero_stage,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        },
+        "bf16": {"enabled": "auto"},
+    }
+    if config.use_gpu:
+        # The losses of micro-batches are added up: in bfloat16 the small ones would vanish.
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return training_arguments(
-        job.output / checkpoints.CHECKPOINTS / job.turn,
+        Path(config.output) / CHECKPOINTS,
         n_steps=n_steps,
         batch_size=config.batch_size,
         micro_batch_size=config.micro_batch_size,
-        n_workers=n_workers,
-        final_lr_share=config.final_lr_share,
+        n_workers=config.workers,
+        final_lr_share=0.05,
         warmup_steps=config.warmup_steps,
         learning_rate=config.lr,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
+        weight_decay=0.01,
         seed=config.seed,
         data_seed=config.seed,
-        bf16=config.torch_dtype == "bfloat16",
+        bf16=config.use_gpu,
         gradient_checkpointing=config.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
+        per_device_eval_batch_size=config.micro_batch_size,
         eval_strategy="steps",
         eval_steps=n_steps,
         eval_on_start=evaluate_first,
         save_steps=config.checkpoint_every,
         use_cpu=not config.use_gpu,
         accelerator_config={"use_configured_state": True},
-        deepspeed=deepspeed_config(config.zero_stage, config.torch_dtype),
+        deepspeed=settings,
     )
 
 
-def deepspeed_config(zero_stage: int, dtype: str) -> dict[str, Any]:
-    """DeepSpeed's configuration. "auto" values come from the TrainingArguments."""
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-        "gradient_clipping": "auto",
-        "zero_optimization": {"stage": zero_stage, "stage3_gather_16bit_weights_on_model_save": True},
-        "bf16": {"enabled": "auto"},
-        "steps_per_print": 2**31 - 1,
-    }
-    if dtype == "bfloat16":
-        # The losses of micro-batches are added up: in bfloat16 the small ones would vanish.
-        settings["data_types"] = {"grad_accum_dtype": "fp32"}
-    return settings
-
-
-def _prepare_deepspeed(*, use_gpu: bool) -> None:
-    """Have accelerate use DeepSpeed on the process group that exists; on CPUs it would not by itself."""
-    from accelerate import PartialState
-    from accelerate.state import AcceleratorState
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import deepspeed  # type: ignore[import-untyped]
-        from deepspeed.utils import logger  # type: ignore[import-untyped]
-    for named in (logger, logging.getLogger("accelerate")):
-        named.setLevel(logging.ERROR)
-    # Its reduction in shared memory would be built with a C++ compiler at first use.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    backend = "nccl" if use_gpu else "gloo"
-    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
-    PartialState(backend=backend)
-
-
-def _result(job: Job, log: list[dict[str, float]]) -> dict[str, Any]:
-    lora = job.config.lora
-    losses = [line["eval_token_loss"] for line in log if "eval_token_loss" in line]
-    return {
-        "config": job.config.model_dump(mode="json"),
-        "base": job.model,
-        "model": models.MODEL if lora is None or lora.merge else None,
-        "adapter": models.ADAPTER if lora is not None else None,
-        "n_steps": job.config.steps(job.n_train),
-        "train_loss": [line["loss"] for line in log if "loss" in line][-1],
-        "val_loss_before": losses[0],
-        "val_loss_after": losses[-1],
-        "n_train": job.n_train,
-        "n_val": job.n_val,
-        "dropped": job.dropped,
-        **{key: held for key, held in job.identity.items() if key.startswith("sha256")},
-        "versions": {package: version(package) for package in _PACKAGES},
-    }
+def _write_model(job: Job, written: Path) -> None:
+    """Write the model's directory from what the Trainer has written: all weights, or the adapter."""
+    target = Path(job.config.output) / "model"
+    (written / "training_args.bin").unlink()
+    with storage_errors(target), replace_directory(target) as folder:
+        if job.config.lora is None:
+            shutil.copytree(written, folder, dirs_exist_ok=True)
+        else:
+            # Else the base model would be divided by ZeRO 3 when it is loaded.
+            unset_hf_deepspeed_config()
+            for part in merged_model(Path(job.model), written):
+                part.save_pretrained(folder)
+        for path in folder.iterdir():
+            path.chmod(0o644)  # safetensors writes for its user alone
