@@ -50,7 +50,7 @@ demo: $(INSTALLED) $(if $(findstring smollm2,$(CONFIG)),models/SmolLM2-135M-Inst
 	$(BIN)/python -m jobs.search $(CONFIG)
 	@$(if $(filter jobs/configs/demo.yaml,$(CONFIG)),$(BIN)/python -m benchmarks.suite.scores --of random sum_alpha)
 
-# For the recipes smollm2_*.yaml alone: a pretrained model, and a task made from a CSV file.
+# For the presets smollm2_*.yaml alone: a pretrained model, and a task made from a CSV file.
 models/SmolLM2-135M-Instruct: | $(INSTALLED)
 	$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps "gguf>=0.19,<0.20"
 	$(BIN)/python -m llmzero_ray.cli model smollm2 --out $@

@@ -277,14 +277,14 @@ def needs_key(agents: AgentsConfig) -> bool:
 THINKERS: tuple[ModelRole, ...] = ("proposer", "error_analyzer", SKILL_AGENT)
 """Agents that think before they answer unless configured otherwise, because their decisions cost hours of
 training. The early stopper is called often, and its answer is one word."""
-THINKING_ROOM: Mapping[ModelRole, int] = {
+THINKING_TOKENS: Mapping[ModelRole, int] = {
     "proposer": 14_500,
     "error_analyzer": 10_800,
     SKILL_AGENT: 13_000,
     "early_stopper": 3_850,
 }
 """Maximum tokens of an agent's thinking where the model thinks: with its answer, 16,000 for the proposer."""
-_OTHERS_ROOM = 4_000
+_OTHERS_THINKING_TOKENS = 4_000
 """The same for agents outside of a search."""
 
 
@@ -308,7 +308,7 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
         "thinking": own.thinking or agents.thinking,
         "thinking_budget": own.thinking_budget or agents.thinking_budget,
         "thinks_by_default": agent in THINKERS,
-        "thinking_room": THINKING_ROOM[agent] if agent else _OTHERS_ROOM,
+        "thinking_tokens": THINKING_TOKENS[agent] if agent else _OTHERS_THINKING_TOKENS,
         "cache": "1h" if agent in HOURLY else "5m" if agent is None else None,
         "effort": own.effort or agents.effort,
         "deadline_s": deadline_s,
@@ -344,7 +344,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
             report=report,
             model=own.model,
             deadline_s=own.deadline_s,
-            thinking_tokens=THINKING_ROOM[name],
+            thinking_tokens=THINKING_TOKENS[name],
         )
     settings = LlmAgentSettings(
         n_val=n_val,

@@ -89,7 +89,7 @@ class Followed:
         self._again = now + _REST * (time.thread_time() - begun)
 
     def _poll(self) -> None:
-        """Read on, or from the beginning where a search of the same name was begun anew in its place.
+        """Read on, or from the beginning where a search of the same name took its place.
 
         Raises:
             JournalError: the journal is damaged.

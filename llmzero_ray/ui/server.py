@@ -204,7 +204,7 @@ def _news(found: Mapping[str, Any], sent: dict[tuple[str, Any], Any]) -> str:
 
     ours = {node["node"]: node for node in found["nodes"]}
     if any(kind == "node" and name not in ours for kind, name in sent):
-        sent.clear()  # a search of the same name was begun anew
+        sent.clear()  # another search of the same name began
     whole = not sent
     nodes = news("node", ours)
     parts = {name: value for name, value in found.items() if name not in ("nodes", "series")}

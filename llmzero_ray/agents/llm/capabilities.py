@@ -38,8 +38,8 @@ class Capabilities:
     """Whether tools may be offered. A refusal teaches it; then the answer is asked for as a format."""
     newest_limit: bool = True
     """Whether an OpenAI-style server takes `max_completion_tokens`, and not only `max_tokens`."""
-    room: bool = True
-    """Whether an answer may get room for thinking that the server does not state. A refusal teaches it."""
+    unstated_thinking: bool = True
+    """Whether an answer may get tokens for thinking that the server does not state. A refusal teaches it."""
     cache_ttl: bool = True
     """Whether a cache mark may have a time to live. No endpoint states it; a refusal teaches it."""
 
@@ -49,32 +49,32 @@ class Capabilities:
         types, effort = self.thinking, settings.effort
         if self.effort is not None and effort not in self.effort:
             effort = None
-        room = settings.thinking_budget or settings.thinking_room
+        tokens = settings.thinking_budget or settings.thinking_tokens
         if self.max_tokens is not None:
-            room = min(room, self.max_tokens // 2)
+            tokens = min(tokens, self.max_tokens // 2)
         thinking = settings.thinking
         if thinking is None and settings.thinking_budget is not None:
             thinking = "adaptive" if types and "enabled" not in types and "adaptive" in types else "enabled"
         elif thinking is None:
             thinking = _default_thinking(types or frozenset(), settings.thinks_by_default)
-        if thinking == "enabled" and room < MIN_THINKING_BUDGET:
+        if thinking == "enabled" and tokens < MIN_THINKING_BUDGET:
             thinking = None
         thinks = thinking in ("enabled", "adaptive")
         return settings.model_copy(
             update={
                 "thinking": thinking,
-                "thinking_budget": (room or None) if thinks else None,
-                "thinking_room": room if self.leaves_room(settings) else 0,
+                "thinking_budget": (tokens or None) if thinks else None,
+                "thinking_tokens": tokens if self.adds_thinking_tokens(settings) else 0,
                 "effort": effort,
                 "max_output": self.max_tokens,
                 "cache": settings.cache if self.cache_ttl or settings.cache is None else "5m",
             }
         )
 
-    def leaves_room(self, settings: LlmSettings) -> bool:
-        """Whether an answer gets room for thinking that the request does not ask for. Most models think, and
-        only Anthropic's endpoint says whether they do."""
-        return self.room and self.thinking is None and settings.provider != "anthropic"
+    def adds_thinking_tokens(self, settings: LlmSettings) -> bool:
+        """Whether an answer gets tokens for thinking that the request does not ask for. Most models think,
+        and only Anthropic's endpoint says whether they do."""
+        return self.unstated_thinking and self.thinking is None and settings.provider != "anthropic"
 
     def limited_to(self, max_tokens: int | None) -> Capabilities:
         """The same with answers of at most `max_tokens`, thinking included, unless that is None."""
@@ -100,8 +100,10 @@ class Capabilities:
             return replace(self, cache_ttl=False)
         if speaks_openai and self.newest_limit and "max_completion_tokens" in reason:
             return replace(self, newest_limit=False)
-        if self.leaves_room(settings) and any(word in reason for word in ("max_tokens", "context length")):
-            return replace(self, room=False)
+        if self.adds_thinking_tokens(settings) and any(
+            word in reason for word in ("max_tokens", "context length")
+        ):
+            return replace(self, unstated_thinking=False)
         strict = any(tool.get("strict") for tool in tools)
         if strict and any(word in reason for word in ("strict", "tool", *_FORM)):
             return replace(self, structured_outputs=False)

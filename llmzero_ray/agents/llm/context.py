@@ -131,9 +131,9 @@ PROMPT_LIMITS = tuple(
     accumulate(_TIGHTER, lambda limits, less: replace(limits, **less), initial=PromptLimits())
 )
 """Limits from the widest to the tightest; the least valuable parts shrink first."""
-REWARD_ROOM = 300
+REWARD_CHARS = 300
 """Maximum characters of a reward's description."""
-DESCRIPTION_ROOM = 800
+DESCRIPTION_CHARS = 800
 """Maximum characters of the task's description."""
 ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
 """Metrics in the error analyzer's context except memory."""
@@ -203,9 +203,9 @@ def stable_context(
             "eval_response_length": task.eval_response_length,
             "base_model": safe_name(task.base_model) if task.base_model else "",
             "n_parameters": "" if task.n_parameters is None else _millions(task.n_parameters),
-            "description": task.description[:DESCRIPTION_ROOM],
+            "description": task.description[:DESCRIPTION_CHARS],
             "reward": safe_name(task.reward) if task.reward else "",
-            "reward_says": one_line(task.reward_says, REWARD_ROOM),
+            "reward_says": one_line(task.reward_says, REWARD_CHARS),
             "reward_ships": task.reward_ships,
             "test_steps": _every(task.test_freq),
             "save_steps": _every(task.save_freq),

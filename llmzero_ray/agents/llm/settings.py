@@ -56,7 +56,7 @@ class LlmSettings(StrictModel):
     `adaptive` it only raises the limit, since the model decides by `effort`."""
     thinks_by_default: bool = False
     """Whether a model that can do both thinks before it answers, where `thinking` is None."""
-    thinking_room: int = Field(0, ge=0)
+    thinking_tokens: int = Field(0, ge=0)
     """Tokens for thinking on top of an answer's own if the model thinks and `thinking_budget` is None."""
     max_output: int | None = Field(None, ge=1)
     """Maximum tokens of any answer of the model, thinking included. If None, it is not known."""
@@ -139,10 +139,10 @@ class LlmSettings(StrictModel):
     def output_tokens(self, max_tokens: int) -> int:
         """`max_tokens` of the request for an answer of `max_tokens`, since thinking counts too. Before the
         model's capabilities are known it is an upper bound."""
-        room = 0 if self.thinking in ("disabled", "between_tools") else self.thinking_room
+        thinking = 0 if self.thinking in ("disabled", "between_tools") else self.thinking_tokens
         if self.thinks and self.thinking_budget is not None:
-            room = self.thinking_budget
-        return min(max_tokens + room, self.max_output or max_tokens + room)
+            thinking = self.thinking_budget
+        return min(max_tokens + thinking, self.max_output or max_tokens + thinking)
 
 
 def _check_url(url: str) -> None:

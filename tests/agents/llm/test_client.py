@@ -287,7 +287,7 @@ def test_thinking_follows_what_the_models_endpoint_states_and_the_reservation_co
     room: int,
 ) -> None:
     messages_server.offers(MODEL, thinking=types)
-    client = client_of(thinks_by_default=thinks, thinking_room=4000)
+    client = client_of(thinks_by_default=thinks, thinking_tokens=4000)
     assert client.worst_case(a_call()).output == 4500, "before the endpoint has been asked"
     body = body_of(messages_server, client)
     assert body.get("thinking") == sent
@@ -302,7 +302,7 @@ def test_a_server_that_states_nothing_is_asked_without_thinking_through_a_forced
     strict = replace(a_call().tool, strict=True)
     for endpoint in (True, False):
         messages_server.models_endpoint = endpoint
-        client = client_of(thinks_by_default=True, thinking_room=4000)
+        client = client_of(thinks_by_default=True, thinking_tokens=4000)
         body = body_of(messages_server, client, tool=strict)
         assert "thinking" not in body and "output_config" not in body and body["max_tokens"] == 500
         assert body["tool_choice"]["type"] == "tool" and body["tools"][0]["strict"] is True
@@ -315,7 +315,7 @@ def test_a_models_endpoint_that_fails_for_now_is_asked_again_by_the_next_call(
 ) -> None:
     messages_server.offers(MODEL, thinking=("adaptive",))
     messages_server.models_failure = Fail(status=status, retry_after="3600")
-    client = client_of(thinks_by_default=True, thinking_room=4000)
+    client = client_of(thinks_by_default=True, thinking_tokens=4000)
     assert "thinking" not in body_of(messages_server, client)
     messages_server.models_failure = None
     assert body_of(messages_server, client)["thinking"] == {"type": "adaptive"}
@@ -351,7 +351,9 @@ def test_no_request_asks_for_more_tokens_than_the_model_gives(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
     messages_server.offers(MODEL, thinking=("enabled",), max_tokens=4096)
-    body = body_of(messages_server, client_of(thinks_by_default=True, thinking_room=15_000), max_tokens=3000)
+    body = body_of(
+        messages_server, client_of(thinks_by_default=True, thinking_tokens=15_000), max_tokens=3000
+    )
     assert (body["max_tokens"], body["thinking"]["budget_tokens"]) == (4096, 2048)
 
 
@@ -372,7 +374,7 @@ def test_a_default_that_the_server_refuses_against_its_word_is_left_out_from_the
         "output_config.format": "output_config.format: not with this account",
         "tool_choice.name": "tool_choice: only auto is supported",
     }
-    client = client_of(thinks_by_default=True, thinking_room=4000)
+    client = client_of(thinks_by_default=True, thinking_tokens=4000)
     call = a_call(tool=replace(a_call().tool, strict=True))
     assert [ask(client, call).n_attempts for _ in range(2)] == [4, 1]
     body = messages_server.messages[-1].body
@@ -410,7 +412,7 @@ def test_a_model_with_structured_outputs_answers_by_format_and_its_refused_answe
 ) -> None:
     messages_server.offers(MODEL, thinking=("adaptive",), structured_outputs=True, effort=("low",))
     messages_server.play([Answer(input={"lr": 1.0}), Answer(input={"lr": 2.0})])
-    client = client_of(effort="low", thinks_by_default=True, thinking_room=2000)
+    client = client_of(effort="low", thinks_by_default=True, thinking_tokens=2000)
     call = a_call(tool=replace(a_call().tool, strict=True))
     answer = ask(client, call)
     assert answer.input == {"lr": 1.0}
@@ -683,7 +685,7 @@ def test_a_small_cap_shortens_an_answer_before_it_forbids_it(
     messages_server: MessagesServer, client_of: ClientOf
 ) -> None:
     messages_server.offers(MODEL, thinking=("adaptive",))
-    client, price = client_of(thinks_by_default=True, thinking_room=15_000), Price.of([1, 10, 1, 1])
+    client, price = client_of(thinks_by_default=True, thinking_tokens=15_000), Price.of([1, 10, 1, 1])
     body_of(messages_server, client)
     call, worst = a_call(), client.worst_case(a_call())
     prompt = cost(replace(worst, output=0), price)
