@@ -24,15 +24,20 @@ def wait_until(
     patience_s: float = PATIENCE_S,
     every_s: float = 0.05,
 ) -> None:
-    """Return once `happened()` is true; it is asked every `every_s` seconds.
+    """Return once `happened()` is true; it is asked every `every_s` seconds, less often if it takes long:
+    what is waited for needs the processor, too.
 
     Raises:
         AssertionError: it was not true within `patience_s`; `describe()` says what was there instead.
     """
     deadline = time.monotonic() + patience_s
-    while not happened():
-        assert time.monotonic() < deadline, f"not within {patience_s:g} s; {describe()}"
-        time.sleep(every_s)
+    while True:
+        began = time.monotonic()
+        if happened():
+            return
+        ended = time.monotonic()
+        assert ended < deadline, f"not within {patience_s:g} s; {describe()}"
+        time.sleep(max(every_s, min(4 * (ended - began), 0.5)))
 
 
 def until_gone(left: Callable[[], list[Any]]) -> None:
