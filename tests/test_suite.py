@@ -483,6 +483,7 @@ def test_the_page_has_the_scores_of_the_kept_searches() -> None:
     names = {
         "larger": "larger of two numbers",
         "middle": "middle of three numbers",
+        "mixed": "sums, differences, products",
         "smallest": "smallest of three numbers",
         "sums_99": "sums of two digits",
     }
