@@ -23,7 +23,7 @@ _PROPOSERS = "its proposals gained no more than the rules'. Take `backend`, whic
 REMOVED = {
     "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
     "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
-    "agents.max_share": "no proposal goes back for its price, which requests tell. Remove the key.",
+    "agents.max_share": "the request states the price, and no proposal goes back for it. Remove the key.",
     "agents.prefetch": "a proposal waits for the end of the phase it continues. Remove the key.",
     "agents.priors: none": "take `paper` or `appendix_f`.",
     "agents.proposer: hybrid": _PROPOSERS,
