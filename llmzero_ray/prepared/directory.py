@@ -20,7 +20,6 @@ from llmzero_ray.utils.files import FileLock, sync_tree
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Callback with the current work and its finished share in [0, 1]."""
-_QUIET_S = 15.0
 
 
 def no_progress(_doing: str, _share: float) -> None:
@@ -28,8 +27,8 @@ def no_progress(_doing: str, _share: float) -> None:
 
 
 @contextlib.contextmanager
-def progress_lines(say: Callable[[str], None]) -> Iterator[Progress]:
-    """Progress callback that gives `say` a line when a part of the work begins, and every `_QUIET_S` seconds
+def progress_lines(say: Callable[[str], None], every_s: float = 15.0) -> Iterator[Progress]:
+    """Progress callback that gives `say` a line when a part of the work begins, and every `every_s` seconds
     while the work goes on, from a thread. A part's name ends at the first colon of what is being done."""
     turn, ended = threading.Lock(), threading.Event()
     part = line = ""
@@ -43,7 +42,7 @@ def progress_lines(say: Callable[[str], None]) -> Iterator[Progress]:
                 say(line)
 
     def repeat() -> None:
-        while not ended.wait(_QUIET_S):
+        while not ended.wait(every_s):
             with turn:
                 if line and not ended.is_set():
                     say(line)

@@ -293,12 +293,9 @@ def test_two_warm_starts_on_one_machine_give_the_same_weights(
     assert again.greedy_val_accuracy == echo_task.greedy_val_accuracy
 
 
-def test_long_work_is_said_when_a_part_begins_and_again_while_it_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("llmzero_ray.prepared.directory._QUIET_S", 0.01)
+def test_long_work_is_said_when_a_part_begins_and_again_while_it_goes_on() -> None:
     said: queue.Queue[str] = queue.Queue()
-    with progress_lines(said.put) as progress:
+    with progress_lines(said.put, every_s=0.01) as progress:
         progress("warm start: step 1 of 9", 0.1)
         progress("warm start: step 2 of 9", 0.2)
         line = "preparing the task: warm start: step {} of 9 ({}%)"

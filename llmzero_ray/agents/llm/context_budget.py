@@ -40,8 +40,8 @@ def budget_lines(
 ) -> list[str]:
     """One line for each limit, beginning with the one that binds first. For an agent that `plans` a phase,
     also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, and
-    which of the `others` use the same budget. `test_freq` is the number of steps
-    between two validations of a phase; its last step is validated too."""
+    which of the `others` use the same budget. `test_freq` is the number of steps between two validations of a
+    phase; its last step is validated too."""
     found = [
         *_compute(budget, shown, phase_steps, test_freq),
         *_hours(budget, shown, phase_steps, n_gpus, test_freq),
