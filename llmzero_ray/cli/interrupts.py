@@ -1,8 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and SIGHUP while a search is followed.
 
-On a shared cluster the search continues without its command. A private head ends with it, so the user is
-asked what to do; without a terminal the search is paused. A signal that is ignored when the command starts,
-such as SIGINT in a script's background, stays ignored.
+On a shared cluster the search continues without its command. A private head ends with it, as do slots that a
+comparison holds, so the user is asked what to do; without a terminal the search is paused. A signal that is
+ignored when the command starts, such as SIGINT in a script's background, stays ignored.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def _end_at_once(code: int) -> NoReturn:
 class Interrupts:
     """Interrupt handler of one command."""
 
-    def __init__(self, follower: Follower, console: Console, *, private_head: bool) -> None:
+    def __init__(self, follower: Follower, console: Console, *, ends_with_command: bool) -> None:
         self._follower = follower
         self._root, self._name = follower.storage.paths.root, follower.storage.name
-        self._console, self._private = console, private_head
+        self._console, self._ends_with_command = console, ends_with_command
         self._n_interrupts = 0
 
     def handle(self, interrupt: KeyboardInterrupt) -> bool:
@@ -83,11 +83,11 @@ class Interrupts:
         if self._n_interrupts >= _MAX_INTERRUPTS:
             return False
         try:
-            if self._private:
-                return self._ask_before_the_head_ends(ask=not isinstance(interrupt, Terminated))
+            if self._ends_with_command:
+                return self._ask_before_it_ends(ask=not isinstance(interrupt, Terminated))
             return self._detach(wait=not isinstance(interrupt, Terminated))
         except KeyboardInterrupt:
-            request(self._root, "pause" if self._private else "stop", "Ctrl-C twice")
+            request(self._root, "pause" if self._ends_with_command else "stop", "Ctrl-C twice")
             return True
 
     def _detach(self, *, wait: bool) -> bool:
@@ -97,7 +97,7 @@ class Interrupts:
         self._print(f"llmzero status {self._root} follows it, llmzero stop {self._root} ends it")
         return False
 
-    def _ask_before_the_head_ends(self, *, ask: bool) -> bool:
+    def _ask_before_it_ends(self, *, ask: bool) -> bool:
         answer = "p"
         if ask and sys.stdin.isatty():
             self._print("This search ends with its command.")

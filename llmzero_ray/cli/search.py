@@ -215,7 +215,8 @@ def _start_and_follow(
         if someone:
             say(f"{config.name}: {someone} is at work on it; following")
         try:
-            code = watch(follower, console, ended=launched.end_check(), private_head=launched.private_head)
+            ended, bound = launched.end_check(), launched.ends_with_command
+            code = watch(follower, console, ended=ended, ends_with_command=bound)
             return code
         except CoordinatorGoneError:
             if not someone:

@@ -20,15 +20,15 @@ _QUIET_S = 60.0
 INTERRUPTED = 130
 
 
-def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], private_head: bool) -> int:
+def watch(follower: Follower, console: Console, *, ended: Callable[[], bool], ends_with_command: bool) -> int:
     """Follow a search to its end, and return the exit code. The callback `ended` returns True once no more
-    events will come, or raises the reason.
+    events will come, or raises the reason. `ends_with_command` says whether the search needs this process.
 
     Raises:
         LlmzeroError: the search was aborted, or its coordinator could not continue.
     """
     display = Display(follower, console)
-    interrupts = Interrupts(follower, console, private_head=private_head)
+    interrupts = Interrupts(follower, console, ends_with_command=ends_with_command)
     while True:
         try:
             with display:

@@ -6,6 +6,7 @@ Everything that can be checked is checked before anything starts.
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -73,6 +74,12 @@ class LaunchedSearch:
     """The process that was at work on it already."""
     leave: Callable[[], None] = lambda: None
     """Leaves the cluster, if the start joined it or started it; a private head ends with that."""
+
+    @property
+    def ends_with_command(self) -> bool:
+        """Whether the search cannot go on without this process: it ends with it, or another process holds its
+        slots until this one ends."""
+        return self.private_head or actors.runner_pool.HELD_SLOTS_ENV in os.environ
 
     @property
     def had_ended(self) -> bool:

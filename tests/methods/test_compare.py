@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from llmzero_ray.methods.compare.results import NEEDS_A_MODEL, RunOutcome, ended
 from llmzero_ray.methods.compare.summary import report
 from llmzero_ray.methods.compare.tables import lines
 from llmzero_ray.records import TokenCost, TokenCounts
+from llmzero_ray.records import events as ev
 from llmzero_ray.report.facts import SearchFacts
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder
@@ -56,6 +60,16 @@ def pilot(**changes: Any) -> Pilot:
     """A default recipe of 30 steps that took 100 seconds by its tokens."""
     known: dict[str, Any] = {"compute": 100.0, "cost": TokenCost(rollout=0.5, trained=0.25), "steps": 30}
     return Pilot(**{"hours": 0.1, **known, **changes})
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process of a search that has ended with `code`."""
+
+    code: int
+
+    def wait(self) -> int:
+        return self.code
 
 
 def read(path: Path) -> ComparePlan:
@@ -383,15 +397,48 @@ def test_a_lane_stays_with_its_task_and_a_lost_search_ends_the_others(
     plan = read(write_plan(tmp_path, tmp_path, tasks=[{"name": t, "headroom": 0.1} for t in ("a", "b")]))
     order: list[str] = []
 
-    def search(config: Any, path: Path, env: Any) -> int:
+    def start(config: Any, path: Path, env: Any) -> Ended:
         order.append(path.stem)
-        return -9 if path.stem == "b-default-1" else 0
+        return Ended(-9 if path.stem == "b-default-1" else 0)
 
-    monkeypatch.setattr(lanes, "_search", search)
+    monkeypatch.setattr(lanes, "_start", start)
     runs = configs(plan, tmp_path)
     with pytest.raises(LlmzeroError, match=r"b-default-1 ended with exit code -9"):
-        lanes.run_all(runs, tmp_path, lanes=[{}], ended=lambda run, code: None)
+        lanes.run_all(runs, tmp_path, lanes=[{}], ended=lambda run, code: None, say=print)
     assert order == ["a-default-1", "a-random-1", "a-default-2", "a-random-2", "b-default-1"]
+
+
+def test_an_interrupt_pauses_the_searches_at_work_and_begins_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = read(write_plan(tmp_path, tmp_path))
+    paused, said = tmp_path / "paused", list[str]()
+    obeys = f"""
+import pathlib, signal, sys, time
+def pause(*_):
+    pathlib.Path({str(paused)!r}).touch()
+    sys.exit(130)
+signal.signal(signal.SIGTERM, pause)
+pathlib.Path({str(tmp_path / "begun")!r}).touch()
+time.sleep(600)
+"""
+    started = list[str]()
+
+    def start(config: Any, path: Path, env: Any) -> subprocess.Popen[bytes]:
+        started.append(path.stem)
+        return subprocess.Popen([sys.executable, "-c", obeys])
+
+    def interrupt() -> None:
+        wait_until((tmp_path / "begun").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(lanes, "_start", start)
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        lanes.run_all(configs(plan, tmp_path), tmp_path, lanes=[{}], ended=lambda *_: None, say=said.append)
+    assert paused.exists() and started == ["toy-default-1"]
+    assert said == ["pausing; the same command continues this comparison"]
+    assert not list(tmp_path.glob("*.code"))  # it counts as not run
 
 
 def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
@@ -402,14 +449,14 @@ def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
     runs, begun = configs(plan, tmp_path), list[str]()
     crashing = {"toy-random-1"}
 
-    def search(config: Any, path: Path, env: Any) -> int:
+    def start(config: Any, path: Path, env: Any) -> Ended:
         begun.append(path.stem)
-        return 5 if path.stem in crashing else 0
+        return Ended(5 if path.stem in crashing else 0)
 
     def found(path: Path) -> RunOutcome | None:
         return RunOutcome(test=0.5) if path.name in begun and path.name not in crashing else None
 
-    monkeypatch.setattr(lanes, "_search", search)
+    monkeypatch.setattr(lanes, "_start", start)
     for module in (command, results):
         monkeypatch.setattr(module, "outcome", found)
     monkeypatch.setattr(command, "cluster", lambda config, n, name: nullcontext([{}]))
@@ -485,14 +532,23 @@ def test_a_comparison_runs_to_its_tables_and_a_second_time_trains_nothing(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_comparison_killed_with_kill_9_goes_on_where_it_was(
+def test_a_comparison_that_is_paused_or_killed_goes_on_where_it_was(
     task_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a head of its own, two slots side by side; what had ended is not run again."""
+    """On a head of its own, two slots side by side; what had ended is not run again. No runner counts as lost
+    by a pause."""
     methods = [{"name": "default"}, {"name": "random", "set": {"search.n_trials": 3}}]
     path = write_plan(tmp_path, task_dir, methods=methods, parallel=2)
     found = tmp_path / "runs" / "first"
     command_line = [sys.executable, "-m", "jobs.compare", str(path)]
+    first = subprocess.Popen(command_line, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+    wait_until(lambda: list(found.glob("toy-pilot-0/nodes/*/spec.yaml")), patience_s=300)
+    first.terminate()
+    output, _ = first.communicate()
+    assert (first.returncode, "pausing; the same command" in output) == (130, True), output
+    events = SearchFacts(found / "toy-pilot-0").events
+    assert not [event for event in events if isinstance(event, ev.RunnerLost)]
+    assert [event.reason for event in events if isinstance(event, ev.SearchPaused)] == ["SIGTERM"]
     first = subprocess.Popen(command_line, cwd=CHECKOUT, stdout=subprocess.DEVNULL)
     wait_until(lambda: len(list(found.glob("toy-*.code"))) >= 2, patience_s=300)
     first.kill()

@@ -234,7 +234,7 @@ def run_a_comparison(directory: Path) -> None:
         patch.setattr(lanes, "actors", actors)
         patch.setattr(runner_pool, "RunnerPool", lambda *_, **__: AsyncMock())
         with lanes.cluster(config, 1, "demo") as held:
-            lanes.run_all(runs, directory, lanes=held, ended=lambda *_: None)
+            lanes.run_all(runs, directory, lanes=held, ended=lambda *_: None, say=print)
 
 
 HELPERS: dict[str, Callable[[Path], object]] = {

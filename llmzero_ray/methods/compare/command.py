@@ -1,8 +1,8 @@
 """The command `compare`: pilots, then the searches of a plan in its lanes, then the tables.
 
-A killed comparison continues where it was: every run is an ordinary search, pilot results are stored, and a
-failed run is not repeated. If a method crashes, only its run fails. Test scores are printed once all runs
-have ended.
+A comparison that was interrupted or killed continues where it was: every run is an ordinary search, pilot
+results are stored, and a failed run is not repeated. If a method crashes, only its run fails. Test scores are
+printed once all runs have ended.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import typer
 
 from llmzero_ray.agents.backend import lacks_model
 from llmzero_ray.cli import options
+from llmzero_ray.cli.interrupts import raise_on_termination
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.changes import read_settings
@@ -167,7 +168,9 @@ class _Comparison:
 
     def _run(self, runs: Mapping[ComparedRun, SearchConfig], lanes: Sequence[Mapping[str, str]]) -> None:
         left = {run: config for run, config in runs.items() if run not in self._outcomes}
-        run_all(left, self._directory, lanes=lanes, ended=self._ended_now)
+        raise_on_termination(self._console)  # once Ray has set its own handler
+        say = partial(print_line, self._console)
+        run_all(left, self._directory, lanes=lanes, ended=self._ended_now, say=say)
 
     def _found(self, runs: Mapping[ComparedRun, SearchConfig]) -> dict[ComparedRun, RunOutcome]:
         return {run: self._outcomes[run] for run in runs}

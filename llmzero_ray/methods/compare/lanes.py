@@ -1,7 +1,7 @@
 """Runs a comparison in several lanes at once. Each lane has its slots, whose engines its runs use in turn.
 
 A lane stays with its task while that has runs left, so the engine starts once. Every run is an ordinary
-search in a child process, which ends with this one.
+search in a child process. An interrupt pauses the searches at work; a kill of this process ends them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from llmzero_ray.utils.files import replace_file
 _NO_FAULT = (3, 4)
 """Exit codes of storage and capacity."""
 _SEARCH = (
-    "import signal, sys; from llmzero_ray.utils.parent_death import die_with_parent; "
-    "die_with_parent(int(sys.argv[1]), signal.SIGTERM); "
+    "import sys; from llmzero_ray.utils.parent_death import die_with_parent; "
+    "die_with_parent(int(sys.argv[1])); "
     "from llmzero_ray.cli.main import main; sys.exit(main(['search', sys.argv[2]]))"
 )
 Ended = Callable[[ComparedRun, int], None]
@@ -86,6 +86,7 @@ def run_all(
     *,
     lanes: Sequence[Mapping[str, str]],
     ended: Ended,
+    say: Callable[[str], None],
 ) -> None:
     """Run every search to its end. `lanes` are their environments. If `ended` raises, no further run begins,
     and running ones end first.
@@ -93,27 +94,29 @@ def run_all(
     Raises:
         LlmzeroError: a run failed for a reason that is not its method's fault (a signal, storage, capacity),
             or `ended` raised.
+        KeyboardInterrupt: the command was interrupted; the searches at work are paused.
     """
-    left, lock, failures = list(runs), threading.Lock(), list[Exception]()
-    at_work: dict[int, str] = {}
+    left, lock, failures = list(runs), threading.Lock(), list[BaseException]()
+    at_work: dict[int, tuple[ComparedRun, subprocess.Popen[bytes]]] = {}
 
-    def next_run(lane: int, task: str | None) -> ComparedRun | None:
+    def begin(lane: int, task: str | None) -> tuple[ComparedRun, subprocess.Popen[bytes]] | None:
         with lock:
+            at_work.pop(lane, None)
             if failures or not left:
                 return None
             own = [run for run in left if run.task == task]
-            others = [other for at, other in at_work.items() if at != lane]
+            others = [run.task for run, _ in at_work.values()]
             fresh = [run for run in left if run.task not in others]
             run = (own or fresh or left)[0]
             left.remove(run)
-            at_work[lane] = run.task
-            return run
+            at_work[lane] = run, _start(runs[run], directory / f"{run.name}.yaml", lanes[lane])
+            return at_work[lane]
 
     def work(lane: int) -> None:
         task: str | None = None
-        while (run := next_run(lane, task)) is not None:
-            task = run.task
-            code = _search(runs[run], directory / f"{run.name}.yaml", lanes[lane])
+        while (begun := begin(lane, task)) is not None:
+            run, child = begun
+            task, code = run.task, child.wait()
             with lock:
                 try:
                     _check_code(code, run, directory)
@@ -123,8 +126,15 @@ def run_all(
                     failures.append(error)
 
     with ThreadPoolExecutor(max_workers=len(lanes), thread_name_prefix="lane") as pool:
-        for done in [pool.submit(work, lane) for lane in range(len(lanes))]:
-            done.result()
+        try:
+            for done in [pool.submit(work, lane) for lane in range(len(lanes))]:
+                done.result()
+        except KeyboardInterrupt as interrupt:
+            with lock:
+                failures.insert(0, interrupt)
+                for _, child in at_work.values():
+                    child.terminate()
+            say("pausing; the same command continues this comparison")
     if failures:
         raise failures[0]
 
@@ -142,11 +152,15 @@ def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
         )
 
 
-def _search(config: SearchConfig, path: Path, env: Mapping[str, str]) -> int:
-    """Run one search to its end. Returns the exit code of its process."""
+def _start(config: SearchConfig, path: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the process of one search, which SIGTERM pauses. Ctrl-C on the terminal does not reach it."""
     replace_file(path, to_yaml(config.to_json()))
     with path.with_suffix(".log").open("a", encoding="utf-8") as log:
-        command = [sys.executable, "-c", _SEARCH, str(os.getpid()), str(path)]
-        return subprocess.run(
-            command, stdout=log, stderr=subprocess.STDOUT, env=dict(env), check=False
-        ).returncode
+        return subprocess.Popen(
+            [sys.executable, "-c", _SEARCH, str(os.getpid()), str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            start_new_session=True,
+        )
