@@ -17,7 +17,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.capacity import private_head_resources
 from llmzero_ray.engines.verl.environment import python_path
 from llmzero_ray.errors import CapacityError
-from llmzero_ray.estimate.card import resolve_platform
+from llmzero_ray.estimate import resolve_platform
 from llmzero_ray.utils.api_key import TRACKER_KEYS, key_hidden, remove_key_file
 from llmzero_ray.utils.text import one_line
 

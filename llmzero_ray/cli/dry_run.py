@@ -15,9 +15,15 @@ from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.step_times import measured
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import TaskError
-from llmzero_ray.estimate import Cases, Estimate, EstimateCase, MeasuredTimes, StageTimes
-from llmzero_ray.estimate.search_time import first_limit
-from llmzero_ray.estimate.server_sizes import with_server_sizes
+from llmzero_ray.estimate import (
+    Cases,
+    Estimate,
+    EstimateCase,
+    MeasuredTimes,
+    StageTimes,
+    first_limit,
+    with_server_sizes,
+)
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.utils.text import GIB, plain
 

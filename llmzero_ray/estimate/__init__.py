@@ -5,15 +5,19 @@ measured. `SearchMemory` corrects the estimate by what the phases of a search ha
 chooses vLLM's sizes where the configuration says `auto`. Not here: tables and measured seconds (cli/).
 """
 
-from llmzero_ray.estimate.card import card_gib, is_for_gpus
+from llmzero_ray.estimate.card import card_gib, driver_report, is_for_gpus, resolve_platform
 from llmzero_ray.estimate.estimate import Estimate
 from llmzero_ray.estimate.fit import Assessment
 from llmzero_ray.estimate.learned import SearchMemory
-from llmzero_ray.estimate.search_time import Cases, Course, EstimateCase, MeasuredTimes, Tokens
+from llmzero_ray.estimate.search_time import Cases, Course, EstimateCase, MeasuredTimes, Tokens, first_limit
+from llmzero_ray.estimate.server_sizes import with_recorded_sizes, with_server_sizes
+from llmzero_ray.estimate.setup import ADAPTER_BUCKET_MEGABYTES, BUCKET_MEGABYTES
 from llmzero_ray.estimate.sizes import StageMemory
 from llmzero_ray.estimate.stage_times import LEAST_S, StageTimes, TimeLimits
 
 __all__ = [
+    "ADAPTER_BUCKET_MEGABYTES",
+    "BUCKET_MEGABYTES",
     "LEAST_S",
     "Assessment",
     "Cases",
@@ -27,5 +31,10 @@ __all__ = [
     "TimeLimits",
     "Tokens",
     "card_gib",
+    "driver_report",
+    "first_limit",
     "is_for_gpus",
+    "resolve_platform",
+    "with_recorded_sizes",
+    "with_server_sizes",
 ]

@@ -67,7 +67,7 @@ def check_engine_here(config: SearchConfig) -> None:
     """
     if config.engine.backend == "verl" and not actors.head.is_to_be_joined():
         from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
-        from llmzero_ray.estimate.card import resolve_platform
+        from llmzero_ray.estimate import resolve_platform
 
         flash_attention = uses_flash_attention(config.engine.overrides)
         check_versions(resolve_platform(config.engine.platform), flash_attention=flash_attention)

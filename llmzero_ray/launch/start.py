@@ -23,8 +23,7 @@ from llmzero_ray.coordinator import (
 )
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError, SearchBusyError
-from llmzero_ray.estimate import Estimate
-from llmzero_ray.estimate.server_sizes import with_recorded_sizes, with_server_sizes
+from llmzero_ray.estimate import Estimate, with_recorded_sizes, with_server_sizes
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import trust
 from llmzero_ray.launch import actors

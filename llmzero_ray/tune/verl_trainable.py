@@ -27,8 +27,7 @@ from llmzero_ray.config import SearchConfig, change_settings, load_config, resol
 from llmzero_ray.config.strategy_file import Strategy, TuneStrategy, check_rank, other_model
 from llmzero_ray.coordinator import phase_seed
 from llmzero_ray.errors import EngineError
-from llmzero_ray.estimate import Estimate
-from llmzero_ray.estimate.server_sizes import with_server_sizes
+from llmzero_ray.estimate import Estimate, with_server_sizes
 from llmzero_ray.hyperparameters import Space
 from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 from llmzero_ray.hyperparameters.verl_space import space_with

@@ -17,8 +17,7 @@ from llmzero_ray.coordinator import check_decisions, replay
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose, hydra_literal
-from llmzero_ray.estimate import Estimate
-from llmzero_ray.estimate.server_sizes import with_server_sizes
+from llmzero_ray.estimate import Estimate, with_server_sizes
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import read_all

@@ -15,10 +15,9 @@ from llmzero_ray.engines.verl.driver import _check_config
 from llmzero_ray.engines.verl.factory import idle_spec, verl_settings
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.estimate import Estimate
+from llmzero_ray.estimate import Estimate, with_server_sizes
 from llmzero_ray.estimate.fit import Assessment, assess
 from llmzero_ray.estimate.model_shape import read_shape
-from llmzero_ray.estimate.server_sizes import with_server_sizes
 from llmzero_ray.estimate.setup import setup_of
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.hyperparameters.root import root_hyperparameters

@@ -20,7 +20,7 @@ import pytest
 
 from llmzero_ray.engines.verl.canary import TEXT, LogProbs
 from llmzero_ray.engines.verl.internals import card_problem, driver_problem, driver_version
-from llmzero_ray.estimate.card import resolve_platform
+from llmzero_ray.estimate import resolve_platform
 
 needs_card = pytest.mark.skipif(resolve_platform("auto") != "gpu", reason="no NVIDIA GPU on this machine")
 ROOT = Path(__file__).parents[2]

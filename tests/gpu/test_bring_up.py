@@ -30,8 +30,7 @@ from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import idle_spec, make_verl_engine
 from llmzero_ray.engines.verl.internals import ATTENTION_KEY
 from llmzero_ray.errors import EngineError, EngineLostError
-from llmzero_ray.estimate import Estimate, card_gib
-from llmzero_ray.estimate.server_sizes import with_server_sizes
+from llmzero_ray.estimate import Estimate, card_gib, with_server_sizes
 from llmzero_ray.hyperparameters import is_hot
 from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.prepared import PreparedTask, load_task

@@ -11,7 +11,7 @@ import pytest
 from llmzero_ray.cli.doctor.gpu_probe import probe_gpus
 from llmzero_ray.engines.verl import internals
 from llmzero_ray.engines.verl.canary import difference, summary
-from llmzero_ray.estimate.card import card_gib
+from llmzero_ray.estimate import card_gib
 from tests.gpu.card import (
     ROOT,
     SHARE,

@@ -20,8 +20,7 @@ from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.verl.internals import uses_flash_attention
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.estimate import Estimate, is_for_gpus
-from llmzero_ray.estimate.server_sizes import with_server_sizes
+from llmzero_ray.estimate import Estimate, is_for_gpus, with_server_sizes
 from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
 from llmzero_ray.launch.preflight import check_platform

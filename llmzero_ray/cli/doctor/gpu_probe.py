@@ -17,7 +17,7 @@ from typing import Any
 
 from llmzero_ray.engines.verl.internals import card_problem
 from llmzero_ray.errors import EngineError
-from llmzero_ray.estimate.card import driver_report
+from llmzero_ray.estimate import driver_report
 from llmzero_ray.utils.api_key import without_secrets
 from llmzero_ray.utils.ports import free_port
 

@@ -37,7 +37,7 @@ def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, An
     refused = None
     if backend == "verl":
         from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
-        from llmzero_ray.estimate.card import resolve_platform
+        from llmzero_ray.estimate import resolve_platform
 
         try:
             flash_attention = uses_flash_attention(overrides)

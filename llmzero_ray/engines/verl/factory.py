@@ -11,8 +11,7 @@ from llmzero_ray.engines.verl.engine import VerlEngine
 from llmzero_ray.engines.verl.overrides import all_overrides, compose
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.estimate import Estimate
-from llmzero_ray.estimate.card import resolve_platform
+from llmzero_ray.estimate import Estimate, resolve_platform
 from llmzero_ray.hyperparameters import is_hot, resolve
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.records import Hyperparameters, PhaseSpec

@@ -20,7 +20,7 @@ from llmzero_ray.engines.capacity import QUEUE_UNITS
 from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.estimate.setup import ADAPTER_BUCKET_MEGABYTES, BUCKET_MEGABYTES
+from llmzero_ray.estimate import ADAPTER_BUCKET_MEGABYTES, BUCKET_MEGABYTES
 from llmzero_ray.hyperparameters import clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
 from llmzero_ray.records import HyperparameterValue, PhaseSpec

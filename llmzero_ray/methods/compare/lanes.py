@@ -21,7 +21,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.yaml_text import to_yaml
 from llmzero_ray.engines.capacity import private_head_resources
 from llmzero_ray.errors import LlmzeroError
-from llmzero_ray.estimate.card import resolve_platform
+from llmzero_ray.estimate import resolve_platform
 from llmzero_ray.launch import actors
 from llmzero_ray.methods.compare.plan import ComparedRun
 from llmzero_ray.utils.api_key import KEY_ENVS, KEY_VARIABLES, key_file
