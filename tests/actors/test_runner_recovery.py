@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from actors.runner_pool import RunnerPool
 from actors.runner_recovery import RunnerRecovery
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.records import Event
@@ -13,12 +14,11 @@ from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config
 
 
-class Pool:
+class Pool(RunnerPool):
     """Starts every runner at once."""
 
-    closing = False
-
     def __init__(self) -> None:
+        super().__init__("demo", "runs", make_config, fixed_capacity=True)
         self.started: list[int] = []
 
     async def start(self, slot: int) -> bool:
@@ -33,7 +33,7 @@ def started_after(core: CoordinatorCore, root: Path) -> list[int]:
     async def post(event: Event) -> None:
         """The core is not told."""
 
-    recovery = RunnerRecovery(core, post, pool, SearchStorage(root, "demo"))  # type: ignore[arg-type]
+    recovery = RunnerRecovery(core, post, pool, SearchStorage(root, "demo"))
 
     async def whole() -> None:
         await recovery.fill()

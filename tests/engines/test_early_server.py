@@ -29,8 +29,7 @@ class Held:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_call_is_passed_on_with_its_arguments_and_waited_for(name: str) -> None:
-    server = EarlyServer.__new__(EarlyServer)
-    server._server = Held()
+    server = EarlyServer(__name__, Held.__name__)
     assert asyncio.run(getattr(server, name)(1, last=2)) == (name, (1,), {"last": 2})
 
 

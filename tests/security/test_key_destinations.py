@@ -10,7 +10,6 @@ import anthropic  # noqa: F401 - its first import takes seconds, which no deadli
 import pytest
 
 from llmzero_ray.agents.backend import needs_key
-from llmzero_ray.agents.llm import settings as llm_settings
 from llmzero_ray.agents.llm.api_key import read_key
 from llmzero_ray.agents.llm.client import MessagesClient
 from llmzero_ray.agents.llm.errors import LlmCallError
@@ -29,11 +28,17 @@ def secrets_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-organisation: secret-organisation")
 
 
+class Elsewhere(MessagesServer):
+    """A server that counts as one of another machine: Linux takes its address here, but it is no loopback."""
+
+    @property
+    def base_url(self) -> str:
+        return super().base_url.replace("127.0.0.1", "0.0.0.0")
+
+
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[MessagesServer]:
-    """A server that counts as one of another machine."""
-    monkeypatch.setattr(llm_settings, "_is_loopback", lambda _: False)
-    with MessagesServer(key=None) as server:
+def elsewhere() -> Iterator[MessagesServer]:
+    with Elsewhere(key=None) as server:
         yield server
 
 
