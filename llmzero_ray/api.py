@@ -24,6 +24,7 @@ from llmzero_ray.coordinator.follow import RunStatus, run_status, stage_now
 from llmzero_ray.errors import ConfigError, SearchBusyError
 from llmzero_ray.launch.start import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
 from llmzero_ray.prepared import PreparedTask
+from llmzero_ray.prepared.directory import progress_lines
 from llmzero_ray.prepared.maker import is_task_file, prepare_task_file, task_of
 from llmzero_ray.report import Strategy, write_outcome
 from llmzero_ray.report.best import adapter_checksums
@@ -441,10 +442,8 @@ def prepare(
         StorageError: it cannot be written.
     """
     if isinstance(task, str | os.PathLike) and is_task_file(Path(task)):
-        summary = prepare_task_file(
-            Path(task), settings, progress=lambda doing, share: progress(f"{doing} ({share:.0%})")
-        )
-        made: PreparedTask = summary.task
+        with progress_lines(progress) as of_parts:
+            made: PreparedTask = prepare_task_file(Path(task), settings, progress=of_parts).task
         return made
     config, _ = _resolved(task, settings)
     return task_of(config, progress)
