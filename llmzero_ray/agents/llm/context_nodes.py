@@ -440,7 +440,10 @@ def sampled_gap(node: NodeView) -> str:
         return ""
     temperature = _value(TEMPERATURE, node.hyperparameters.get(TEMPERATURE))
     first = _sampled_start(curves)
-    began = "" if first is None else f"; those of step 1, before any update, had {number(first)}"
+    began = ""
+    if first is not None:
+        prompts = _value(TRAIN_BATCH, node.hyperparameters.get(TRAIN_BATCH))
+        began = f"; those of step 1's {prompts} prompts, before any update, had {number(first)}"
     return (
         f"Beside these greedy scores the last rollouts, sampled at temperature {temperature}, have a mean "
         f"reward of {number(reward.last)}{began}."
