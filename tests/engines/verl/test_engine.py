@@ -16,7 +16,6 @@ import pytest
 from actors.model_server import ModelServer
 from llmzero_ray.dynamics.stored_outcomes import prompt_text
 from llmzero_ray.records import KnownStart, MetricPoint, PhaseFailure, PhaseResult, ResumeFrom
-from llmzero_ray.storage.manifests import write_manifest
 from llmzero_ray.storage.metric_files import parquet_rows
 from tests.engines.verl.conftest import ACTOR, ROLLOUT, Lab, assert_same_metrics, live_logits
 from tests.waiting import PATIENCE_S
@@ -268,22 +267,6 @@ def test_a_configuration_verl_refuses_fails_before_anything_changes(lab: Lab) ->
         assert name.removeprefix("optim.") in outcome.cause and not points
     after, _ = lab.run(lab.spec(n_steps=1))
     assert isinstance(after, PhaseResult) and after.warm
-
-
-def test_an_adapter_of_another_rank_is_refused_by_name(lab: Lab, tmp_path: Path, first: Any) -> None:
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    source = Path(first[0].checkpoints[-1].path)
-    tensors = load_file(source / "adapter_model.safetensors")
-    save_file(
-        {k: torch.cat([v, v], dim=0 if "lora_A" in k else 1) for k, v in tensors.items()},
-        tmp_path / "adapter_model.safetensors",
-    )
-    write_manifest(tmp_path, {})
-    outcome, _ = lab.run(lab.spec(n_steps=1, adapter=str(tmp_path)))
-    assert isinstance(outcome, PhaseFailure)
-    assert "LoRA rank" in outcome.cause
 
 
 @pytest.mark.long

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from llmzero_ray.records import PhaseResult
+from llmzero_ray.records import PhaseFailure, PhaseResult
+from llmzero_ray.storage.manifests import write_manifest
 from llmzero_ray.testing.engines import EngineCase, EngineContract, Phase
 from tests.engines.verl.conftest import ACTOR, Lab, assert_same_metrics
 
@@ -43,3 +45,25 @@ class TestVerlEngine(EngineContract):
     def first(self, first: Phase) -> Phase:
         """The one that all files have."""
         return first
+
+    def test_an_adapter_of_another_rank_is_refused_by_name(
+        self, case: EngineCase, lab: Lab, first: Phase, tmp_path: Path
+    ) -> None:
+        """Next to the last: VeRL's own exception costs the engine."""
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        source = Path(first[0].checkpoints[-1].path)
+        tensors = load_file(source / "adapter_model.safetensors")
+        save_file(
+            {k: torch.cat([v, v], dim=0 if "lora_A" in k else 1) for k, v in tensors.items()},
+            tmp_path / "adapter_model.safetensors",
+        )
+        write_manifest(tmp_path, {})
+        outcome, _ = case.outcome_of(lab.spec(n_steps=1, adapter=str(tmp_path)))
+        assert isinstance(outcome, PhaseFailure)
+        assert "LoRA rank" in outcome.cause
+
+    def test_closing_may_be_repeated(self, case: EngineCase) -> None:
+        """Stands here to come after the test above."""
+        super().test_closing_may_be_repeated(case)
