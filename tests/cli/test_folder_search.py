@@ -80,7 +80,7 @@ def agents_asked(search: Follower) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_folder_and_a_sentence_become_a_search(
+def test_a_folder_and_a_sentence_become_a_search_that_runs_again_without_a_network(
     run: Run, tmp_path: Path, messages_server: MessagesServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     messages_server.play(every_agent())
@@ -105,20 +105,18 @@ def test_a_folder_and_a_sentence_become_a_search(
     ] * 3
     assert main(["explain", str(first.storage.paths.root)]) == 0
     assert "3 decisions replayed" in capsys.readouterr().out
+    assert_runs_again_without_a_network(run, tmp_path, messages_server, first)
 
 
-@pytest.mark.slow
-def test_a_search_of_a_folder_runs_again_without_a_network(
-    run: Run, tmp_path: Path, messages_server: MessagesServer
+def assert_runs_again_without_a_network(
+    run: Run, tmp_path: Path, server: MessagesServer, first: Follower
 ) -> None:
-    messages_server.play(every_agent())
-    first = run_on_the_model(run, tmp_path, messages_server)
-    n_requests = len(messages_server.requests)
-    messages_server.play([Fail(status=500)])
-    run_on_the_model(run, tmp_path, messages_server)  # its outcome, again
+    n_requests = len(server.requests)
+    server.play([Fail(status=500)])
+    run_on_the_model(run, tmp_path, server)  # its outcome, again
     run("name=again", "agents.backend=recorded", f"agents.recorded_from={first.storage.paths.root}")
     again = Follower.of(SearchStorage(tmp_path / "runs", "again"))
-    assert len(messages_server.requests) == n_requests
+    assert len(server.requests) == n_requests
     assert again.core.dollars == 0
     assert agents_asked(again) == agents_asked(first)
     for node, phase in first.core.runs.items():
