@@ -220,9 +220,8 @@ def test_an_installed_wheel_uses_its_own_actors_beside_any_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["wheel beside a stranger", "copied tree beside the wheel"])
-def test_a_search_runs_with_the_actors_that_belong_to_it(
-    where: str, bare_python: Path, unpacked: Path, checkout: Path, other_package: Path, tmp_path: Path
+def test_a_search_of_an_installed_wheel_runs_beside_a_strangers_actors(
+    bare_python: Path, unpacked: Path, other_package: Path, tmp_path: Path
 ) -> None:
     from llmzero_ray.tasks.prepare import prepare
 
@@ -232,11 +231,10 @@ def test_a_search_runs_with_the_actors_that_belong_to_it(
     final = {"test": False, "default_recipe": False}
     search = scripted_search(tmp_path, tmp_path / "task", engine=engine, final=final)
     config.write_text(yaml.safe_dump(search))
-    cwd = other_package if "stranger" in where else checkout
-    shutil.copy(ROOT / "tests" / "fakes.py", cwd / "scripted.py")  # Ray's workers import from the directory
-    module = "llmzero_ray.cli" if "stranger" in where else "jobs.search"
-    words = ["search", config] if "stranger" in where else [config]
-    output = run([bare_python, "-m", module, *words], cwd=cwd, path=[unpacked])
+    # Ray's workers import from the directory.
+    shutil.copy(ROOT / "tests" / "fakes.py", other_package / "scripted.py")
+    words = ["-m", "llmzero_ray.cli", "search", config]
+    output = run([bare_python, *words], cwd=other_package, path=[unpacked])
     assert "search demo has ended (budget) after 2 runs" in output
 
 
