@@ -120,6 +120,7 @@ def test_vllm_answers_with_an_adapter_and_gives_memory_back_while_it_sleeps(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.verl
 def test_vllm_answers_with_the_same_adapter_on_the_cpu(tmp_path: Path) -> None:
     actor = in_child(write_adapter, SMALL_MODEL, str(tmp_path), "cpu")
