@@ -20,7 +20,6 @@ from tests.blackbox import commands, inputs, journals, public_api, tables
 from tests.searches import page_data
 
 ENDED = ("finished", "failed", "two_slots", "steered", "model")
-INTERRUPTED = ("paused", "killed")
 AGENTS = ("error_analyzer-#.json", "error_analyzer-#.#.call.json")
 AGENTS += ("proposer-#.#.call.json", "proposer-#.#.png")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "manifest.json", "score.json")
@@ -149,7 +148,7 @@ def test_the_strategy_of_a_search_loads(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", INTERRUPTED)
+@pytest.mark.parametrize("name", [pytest.param("paused", marks=pytest.mark.long), "killed"])
 def test_an_interrupted_search_goes_on_to_its_end(name: str, head_address: str, tmp_path: Path) -> None:
     storage = tmp_path / "runs"
     root = inputs.copy_of(name, storage)
