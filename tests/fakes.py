@@ -17,7 +17,7 @@ reaches the runner's process like any configuration:
     script.hang            nodes that report nothing after step 3 in their first attempt, and sleep for ever
     script.hold            nodes whose first attempt waits after step 3 until it is asked to stop;
                            script.hold_at: another step; script.hold_until: or until this file exists,
-                           with {node} in its name; script.hold_attempt: another attempt
+                           with {node} in its name; script.hold_attempts: other attempts
     script.deaf            nodes that do not stop when asked
     script.lost            nodes whose first attempt raises EngineLostError
     script.cannot_start    text of an EngineError at every start
@@ -194,7 +194,7 @@ class ScriptedEngine:
         released = Path(str(self.script.get("hold_until", "never")).format(node=spec.node))
         while (
             self._is(spec, "hold")
-            and spec.attempt == int(self.script.get("hold_attempt", 0))
+            and spec.attempt in self.script.get("hold_attempts", (0,))
             and self.stop_requested is None
             and not released.exists()
         ):

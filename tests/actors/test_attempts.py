@@ -33,7 +33,7 @@ class Attempt(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self.released = root / f"released-{attempt}"
-        held = {"hold": [0], "hold_at": hold_at, "hold_attempt": attempt, "hold_until": str(self.released)}
+        held = {"hold": [0], "hold_at": hold_at, "hold_attempts": [attempt], "hold_until": str(self.released)}
         config = parse_config(scripted_search(root, task_dir, held | (script or {})))
         self.storage = SearchStorage(config.storage, config.name)
         slot = Slot(search="demo", index=attempt, placement_groups=("00",), gpus_per_node=1, cpus_per_gpu=1)

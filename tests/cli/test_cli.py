@@ -90,6 +90,17 @@ class Command:
 
         wait_until(reached, lambda: f"step {step} of node {node} was not reached; {follower.core.stage}")
 
+    def until_repeated(self, node: int) -> None:
+        """Until a runner has the node's second attempt."""
+        follower = Follower(self.storage)
+
+        def begun() -> bool:
+            follower.poll()
+            run = follower.core.runs.get(node)
+            return run is not None and run.attempt == 1 and run.started
+
+        wait_until(begun, lambda: f"node {node} was not repeated; {follower.core.stage}")
+
     def leftovers(self) -> list[str]:
         """Processes that were started by our commands and are still there: they carry our HOME."""
         found = []
@@ -222,10 +233,11 @@ def test_a_background_command_whose_head_dies_with_it_still_says_what_became_of_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
-def test_a_command_that_is_ended_while_its_search_is_measured_leaves_and_goes_on_later(
+def test_a_search_left_while_it_is_measured_goes_on_is_stopped_and_measured_by_resume(
     command: Command, task_dir: Path, number: signal.Signals
 ) -> None:
-    command.write(task_dir, script={"hold": [REFERENCE]}, final={"default_recipe": True})
+    script = {"hold": [REFERENCE], "hold_attempts": [0, 1]}
+    command.write(task_dir, script=script, final={"test": True, "default_recipe": True})
     process = command.start()
     command.until_step(REFERENCE, 3)
     process.send_signal(number)
@@ -235,24 +247,18 @@ def test_a_command_that_is_ended_while_its_search_is_measured_leaves_and_goes_on
     assert "refused (pause)" not in output
     assert "Failed to connect to GCS" not in output
     until_gone(command.leftovers)
-    code, output = command.run()
-    assert code == 0, output
-    assert "search demo has ended (budget)" in output
-
-
-@pytest.mark.slow
-def test_resume_measures_what_a_stop_cancelled(command: Command, task_dir: Path) -> None:
-    command.write(task_dir, script={"hold": [REFERENCE]}, final={"test": True, "default_recipe": True})
     process = command.start()
-    command.until_step(REFERENCE, 3)
+    command.until_repeated(REFERENCE)
     root = str(command.storage.paths.root)
     code, output = command.run("jobs.stop", root)
     assert code == 0, output
     process.communicate(timeout=PATIENCE_S)
     until_gone(command.leftovers)
     assert "`llmzero resume demo` measures what is missing" in command.storage.paths.report.read_text()
+    command.released.touch()
     code, output = command.run("llmzero_ray.cli", "resume", root)
     assert code == 0, output
+    assert "search demo has ended (budget)" in output
     core = Follower.of(command.storage).core
     assert core.finished is not None
     assert core.finished.reason == "budget"
