@@ -285,21 +285,6 @@ def test_a_command_that_is_terminated_while_it_starts_says_so(command: Command) 
 
 
 @pytest.mark.slow
-def test_a_killed_command_takes_its_head_along_and_loses_nothing(command: Command, task_dir: Path) -> None:
-    command.write(task_dir, script={"hang": [1]})  # it does not end while the head dies
-    process = command.start()
-    command.until_step(1, 3)
-    process.kill()
-    process.wait()
-    until_gone(command.leftovers)
-    wait_until(lambda: owner(command.storage.paths.root) is None)  # it may hold its lock while it exits
-    code, output = command.run()
-    assert code == 0, output
-    core = Follower.of(command.storage).core
-    assert (core.runs[0].attempt, core.runs[1].attempt) == (0, 1)
-
-
-@pytest.mark.slow
 def test_stop_from_another_terminal_ends_the_search_with_its_outcome(
     command: Command, task_dir: Path
 ) -> None:
@@ -316,20 +301,25 @@ def test_stop_from_another_terminal_ends_the_search_with_its_outcome(
 
 
 @pytest.mark.slow
-def test_stop_ends_an_interrupted_search_without_a_coordinator(command: Command, task_dir: Path) -> None:
-    command.write(task_dir, script={"hold": [0], "hold_at": 6})  # past its first validation
-    process = command.start()
-    command.until_step(0, 6)
-    process.kill()
-    process.wait()
-    until_gone(command.leftovers)
+def test_a_killed_command_takes_its_head_along_and_stop_ends_what_it_left(
+    command: Command, task_dir: Path
+) -> None:
+    # Neither phase ends while its head dies; the second one is past its first validation.
+    command.write(task_dir, script={"hang": [0], "hold": [1], "hold_at": 6})
+    for node, step in ((0, 3), (1, 6)):
+        process = command.start()
+        command.until_step(node, step)
+        process.kill()
+        process.wait()
+        until_gone(command.leftovers)
+        wait_until(lambda: owner(command.storage.paths.root) is None)  # it may hold its lock while it exits
     code, output = command.run("jobs.stop", str(command.config))
     assert code == 0, output
     assert "has ended (user)" in output
-    run = Follower.of(command.storage).core.runs[0]
-    assert run.status == "completed"
-    assert run.outcome is not None
-    assert run.outcome.best_step == 5
+    runs = Follower.of(command.storage).core.runs
+    assert (runs[0].attempt, [run.status for run in runs.values()]) == (1, ["completed"] * 2)
+    assert runs[1].outcome is not None
+    assert runs[1].outcome.best_step == 5
 
 
 @pytest.mark.slow
