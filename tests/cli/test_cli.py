@@ -352,64 +352,52 @@ def tokens(runtime_dir: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_search_with_ui_serves_its_page_until_the_command_ends(
-    command: Command, cluster: None, task_dir: Path, short_dir: Path
+def test_ctrl_c_detaches_from_a_shared_cluster_and_its_page_and_a_second_one_stops_the_search(
+    command: Command,
+    cluster: None,
+    task_dir: Path,
+    short_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command.env["XDG_RUNTIME_DIR"] = str(short_dir)
-    command.write(task_dir, script={"hold": [0]})
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_dir))
+    released = str(command.tmp_path / "released-{node}")
+    # Node 1 waits past its first validation.
+    command.write(task_dir, script={"hold": [0, 1], "hold_at": 6, "hold_until": released})
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        code, output = command.run("jobs.search", str(command.config), "--ui", "--port", port)
-    assert (code, output.count("\n")) == (2, 1)
-    assert f"cannot listen on 127.0.0.1, port {port}" in output
+        assert main(["search", str(command.config), "--ui", "--port", port]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), f"cannot listen on 127.0.0.1, port {port}" in said) == (1, True)
     assert not command.storage.paths.root.exists()
     process = command.start("jobs.search", str(command.config), "--ui", "--port", "0")
     address = until_printed(process, "its page is ").split()[-1]
     assert len(tokens(short_dir)) == 1
-    command.until_step(0, 3)
+    command.until_step(0, 6)
     cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with cookies.open(address) as answer:
         page = answer.read().decode()
     data = json.loads(page.partition('id="view">')[2].partition("</script>")[0])
     assert [one["node"] for one in data["nodes"]] == [0]
-    command.released.touch()
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    until_gone(command.leftovers)
-    until_gone(lambda: tokens(short_dir))
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(address)
 
-
-@pytest.mark.slow
-def test_ctrl_c_detaches_from_a_shared_cluster_where_the_search_goes_on(
-    command: Command, cluster: None, task_dir: Path
-) -> None:
-    command.write(task_dir, script={"hold": [0]})
-    process = command.start()
-    command.until_step(0, 3)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert "detached: demo continues" in output
     assert owner(command.storage.paths.root) is not None
-    command.released.touch()
-    code, output = command.run()
-    assert code == 0, output
-    assert "has ended (budget)" in output
-    core = Follower.of(command.storage).core
-    assert [run.attempt for run in core.runs.values()] == [0, 0]
+    until_gone(lambda: tokens(short_dir))
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address)
+    Path(released.format(node=0)).touch()
 
-
-@pytest.mark.slow
-def test_a_second_ctrl_c_stops_the_search_on_a_shared_cluster(
-    command: Command, cluster: None, task_dir: Path
-) -> None:
-    command.write(task_dir, script={"hold": [0], "hold_at": 6})  # past its first validation
     process = command.start()
-    command.until_step(0, 6)
+    command.until_step(1, 6)
     process.send_signal(signal.SIGINT)
     until_printed(process, "detached")
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "has ended (user)" in output
+    until_gone(command.leftovers)
+    core = Follower.of(command.storage).core
+    assert [run.attempt for run in core.runs.values()] == [0, 0]
