@@ -360,30 +360,14 @@ def test_a_search_is_paused_and_goes_on_from_python(make_search: Callable[..., H
 
 
 @pytest.mark.slow
-def test_the_proposer_of_the_page_runs(head_address: str, task_dir: Path, tmp_path: Path) -> None:
-    proposer = code_of_the_page("class HalvingProposer")
-    script = code_of_the_page("halving:make_proposer")
-    assert len([line for line in proposer.splitlines() if line.strip()]) <= 22
-    (tmp_path / "halving.py").write_text(proposer)
-    (tmp_path / "script.py").write_text(script)
-    config = tmp_path / "search.yaml"
-    config.write_text(yaml.safe_dump(scripted_search(tmp_path, task_dir, budget={"runs": 3}, **QUICK)))
-    env = {**os.environ, "RAY_ADDRESS": head_address, "PYTHONPATH": str(CHECKOUT)}
-    command = [sys.executable, str(tmp_path / "script.py"), str(config)]
-    done = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "finished: 3 nodes" in done.stdout
-    assert re.search(r"^1 actor_rollout_ref.actor.optim.lr 0.001 -> 0.0005$", done.stdout, flags=re.M)
-    rationales = llmzero_ray.open(tmp_path / "runs" / "demo").nodes()["rationale"].to_pylist()
-    assert rationales[1:] == ["halve it"] * 2
-
-
-@pytest.mark.slow
-def test_the_stop_rule_of_the_page_ends_a_phase_beside_a_rule_that_raises(
+def test_the_proposer_and_the_stop_rule_of_the_page_run_beside_a_rule_that_raises(
     head_address: str, task_dir: Path, tmp_path: Path
 ) -> None:
-    rule = code_of_the_page("class Patience")
-    assert len([line for line in rule.splitlines() if line.strip()]) <= 20
+    proposer, rule = code_of_the_page("class HalvingProposer"), code_of_the_page("class Patience")
+    for text, limit in ((proposer, 22), (rule, 20)):
+        assert len([line for line in text.splitlines() if line.strip()]) <= limit
+    (tmp_path / "halving.py").write_text(proposer)
+    (tmp_path / "script.py").write_text(code_of_the_page("halving:make_proposer"))
     (tmp_path / "patience.py").write_text(rule)
     broken = "class Broken:\n    def check(self, phase): raise RuntimeError('no file')\n"
     (tmp_path / "broken.py").write_text(f"{broken}def make_rule(settings): return Broken()\n")
@@ -397,20 +381,22 @@ def test_the_stop_rule_of_the_page_ends_a_phase_beside_a_rule_that_raises(
     data = scripted_search(
         tmp_path,
         task_dir,
-        {"sink": [0], "step_s": 0.5},
+        {"sink": [0], "slow": [0], "step_s": 0.5},
+        budget={"runs": 3},
         phase={"n_steps": 30, "test_freq": 1},
         stopper={"rules": ["broken", "patience"]},
         **QUICK,
     )
-    (tmp_path / "search.yaml").write_text(yaml.safe_dump(data))
-    (tmp_path / "script.py").write_text(
-        "import sys, llmzero_ray\nprint(llmzero_ray.run(sys.argv[1]).wait().stage)\n"
-    )
+    config = tmp_path / "search.yaml"
+    config.write_text(yaml.safe_dump(data))
     env = {**os.environ, "RAY_ADDRESS": head_address, "PYTHONPATH": str(CHECKOUT)}
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "search.yaml")]
+    command = [sys.executable, str(tmp_path / "script.py"), str(config)]
     done = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "finished"), done.stdout + done.stderr
-    root, _ = llmzero_ray.open(tmp_path / "runs" / "demo").nodes().to_pylist()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished: 3 nodes" in done.stdout
+    assert re.search(r"^1 actor_rollout_ref.actor.optim.lr 0.001 -> 0.0005$", done.stdout, flags=re.M)
+    root, *others = llmzero_ray.open(tmp_path / "runs" / "demo").nodes().to_pylist()
+    assert [node["rationale"] for node in others] == ["halve it"] * 2
     assert root["status"] == "early_stopped"
     assert root["ended_by"].startswith("verdict: patience: no score since step 1 was better than")
     log = (tmp_path / "runs" / "demo" / "logs" / "stopper.log").read_text()
