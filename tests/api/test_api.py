@@ -403,28 +403,6 @@ def test_the_proposer_and_the_stop_rule_of_the_page_run_beside_a_rule_that_raise
     assert log.count("stop rule broken failed and is left out") == 1
 
 
-@pytest.mark.slow
-def test_a_search_without_a_cluster_has_a_head_that_ends_with_it(task_dir: Path, tmp_path: Path) -> None:
-    data = scripted_search(tmp_path, task_dir, **QUICK)
-    code = (
-        "import json, sys, ray, llmzero_ray\n"
-        "from llmzero_ray.errors import SearchBusyError\n"
-        "data = json.loads(sys.argv[1])\n"
-        "first = llmzero_ray.run(data)\n"
-        "try: llmzero_ray.run(data, name='other')\n"
-        "except SearchBusyError as error: print(error)\n"
-        "with first: print(first.wait().stage)\n"
-        "print(ray.is_initialized(), llmzero_ray.run(data, name='other').wait().stage)\n"
-    )
-    command = [sys.executable, "-c", code, json.dumps(data)]
-    env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    refused, stage, after = done.stdout.splitlines()
-    assert refused.startswith("demo is at work on a Ray head that this process started for it alone")
-    assert (stage, after) == ("finished", "False finished")
-
-
 def test_the_tracker_of_the_page_writes_one_line_for_each_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

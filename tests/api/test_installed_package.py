@@ -75,9 +75,15 @@ def score_city(data_source, solution_str, ground_truth, extra_info=None, **kwarg
 """
 SCRIPT = """
 import sys
+import ray
 import llmzero_ray
+from llmzero_ray.errors import SearchBusyError
 task = llmzero_ray.prepare(sys.argv[1])
-search = llmzero_ray.run(sys.argv[2]).wait()
+first = llmzero_ray.run(sys.argv[2])
+try: llmzero_ray.run(sys.argv[2], name="other")
+except SearchBusyError as error: print(error)
+with first: search = first.wait()
+print(ray.is_initialized(), llmzero_ray.run(sys.argv[2], name="other").wait().stage)
 print(task.reward_module, task.n_train, search.nodes()["rationale"].to_pylist())
 """
 
@@ -101,6 +107,7 @@ def installed(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_every_part_of_an_installed_package_is_used_by_its_name(installed: Path, tmp_path: Path) -> None:
+    """By a script without a cluster, whose searches have a head each, one after the other."""
     rows = [{"country": f"country {n}", "city": f"City {n % 7}"} for n in range(60)]
     task = tmp_path / "task.yaml"
     task.write_text(
@@ -138,7 +145,9 @@ def test_every_part_of_an_installed_package_is_used_by_its_name(installed: Path,
         env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "of_a_stranger.rewards 32 [None, 'halve it']"
+    refused, after, used = done.stdout.splitlines()[-3:]
+    assert refused.startswith("demo is at work on a Ray head that this process started for it alone")
+    assert (after, used) == ("False finished", "of_a_stranger.rewards 32 [None, 'halve it']")
     assert (tmp_path / "runs/engine.txt").read_text() == "of_a_stranger.parts trains capitals"
     code = (
         "import json; from llmzero_ray.config import parse_config; "
