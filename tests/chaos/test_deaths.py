@@ -96,7 +96,7 @@ def release(tmp_path: Path, *nodes: int) -> None:
         (tmp_path / f"released-{node}").touch()
 
 
-def test_a_search_goes_on_when_the_command_that_started_it_is_killed(
+def test_a_search_whose_command_is_killed_goes_on_and_is_followed_with_its_own_settings_alone(
     lab: Lab, tmp_path: Path, task_dir: Path
 ) -> None:
     search = start(lab, "driver", tmp_path, task_dir, hold=[0, 1], hold_at=4)
@@ -104,11 +104,18 @@ def test_a_search_goes_on_when_the_command_that_started_it_is_killed(
     search.command.kill()
     release(tmp_path, 0)
     search.until_step(1, 4)
-    again = search.start(search.path)
+    other = search.start("--resume", search.storage.paths.root, "--set", "budget.runs=9")
+    assert until(lambda: not other.running, within_s=PATIENCE_S)
+    assert other.process.returncode == 2
+    (output,) = [line for line in other.output.splitlines() if line.startswith("llmzero:")]
+    assert "driver is at work with other settings" in output
+    assert "budget.runs=9" in other.output and "Traceback" not in other.output
+    again = search.start("--resume", search.storage.paths.root)
     assert until(lambda: "following" in again.output, within_s=PATIENCE_S), again.output
     release(tmp_path, 1)
     search.to_its_end(again)
-    assert "is at work on it; following" in again.output
+    assert again.output.count("is at work on it; following") == 1
+    assert len(search.witness.core.search.nodes) == 3
     events = search.witness.follower.events
     assert [type(event) for event in events].count(ev.CoordinatorStarted) == 1
     assert [event for event in events if isinstance(event, ev.RunnerLost)] == []
@@ -147,23 +154,3 @@ def test_a_lost_machine_takes_its_own_slot_along_and_no_other_one(
     for node in (1, 2):
         steps = [point.step for point in load_points(search.storage, node)]
         assert steps == list(range(steps[0], runs[node].spec.n_steps + 1)) and steps[0] <= 1
-
-
-def test_a_search_that_is_at_work_is_followed_by_a_resume_and_keeps_its_settings(
-    lab: Lab, tmp_path: Path, task_dir: Path
-) -> None:
-    search = start(lab, "twice", tmp_path, task_dir, hold=[0], hold_at=4)
-    search.until_step(0, 4)
-    other = search.start("--resume", search.storage.paths.root, "--set", "budget.runs=9")
-    assert until(lambda: not other.running, within_s=PATIENCE_S)
-    assert other.process.returncode == 2
-    (output,) = [line for line in other.output.splitlines() if line.startswith("llmzero:")]
-    assert "twice is at work with other settings" in output
-    assert "budget.runs=9" in other.output and "Traceback" not in other.output
-    same = search.start("--resume", search.storage.paths.root)
-    assert until(lambda: "following" in same.output, within_s=PATIENCE_S), same.output
-    release(tmp_path, 0)
-    search.to_its_end(search.command)
-    assert until(lambda: not same.running, within_s=PATIENCE_S)
-    assert (same.process.returncode, same.output.count("is at work on it; following")) == (0, 1)
-    assert len(search.witness.core.search.nodes) == 3
