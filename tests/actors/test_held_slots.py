@@ -10,6 +10,7 @@ import ray
 
 from actors.names import coordinator_name, end_actor, group_name, runner_name
 from actors.runner_pool import HELD_SLOTS_ENV, RunnerPool
+from llmzero_ray.records import events as ev
 from tests.builders import make_config
 
 from .conftest import Search, left_over
@@ -41,7 +42,7 @@ def there() -> list[str]:
 
 
 @pytest.mark.usefixtures("held")
-def test_a_search_is_watched_there_and_the_next_one_begins_warm(make_search: MakeSearch) -> None:
+def test_a_hopeless_phase_is_stopped_there_and_the_next_search_begins_warm(make_search: MakeSearch) -> None:
     first, second = (
         make_search(
             {"sink": [1], "step_s": 0.3, "slow": [1]},
@@ -56,7 +57,12 @@ def test_a_search_is_watched_there_and_the_next_one_begins_warm(make_search: Mak
         core = search.start().wait()
         assert core.finished.reason == "budget", search.log()
         assert core.runs[0].outcome.warm is warm
-        assert core.runs[1].status == "early_stopped", search.log()
+        hopeless = core.runs[1]
+        assert hopeless.status == "early_stopped", search.log()
+        assert hopeless.outcome.stop_reason.startswith("verdict: early_stopper")
+        assert hopeless.outcome.steps_done < hopeless.spec.n_steps
+        assert any(event.decision.stop for event in search.events(ev.VerdictPosted))
+        assert list(search.storage.paths.agents(1).glob("early_stopper-*.json"))  # what was compared
         assert left_over(search) == []
 
 

@@ -57,25 +57,6 @@ def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSe
 
 
 @pytest.mark.slow
-def test_a_hopeless_phase_is_stopped_by_a_verdict_and_keeps_what_was_compared(
-    make_search: MakeSearch,
-) -> None:
-    search = make_search(
-        {"sink": [1], "step_s": 0.3, "slow": [1]},
-        budget={"runs": 2},
-        phase={"n_steps": 100, "max_steps": 100, "test_freq": 2},
-        stopper={"interval_steps": 2, "min_steps": 4, "collapse": False},
-    ).start()
-    core = search.wait()
-    run = core.runs[1]
-    assert run.status == "early_stopped", search.log()
-    assert run.outcome.stop_reason.startswith("verdict: early_stopper")
-    assert run.outcome.steps_done < run.spec.n_steps
-    assert any(e.decision.stop for e in search.events(ev.VerdictPosted))
-    assert list(search.storage.paths.agents(1).glob("early_stopper-*.json"))
-
-
-@pytest.mark.slow
 def test_a_failed_phase_gets_a_debug_child_and_the_search_goes_on(make_search: MakeSearch) -> None:
     core = make_search({"fail": [0]}).start().wait()
     assert core.runs[0].status == "failed"
