@@ -57,19 +57,23 @@ def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSe
 
 
 @pytest.mark.slow
-def test_a_failed_phase_gets_a_debug_child_and_the_search_goes_on(make_search: MakeSearch) -> None:
-    core = make_search({"fail": [0]}).start().wait()
-    assert core.runs[0].status == "failed"
-    assert (core.runs[1].kind, core.runs[1].on, core.runs[1].status) == ("debug", 0, "completed")
+def test_phases_that_fail_are_told_apart_and_the_search_goes_on(make_search: MakeSearch) -> None:
+    """An exception of the training, one of the engine itself, a lost process of the engine, and a phase that
+    kills every runner."""
+    search = make_search({"fail": [0], "lost": [1], "bug": [2], "die_always": [3]}, budget={"runs": 5})
+    core = search.start().wait()
     assert core.finished.reason == "budget"
-
-
-@pytest.mark.slow
-def test_a_bug_of_the_engine_is_a_failed_phase_too(make_search: MakeSearch) -> None:
-    core = make_search({"bug": [1]}, budget={"runs": 2}).start().wait()
-    outcome = core.runs[1].outcome
+    failed, child = core.runs[0], core.runs[1]
+    assert (failed.status, failed.outcome.failure_class) == ("failed", "engine")
+    assert (child.kind, child.on) == ("debug", 0)
+    assert (child.status, child.attempt) == ("completed", 1)  # it was repeated
+    assert isinstance(core.runs[2].outcome, PhaseFailure)
+    assert core.runs[2].outcome.cause == "ValueError: scripted bug"
+    outcome = core.runs[3].outcome
     assert isinstance(outcome, PhaseFailure)
-    assert outcome.cause == "ValueError: scripted bug"
+    assert outcome.failure_class == "resource"
+    assert outcome.steps_done == 3
+    assert len([event for event in search.events(ev.RunnerLost) if event.node == 3]) == 2
 
 
 @pytest.mark.slow
@@ -144,23 +148,6 @@ def test_a_repeat_whose_start_was_damaged_meanwhile_takes_the_nearest_sound_adap
     curves = load_curves(search.storage, 1)
     assert (curves.base_step, curves.steps) == (5, tuple(range(1, run.spec.n_steps + 1)))
     assert run.outcome.start_score == score_of(str(search.storage.paths.adapter(0, 5)))
-
-
-@pytest.mark.slow
-def test_a_phase_that_kills_every_runner_has_failed_for_want_of_resources(make_search: MakeSearch) -> None:
-    search = make_search({"die_always": [1]}, budget={"runs": 2}).start()
-    core = search.wait()
-    outcome = core.runs[1].outcome
-    assert isinstance(outcome, PhaseFailure)
-    assert outcome.failure_class == "resource"
-    assert outcome.steps_done == 3
-    assert len(search.events(ev.RunnerLost)) == 2
-
-
-@pytest.mark.slow
-def test_an_engine_that_loses_a_process_means_the_phase_is_repeated(make_search: MakeSearch) -> None:
-    core = make_search({"lost": [1]}, budget={"runs": 2}).start().wait()
-    assert (core.runs[1].status, core.runs[1].attempt) == ("completed", 1)
 
 
 @pytest.mark.slow
