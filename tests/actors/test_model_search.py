@@ -133,6 +133,7 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
         budget={"runs": 4, "dollars": 20.0},
     ).start()
     search.until_step(2, 3)
+    spent = search.core.dollars
     os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
     (tmp_path / "released").touch()
     core = search.wait()
@@ -144,6 +145,7 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
     called = search.events(ev.AgentCalled)
     assert {event.agent for event in called} == {"skill_agent"}
     assert core.dollars == pytest.approx(sum(event.dollars for event in called))
+    assert core.dollars > spent > 0
     written = [line for line in search.storage.paths.transcript.read_text().splitlines() if line]
     decided = Transcript(search.storage.paths.transcript).episodes
     assert len(written) == len(decided)  # nothing was decided twice
@@ -301,22 +303,6 @@ def test_the_cap_holds_over_all_processes_and_ends_the_search_where_that_is_want
     again = model_search(budget={"runs": 3, "dollars": 0.001})
     assert again.start().wait().finished.reason == "budget"
     assert {run.proposal.agent for node, run in again.core.runs.items() if node > 0} == {"expert"}
-
-
-@pytest.mark.slow
-def test_a_coordinator_that_is_killed_keeps_the_books(
-    server: MessagesServer, model_search: MakeSearch, tmp_path: Path
-) -> None:
-    server.play(sensible)
-    script = {"hold": [1], "hold_until": str(tmp_path / "released")}
-    search = model_search(script, budget={"runs": 3}, phase={"n_steps": 20}).start()
-    search.until_step(1, 3)
-    spent = search.core.dollars
-    os.kill(search.events(ev.CoordinatorStarted)[-1].pid, signal.SIGKILL)
-    (tmp_path / "released").touch()
-    core = search.wait()
-    assert core.dollars > spent > 0
-    assert core.runs[2].proposal.agent == "claude"
 
 
 @pytest.mark.slow
