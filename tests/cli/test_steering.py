@@ -293,48 +293,29 @@ def test_a_search_goes_on_with_other_limits_and_says_which_keys_are_fixed(
 
 
 @pytest.mark.slow
-def test_a_phase_that_hangs_is_killed_and_repeated_from_its_full_checkpoint(make_search: MakeSearch) -> None:
+def test_a_phase_that_hangs_and_a_runner_that_is_stopped_dead_are_killed_and_repeated(
+    make_search: MakeSearch,
+) -> None:
+    """From their full checkpoints."""
     search = make_search(
-        {"step_s": 0.05, "hang": [0]},
+        {"step_s": 0.05, "hang": [0], "hold": [1], "hold_at": 4},
         budget={"runs": 2},
         engine={"hang_min_s": 10.0},
         checkpoints={"rolling_freq": 2},
     ).start()
-    core = search.wait()
-    (silent,) = search.events(ev.RunnerSilent)
-    (lost,) = search.events(ev.RunnerLost)
-    assert (silent.node, silent.stage) == (0, "rollout")
-    assert (lost.restart_step, "no sign of life in stage rollout" in lost.reason) == (2, True)
-    assert (core.runs[0].status, core.runs[0].attempt) == ("completed", 1)
-    assert load_curves(search.storage, 0).steps == tuple(range(1, 11))
-
-
-@pytest.mark.slow
-def test_a_runner_that_is_stopped_dead_is_noticed_too(make_search: MakeSearch) -> None:
-    search = make_search(
-        {"step_s": 0.1},
-        budget={"runs": 2},
-        engine={"hang_min_s": 10.0},
-        phase={"n_steps": 150, "max_steps": 150},
-    ).start()
-    search.until_step(0, 6)
+    search.until_step(1, 4)
+    search.until(lambda: search.storage.restart_step(1, 0) == 4)
     for pid in pids_of("PhaseRunner"):
         os.kill(pid, signal.SIGSTOP)
     core = search.wait()
-    assert [e.stage for e in search.events(ev.RunnerSilent)] == ["runner"]
-    assert (core.runs[0].status, core.runs[0].attempt) == ("completed", 1)
-
-
-@pytest.mark.slow
-def test_a_lost_phase_gives_the_curve_of_an_undisturbed_one(make_search: MakeSearch) -> None:
-    undisturbed = make_search({}, budget={"runs": 2}).start()
-    undisturbed.wait()
-    disturbed = make_search({"die": [0], "die_at": 7}, budget={"runs": 2}).start()
-    core = disturbed.wait()
-    assert (core.runs[0].status, core.runs[0].attempt, core.runs[0].losses) == ("completed", 1, 1)
-    one, other = load_curves(undisturbed.storage, 0), load_curves(disturbed.storage, 0)
-    assert (one.steps, one.metrics, one.val_scores) == (other.steps, other.metrics, other.val_scores)
-    assert not disturbed.storage.paths.rolling(0, 0).parent.exists()
+    assert [(e.node, e.stage) for e in search.events(ev.RunnerSilent)] == [(0, "rollout"), (1, "runner")]
+    lost = search.events(ev.RunnerLost)
+    assert [(e.node, e.restart_step) for e in lost] == [(0, 2), (1, 4)]
+    assert "no sign of life in stage rollout" in lost[0].reason
+    for node, run in core.runs.items():
+        assert (run.status, run.attempt, run.losses) == ("completed", 1, 1)
+        assert load_curves(search.storage, node).steps == tuple(range(1, run.spec.n_steps + 1))
+        assert not search.storage.paths.rolling(node, 0).parent.exists()
 
 
 @pytest.mark.slow
