@@ -176,7 +176,7 @@ def test_slots_that_the_cluster_does_not_have_end_the_fit_with_one_message(
 
 
 def test_a_strategy_of_a_search_on_verl_is_trained_again_on_the_slots(tmp_path: Path, task_dir: Path) -> None:
-    path = Path(__file__).parents[1] / "blackbox/runs/finished/strategy.yaml"
+    path = Path(__file__).parents[1] / "blackbox/runs/steered/strategy.yaml"
     strategy = load_strategy(path)
     train = verl_trainable(
         scripted_search(tmp_path, task_dir, engine={"max_prompt_length": 512, "max_response_length": 512}),
