@@ -153,7 +153,7 @@ def test_a_phase_whose_reused_actor_does_not_end_in_time_gets_another_trial(expe
 
 
 def test_a_found_strategy_is_trained_again_as_one_trial(experiment: Experiment, tmp_path: Path) -> None:
-    experiment.run(proposer=_double, budget=4)
+    experiment.run(proposer=_double, budget=3)
     best = experiment.search.tree.best
     assert best.score > 3.0
     replay = tune.Tuner(
