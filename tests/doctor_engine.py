@@ -2,8 +2,8 @@
 
 `engine.backend: tests.doctor_engine:make_engine`; in `engine.overrides` besides tests.fakes' own:
 
-    script.flips      validation items whose answer differs when the saved adapter is scored again
-    script.mismatch   the phase fails as one whose effective configuration differs from the asked one
+    script.flips      validation items whose answer differs when the saved adapter is scored again, by slot
+    script.mismatch   slots whose phase fails as one whose effective configuration differs from the asked one
     script.hold_s     seconds for which the engine holds still before it trains; a file `holding-<slot>`
                       beside the task appears meanwhile
 """
@@ -37,7 +37,7 @@ class DoctoredEngine(ScriptedEngine):
         if hold_s := float(self.script.get("hold_s", 0.0)):
             (Path(self.task.directory) / f"holding-{self.slot.index}").touch()
             time.sleep(hold_s)
-        if self.script.get("mismatch"):
+        if self.slot.index in self.script.get("mismatch", ()):
             cause = "actor_rollout_ref.actor.optim.lr asked 0.001, acting 1e-05"
             return PhaseFailure(node=spec.node, failure_class="mismatch", cause=cause, log_tail="a trace")
 
@@ -54,7 +54,7 @@ class DoctoredEngine(ScriptedEngine):
         return dataclasses.replace(result, setup_s=STARTUP_S, final_score=right / self.task.n_val)
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        flips = int(self.script.get("flips", 0))
+        flips = self.script.get("flips", (0, 0))[self.slot.index]
         return tuple(
             dataclasses.replace(item, acc=1.0 - item.acc, response="another") if item.index < flips else item
             for item in self._outcomes(adapter)

@@ -137,33 +137,27 @@ def test_without_the_step_measured_seconds_are_kept_from_before(cluster: Any, ex
 
 
 @pytest.mark.slow
-def test_training_that_is_not_what_was_asked_for_fails_with_its_log(cluster: Any, examine: Doctor) -> None:
-    assert examine({"mismatch": True}) == 5
-    assert examine.rows["step, slot 0"]["found"].startswith(
+def test_an_engine_that_cannot_start_or_trains_something_else_fails_its_row_alone(
+    cluster: Any, examine: Doctor
+) -> None:
+    assert examine({"cannot_start": "no such driver", "mismatch": [1]}) == 5
+    assert examine.rows["step, slot 0"]["found"] == "no such driver"
+    assert examine.rows["step, slot 1"]["found"].startswith(
         "mismatch: actor_rollout_ref.actor.optim.lr asked"
     )
-    assert examine.statuses()["adapter, slot 0"] == "skipped"
-    assert examine.kept["logs"] == {"0": "a trace", "1": "a trace"}
-    assert examine.left() == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("flips", "status", "code"), [(1, "warn", 0), (20, "FAIL", 5)])
-def test_an_adapter_that_scores_otherwise_when_loaded_again_is_seen(
-    cluster: Any, examine: Doctor, flips: int, status: str, code: int
-) -> None:
-    assert examine({"flips": flips}) == code
-    row = examine.rows["adapter, slot 1"]
-    assert row["status"] == status
-    assert f"{32 - flips} of 32 answers are the same" in row["found"]
-
-
-@pytest.mark.slow
-def test_an_engine_that_cannot_start_fails_its_row_alone(cluster: Any, examine: Doctor) -> None:
-    assert examine({"cannot_start": "no such driver"}) == 5
-    assert examine.rows["step, slot 0"]["found"] == "no such driver"
+    assert examine.statuses()["adapter, slot 1"] == "skipped"
     assert examine.statuses()["slots"] == "ok"
+    assert examine.kept["logs"] == {"1": "a trace"}
     assert examine.left() == []
+
+
+@pytest.mark.slow
+def test_an_adapter_that_scores_otherwise_when_loaded_again_is_seen(cluster: Any, examine: Doctor) -> None:
+    assert examine({"flips": [1, 20]}) == 5
+    for slot, flips, status in ((0, 1, "warn"), (1, 20, "FAIL")):
+        row = examine.rows[f"adapter, slot {slot}"]
+        assert row["status"] == status
+        assert f"{32 - flips} of 32 answers are the same" in row["found"]
 
 
 @pytest.mark.slow
