@@ -107,7 +107,7 @@ def test_no_process_of_ray_has_the_key_and_a_killed_coordinator_still_calls(
         stopper = {"interval_steps": 2, "min_steps": 2}
         script = {"step_s": 0.1}
         content = scripted_search(
-            scratch, scratch / "task", script, budget={"runs": 3}, agents=agents, stopper=stopper
+            scratch, scratch / "task", script, budget={"runs": 2}, agents=agents, stopper=stopper
         )
         (scratch / "search.yaml").write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "jobs.search", str(scratch / "search.yaml")]
