@@ -59,9 +59,10 @@ def test_a_search_runs_to_its_end_and_leaves_nothing_running(make_search: MakeSe
 @pytest.mark.slow
 def test_phases_that_fail_are_told_apart_and_the_search_goes_on(make_search: MakeSearch) -> None:
     """An exception of the training, one of the engine itself, a lost process of the engine, and a phase that
-    kills every runner."""
-    search = make_search({"fail": [0], "lost": [1], "bug": [2], "die_always": [3]}, budget={"runs": 5})
-    core = search.start().wait()
+    kills every runner. In the end no policy can be scored."""
+    script = {"fail": [0], "lost": [1], "bug": [2], "die_always": [3], "unscorable": True}
+    search = make_search(script, budget={"runs": 5}, final={"test": True}).start()
+    core = search.wait()
     assert core.finished.reason == "budget"
     failed, child = core.runs[0], core.runs[1]
     assert (failed.status, failed.outcome.failure_class) == ("failed", "engine")
@@ -74,6 +75,7 @@ def test_phases_that_fail_are_told_apart_and_the_search_goes_on(make_search: Mak
     assert outcome.failure_class == "resource"
     assert outcome.steps_done == 3
     assert len([event for event in search.events(ev.RunnerLost) if event.node == 3]) == 2
+    assert {e.what for e in search.events(ev.FinalFailed)} == {"base", "best"}
 
 
 @pytest.mark.slow
@@ -250,28 +252,35 @@ def test_a_storage_that_fills_up_ends_the_work_with_a_message_and_the_search_goe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("script", "exit_code"), [("version_error", 5), ("cannot_start", 5)])
-def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(
-    make_search: MakeSearch, script: str, exit_code: int
-) -> None:
-    search = make_search({script: "needs VeRL 0.9.1"}).start()
+def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(make_search: MakeSearch) -> None:
+    search = make_search({"version_error": "needs VeRL 0.9.1"}).start()
     core = search.wait()
-    assert core.interrupted == ("needs VeRL 0.9.1", exit_code)
+    assert core.interrupted == ("needs VeRL 0.9.1", 5)
     assert left_over(search) == []
-    resumed = make_search()
-    resumed.storage, resumed.follower = search.storage, search.follower
     assert search.core.runs[0].outcome is None
 
 
 def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearch) -> None:
-    search = make_search({"hold": [0]}, phase={"n_steps": 40}).start()
+    """Its actors and groups, which carry its name and their slots', go with it."""
+    search = make_search({"hold": [0]}, slots={"count": 2}, phase={"n_steps": 40}).start()
     search.until_step(0, 3)
+    name = search.config.name
+    expected = {
+        f"coordinator-{name}",
+        f"stopper-{name}",
+        f"runner-{name}-slot0",
+        f"runner-{name}-slot1",
+        f"slot-{name}-0-0",
+        f"slot-{name}-1-0",
+    }
+    search.until(lambda: set(left_over(search)) == expected)
     request(search.root, "stop", "enough")
     core = search.wait()
     assert core.finished.reason == "user"
     assert core.runs[0].status == "completed"
     assert core.runs[0].outcome.stop_reason == "user"
     assert search.storage.paths.report.is_file()
+    assert ray.util.list_named_actors(all_namespaces=True) == []
     assert left_over(search) == []
 
 
@@ -299,14 +308,6 @@ def test_hardware_that_is_not_there_is_refused_with_the_numbers_and_nothing_stay
     assert left_over(search) == []
 
 
-@pytest.mark.slow
-def test_policies_that_cannot_be_scored_are_left_out_and_the_search_ends(make_search: MakeSearch) -> None:
-    search = make_search({"unscorable": True}, budget={"runs": 2}, final={"test": True}).start()
-    core = search.wait()
-    assert core.finished is not None
-    assert {e.what for e in search.events(ev.FinalFailed)} == {"base", "best"}
-
-
 # --- several slots ------------------------------------------------------------------------------------------
 
 
@@ -326,21 +327,3 @@ def test_two_slots_train_at_once_and_one_lost_runner_does_not_disturb_the_other(
     assert [
         c.differences for c in check_decisions(search.follower.events, search.root) if c.differences
     ] == []
-
-
-@pytest.mark.slow
-def test_names_of_actors_and_groups_carry_the_search_and_the_slot(make_search: MakeSearch) -> None:
-    search = make_search({"hold": [0]}, slots={"count": 2}, phase={"n_steps": 40}).start()
-    name = search.config.name
-    expected = {
-        f"coordinator-{name}",
-        f"stopper-{name}",
-        f"runner-{name}-slot0",
-        f"runner-{name}-slot1",
-        f"slot-{name}-0-0",
-        f"slot-{name}-1-0",
-    }
-    search.until(lambda: set(left_over(search)) == expected)
-    request(search.root, "stop", "test")
-    search.wait()
-    assert ray.util.list_named_actors(all_namespaces=True) == []
