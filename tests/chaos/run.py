@@ -44,13 +44,13 @@ class Outcome:
         return [blow for story in self.stories for blow in story.blows]
 
 
-def scripted_chaos(lab: Lab, root: Path, *, kills: int, seed: int, slots: int, runs: int = 10) -> Outcome:
-    """Searches of the scripted engine in `root`, of so many runs each, until `kills` strikes have landed."""
+def scripted_chaos(lab: Lab, root: Path, *, kills: int, seed: int, slots: int) -> Outcome:
+    """Searches of the scripted engine in `root` until `kills` strikes have landed."""
     task = root / "task"
     prepare(dir=task, family="echo", n_train=64, n_val=N_VAL, n_test=64, seed=1, make_model=False)
 
     def config(name: str) -> SearchConfig:
-        return scripted_config(name, root / "runs", task, slots=slots, runs=runs)
+        return scripted_config(name, root / "runs", task, slots=slots)
 
     undisturbed = Trial(lab, config("undisturbed"), seed=seed).run(iter(()), 0)
     outcome = Outcome(violations=_named("undisturbed", judged(undisturbed, n_val=N_VAL)))

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.slow
 
 def test_searches_whose_processes_are_killed_lose_nothing(tmp_path: Path) -> None:
     with Lab() as lab:
-        outcome = scripted_chaos(lab, tmp_path, kills=4, seed=1, slots=2, runs=8)
+        outcome = scripted_chaos(lab, tmp_path, kills=6, seed=1, slots=2)
     print(table(outcome))
     assert outcome.violations == []
-    assert len(outcome.blows) == 4
+    assert len(outcome.blows) == 6
     assert {blow.victim for blow in outcome.blows} >= {"coordinator", "runner"}
     assert outcome.n_compared > 0
 
