@@ -76,7 +76,7 @@ def test_an_unknown_key_is_named_with_the_nearest_one_and_all_known_ones() -> No
         ({"budget": 3}, "budget is 3; must be a block of keys and values"),
         ({"name": "a b"}, "must be 1 to 63 of a-z"),
         ({"storage": ""}, "must be text that is not empty"),
-        ({"task": {"family": "sudoku"}}, "must be one of chain_sum, register, echo or null"),
+        ({"task": {"family": 3}}, "must be text or null"),
         ({"engine": {"backend": "my.engine"}}, "must be a name or package.module:factory"),
         ({"phase": {"test_freq": 41}}, "phase.test_freq is 41; must be <= phase.n_steps, which is 40"),
         ({"phase": {"max_steps": 10}}, "phase.max_steps is 10; must be >= phase.n_steps"),

@@ -80,8 +80,9 @@ class TaskConfig(StrictModel):
     dir: LocalPath = setting("data/task", min_length=1)
     """Directory of the prepared task (manifest.json and three parquet files); `prepare` makes it when it has
     no manifest."""
-    family: Literal["chain_sum", "register", "echo"] | None = None
-    """Procedural family that `prepare` generates; null: the directory holds a prepared task of your own."""
+    family: str | None = None
+    """Procedural family that `prepare` generates: chain_sum, register, echo, or one that an installed package
+    registers. null: the directory holds a prepared task of your own."""
     n_train: int = setting(4096, "items", ge=1)
     """Training items that `prepare` generates."""
     n_val: int = setting(512, "items", ge=1)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmzero_ray.errors import TaskError
-from llmzero_ray.utils.plugins import GROUPS, extension, points
+from llmzero_ray.utils.plugins import load, registered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +80,7 @@ def family_named(name: str) -> Family:
     """The family that is registered under a name.
 
     Raises:
-        TaskError: no installed package registers it.
-        ConfigError: the package cannot be imported.
+        ConfigError: no installed package registers it, or the package cannot be imported.
     """
-    group = GROUPS["task.family"]
-    known = points(group)
-    if name not in known:
-        raise TaskError(
-            f"task family {name!r} is unknown; families: {', '.join(known)}. For data of your own write a "
-            "manifest.json"
-        )
-    family: Family = extension(group, name)()
+    family: Family = load(registered(name, field="task.family").value, f"task.family is {name!r}")()
     return family

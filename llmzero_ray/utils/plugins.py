@@ -125,7 +125,7 @@ def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
     ours = own_points(group)
     known = [*BUILT_IN.get(group, ()), *own, *ours, *sorted(set(found) - set(ours))]
     near = nearest(name, known)
-    forms = [*known, *(() if field == "reward" else ("package.module:factory",))]
+    forms = [*known, *(() if field in ("reward", "task.family") else ("package.module:factory",))]
     raise ConfigError(
         f"{field} is {name!r}; must be {', '.join(forms)}, or a name that an "
         f"installed package registers as an entry point of {group}."

@@ -25,6 +25,7 @@ from llmzero_ray.prepared.reward import open_reward
 from llmzero_ray.report.tables import CHANGES, ITEMS, NODES, SCORES
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.trackers import make_trackers
+from llmzero_ray.tasks.families.echo import Echo
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
 from tests.blackbox.inputs import copy_of
@@ -257,6 +258,22 @@ def test_a_name_that_a_package_registers_is_taken_and_others_are_refused(
     wrong = parse_config(with_blocks(data, {block: {key: "of_a_packige"}}))
     with pytest.raises(ConfigError, match=rf"{field} is 'of_a_packige'.*{group}.*mean 'of_a_package'"):
         check_backends(wrong, 0.0, [].append)
+
+
+class Letters(Echo):
+    """A family of another package."""
+
+    name = "letters"
+
+
+def test_a_family_that_a_package_registers_makes_tasks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    register(monkeypatch, "llmzero_ray.families", "letters", f"{__name__}:Letters")
+    task = {"dir": str(tmp_path / "t"), "family": "letters", "n_train": 16, "n_val": 8, "n_test": 8}
+    config = with_blocks(scripted_search(tmp_path, tmp_path), {"task": task})
+    assert llmzero_ray.prepare(config).family == "letters"
+    assert llmzero_ray.prepare(config).n_train == 16  # opened again
 
 
 def test_a_proposer_of_a_plug_in_stands_in_for_the_backends_alone(

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from llmzero_ray.errors import TaskError
+from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared.families import Family, Problem, family_named
 from llmzero_ray.tasks.families.chain_sum import ChainSum
 from llmzero_ray.tasks.families.echo import Echo
@@ -114,7 +114,9 @@ def test_echo_shows_the_right_digit_most_often_for_0_to_3_and_the_next_one_else(
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(TaskError, match="'chainsum' is unknown; families: chain_sum, register, echo"):
+    with pytest.raises(
+        ConfigError, match=r"task\.family is 'chainsum'; must be chain_sum, register, echo, or a"
+    ):
         family_named("chainsum")
 
 

@@ -121,7 +121,6 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
         ({"n_val": 0}, "task: n_val is 0; it must lie between 1 and 1000000"),
         ({"n_train": 1_000_001}, "task: n_train is 1000001"),
         ({"seed": -1}, "task: seed is -1; it must lie between 0 and 1000000"),
-        ({"family": "sums"}, "task family 'sums' is unknown; families: chain_sum, register, echo"),
     ],
 )
 def test_arguments_out_of_bounds_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
