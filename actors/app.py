@@ -20,7 +20,7 @@ from llmzero_ray.prepared.confirmation import write_confirmation
 from llmzero_ray.prepared.task import task_facts
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.presence import owner
+from llmzero_ray.storage.presence import drop_ends, owner
 from llmzero_ray.utils.api_key import KEY_ENVS, key_file, tracker_key_file
 from llmzero_ray.utils.plugins import installed_versions
 
@@ -68,8 +68,10 @@ def start_on(
         memory=estimate.memory_facts(),
     )
     name = coordinator_name(config.name)
-    if owner(SearchStorage(config.storage, config.name).paths.root) is None:
+    root = SearchStorage(config.storage, config.name).paths.root
+    if owner(root) is None:
         end_actor(name)  # an ended coordinator would only return its old result
+        drop_ends(root)  # meant for that one
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
     key, env = None, KEY_ENVS.get(config.agents.provider)
     if env is not None and needs_key(config.agents):

@@ -23,7 +23,6 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import (
     HEARTBEAT_S,
     SearchLock,
-    drop_ends,
     is_extension_requested,
     last_heartbeat,
 )
@@ -172,8 +171,6 @@ class SearchCoordinator:
             return await self._end(at_once=True)  # it was already ending when its process died
         here, pid = socket.gethostname(), os.getpid()
         await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
-        if not restarted:
-            drop_ends(root)  # meant for another coordinator, which is gone
         self._budget = await self._restored_budget(loop)
         use_settings = functools.partial(self._use_settings, core)
         requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)

@@ -198,6 +198,7 @@ class ScriptedEngine:
             and self.stop_requested is None
             and not released.exists()
         ):
+            self._began_step = time.monotonic()  # it does not count as a hang
             time.sleep(0.02)
 
     def stop(self, reason: str) -> None:

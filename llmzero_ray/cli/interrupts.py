@@ -105,21 +105,12 @@ class Interrupts:
         if answer == "s":
             request(self._root, "stop", "Ctrl-C")
             self._print("stopping at the next step ...")
-        elif answer == "p" and self._is_ending():  # a pause would be refused
-            self._print(f"{self._name} was left on its last steps; the same command continues it")
-            return False
         elif answer == "p":
             request(self._root, "pause", "Ctrl-C" if ask else "SIGTERM")
             self._print("pausing ...")
         else:
             self._n_interrupts = 0
         return True
-
-    def _is_ending(self) -> bool:
-        """Whether no further run begins, so that only running phases and the final evaluation are left."""
-        self._follower.poll()
-        core = self._follower.core
-        return core.ending is not None or core.stage in ("measuring", "writing")
 
     def _print(self, text: str) -> None:
         print_line(self._console, text)

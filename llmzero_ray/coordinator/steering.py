@@ -45,7 +45,7 @@ def refusal(state: SearchState, event: Event) -> str | None:
         root = shlex.quote(str(state.paths.root))
         todo = f" It takes this while it trains; `llmzero resume {root} {settings}` extends it."
         return f"the search has ended.{todo if settings else ''}"
-    if isinstance(event, ev.UserStop | ev.SettingsChanged):
+    if isinstance(event, ev.UserStop | ev.SearchPaused | ev.SettingsChanged):
         return _settings_problem(state, event) if isinstance(event, ev.SettingsChanged) else None
     if state.end_reason is not None or state.ending is not None:
         why = state.end_reason or state.ending

@@ -252,8 +252,12 @@ def test_a_storage_that_fills_up_ends_the_work_with_a_message_and_the_search_goe
 
 
 @pytest.mark.slow
-def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(make_search: MakeSearch) -> None:
-    search = make_search({"version_error": "needs VeRL 0.9.1"}).start()
+@pytest.mark.parametrize("script", ["version_error", "cannot_start"])
+def test_an_engine_that_cannot_start_aborts_the_search_which_can_be_resumed(
+    make_search: MakeSearch, script: str
+) -> None:
+    """Of a wrong version at once, of any other kind after a second try."""
+    search = make_search({script: "needs VeRL 0.9.1"}).start()
     core = search.wait()
     assert core.interrupted == ("needs VeRL 0.9.1", 5)
     assert left_over(search) == []

@@ -19,6 +19,7 @@ import ray
 import yaml
 
 from actors import app, head
+from actors.runner_pool import HELD_SLOTS_ENV
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
 from llmzero_ray.coordinator.follow import Follower
@@ -99,6 +100,15 @@ def test_a_coordinator_waits_for_the_command_that_prepares_its_directory(make_se
     time.sleep(3.0)  # longer than a lock is tried for when its holder is not expected to exit
     command.release()
     assert search.wait().finished.reason == "budget"
+
+
+def test_a_search_on_slots_that_another_process_holds_ends_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = start.LaunchedSearch(follower=Follower(SearchStorage(tmp_path, "demo")))
+    assert not launched.ends_with_command
+    monkeypatch.setenv(HELD_SLOTS_ENV, "lane-0")
+    assert launched.ends_with_command
 
 
 @pytest.mark.slow

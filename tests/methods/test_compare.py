@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,9 +40,11 @@ from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import wait_until
 
 
-def write_plan(root: Path, task_dir: Path, **changes: Any) -> Path:
+def write_plan(
+    root: Path, task_dir: Path, *, script: Mapping[str, Any] | None = None, **changes: Any
+) -> Path:
     """compare.yaml of `default` and `random` on the scripted engine, one task, two seeds."""
-    content = scripted_search(root, task_dir, {}, budget={"runs": 3})
+    content = scripted_search(root, task_dir, script, budget={"runs": 3})
     (root / "base.yaml").write_text(yaml.safe_dump(content))
     plan = {
         "name": "first",
@@ -441,6 +444,52 @@ time.sleep(600)
     assert not list(tmp_path.glob("*.code"))  # it counts as not run
 
 
+def test_a_second_interrupt_kills_a_search_that_does_not_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, begun = read(write_plan(tmp_path, tmp_path)), tmp_path / "begun"
+    deaf = f"""
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path({str(begun)!r}).unlink())
+pathlib.Path({str(begun)!r}).touch()
+while True:
+    time.sleep(1)
+"""
+    children = list[subprocess.Popen[bytes]]()
+
+    def start(config: Any, path: Path, env: Any) -> subprocess.Popen[bytes]:
+        children.append(subprocess.Popen([sys.executable, "-c", deaf]))
+        return children[-1]
+
+    def interrupt_twice() -> None:
+        wait_until(begun.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: not begun.exists())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(lanes, "_start", start)
+    threading.Thread(target=interrupt_twice).start()
+    with pytest.raises(KeyboardInterrupt):
+        lanes.run_all(configs(plan, tmp_path), tmp_path, lanes=[{}], ended=lambda *_: None, say=print)
+    assert [child.returncode for child in children] == [-signal.SIGKILL]
+
+
+def test_a_search_whose_process_cannot_start_ends_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = list[str]()
+
+    def start(config: Any, path: Path, env: Any) -> Ended:
+        tried.append(path.stem)
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(lanes, "_start", start)
+    runs = configs(read(write_plan(tmp_path, tmp_path)), tmp_path)
+    with pytest.raises(OSError, match="No space left"):
+        lanes.run_all(runs, tmp_path, lanes=[{}], ended=lambda *_: None, say=print)
+    assert len(tried) == 1
+
+
 def test_a_method_that_crashes_fails_alone_and_is_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,7 +587,7 @@ def test_a_comparison_that_is_paused_or_killed_goes_on_where_it_was(
     """On a head of its own, two slots side by side; what had ended is not run again. No runner counts as lost
     by a pause."""
     methods = [{"name": "default"}, {"name": "random", "set": {"search.n_trials": 3}}]
-    path = write_plan(tmp_path, task_dir, methods=methods, parallel=2)
+    path = write_plan(tmp_path, task_dir, methods=methods, parallel=2, script={"step_s": 0.3})
     found = tmp_path / "runs" / "first"
     command_line = [sys.executable, "-m", "jobs.compare", str(path)]
     first = subprocess.Popen(command_line, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)

@@ -1,7 +1,7 @@
 """Runs a comparison in several lanes at once. Each lane has its slots, whose engines its runs use in turn.
 
 A lane stays with its task while that has runs left, so the engine starts once. Every run is an ordinary
-search in a child process. An interrupt pauses the searches at work; a kill of this process ends them.
+search in a child process. An interrupt pauses the searches at work; a kill of this process kills them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
@@ -94,7 +95,8 @@ def run_all(
     Raises:
         LlmzeroError: a run failed for a reason that is not its method's fault (a signal, storage, capacity),
             or `ended` raised.
-        KeyboardInterrupt: the command was interrupted; the searches at work are paused.
+        KeyboardInterrupt: the command was interrupted; the searches at work are paused, or killed by a second
+            interrupt.
     """
     left, lock, failures = list(runs), threading.Lock(), list[BaseException]()
     at_work: dict[int, tuple[ComparedRun, subprocess.Popen[bytes]]] = {}
@@ -114,27 +116,34 @@ def run_all(
 
     def work(lane: int) -> None:
         task: str | None = None
-        while (begun := begin(lane, task)) is not None:
-            run, child = begun
-            task, code = run.task, child.wait()
-            with lock:
-                try:
+        try:
+            while (begun := begin(lane, task)) is not None:
+                run, child = begun
+                task, code = run.task, child.wait()
+                with lock:
                     _check_code(code, run, directory)
                     replace_file(directory / f"{run.name}.code", str(code))
                     ended(run, code)
-                except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
-                    failures.append(error)
+        except Exception as error:  # noqa: BLE001 - raised below, in the caller's thread
+            failures.append(error)
+
+    def end(how: signal.Signals) -> None:
+        with lock:
+            for _, child in at_work.values():
+                child.send_signal(how)
 
     with ThreadPoolExecutor(max_workers=len(lanes), thread_name_prefix="lane") as pool:
+        working = [pool.submit(work, lane) for lane in range(len(lanes))]
         try:
-            for done in [pool.submit(work, lane) for lane in range(len(lanes))]:
-                done.result()
+            wait(working)
         except KeyboardInterrupt as interrupt:
-            with lock:
-                failures.insert(0, interrupt)
-                for _, child in at_work.values():
-                    child.terminate()
-            say("pausing; the same command continues this comparison")
+            failures.insert(0, interrupt)
+            try:
+                say("pausing; the same command continues this comparison")
+                end(signal.SIGTERM)
+                wait(working)
+            except KeyboardInterrupt:
+                end(signal.SIGKILL)
     if failures:
         raise failures[0]
 
