@@ -72,7 +72,6 @@ class Interrupts:
     """Interrupt handler of one command."""
 
     def __init__(self, follower: Follower, console: Console, *, ends_with_command: bool) -> None:
-        self._follower = follower
         self._root, self._name = follower.storage.paths.root, follower.storage.name
         self._console, self._ends_with_command = console, ends_with_command
         self._n_interrupts = 0

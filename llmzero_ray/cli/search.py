@@ -215,8 +215,12 @@ def _start_and_follow(
         if someone:
             say(f"{config.name}: {someone} is at work on it; following")
         try:
-            ended, bound = launched.end_check(), launched.ends_with_command
-            code = watch(follower, console, ended=ended, ends_with_command=bound)
+            code = watch(
+                follower,
+                console,
+                ended=launched.end_check(),
+                ends_with_command=launched.ends_with_command,
+            )
             return code
         except CoordinatorGoneError:
             if not someone:
