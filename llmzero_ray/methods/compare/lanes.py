@@ -14,8 +14,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from llmzero_ray.config import SearchConfig
@@ -30,6 +30,7 @@ from llmzero_ray.utils.files import replace_file
 
 _NO_FAULT = (3, 4)
 """Exit codes of storage and capacity."""
+_LOOK_S = 0.5
 _SEARCH = (
     "import sys; from llmzero_ray.utils.parent_death import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); "
@@ -135,17 +136,24 @@ def run_all(
     with ThreadPoolExecutor(max_workers=len(lanes), thread_name_prefix="lane") as pool:
         working = [pool.submit(work, lane) for lane in range(len(lanes))]
         try:
-            wait(working)
+            _wait_for(working)
         except KeyboardInterrupt as interrupt:
             failures.insert(0, interrupt)
             try:
                 say("pausing; the same command continues this comparison")
                 end(signal.SIGTERM)
-                wait(working)
+                _wait_for(working)
             except KeyboardInterrupt:
                 end(signal.SIGKILL)
     if failures:
         raise failures[0]
+
+
+def _wait_for(working: Collection[Future[None]]) -> None:
+    """Wait until all have ended, and look every half second: a signal may reach a thread of a library, which
+    does not wake this one."""
+    while wait(working, timeout=_LOOK_S).not_done:
+        pass
 
 
 def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
