@@ -131,6 +131,7 @@ def test_the_skill_based_agent_killed_half_way_goes_on_in_its_conversation(
         {"hold": [2], "hold_until": str(tmp_path / "released")},
         search={"method": "skills"},
         budget={"runs": 4, "dollars": 20.0},
+        stopper={"enabled": False},  # it may be asked beside the next run, in a branch of the conversation
     ).start()
     search.until_step(2, 3)
     spent = search.core.dollars
