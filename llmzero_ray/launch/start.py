@@ -10,8 +10,8 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from llmzero_ray.config import SearchConfig
@@ -71,8 +71,10 @@ class LaunchedSearch:
     """Whether the search ends with this process."""
     found: str = ""
     """The process that was at work on it already."""
-    leave: Callable[[], None] = lambda: None
+    disconnect: Callable[[], None] = lambda: None
     """Leaves the cluster, if the start joined it or started it; a private head ends with that."""
+    _asked: list[Future[bool]] = field(default_factory=list)
+    """The call into Ray that may not have returned."""
 
     @property
     def ends_with_command(self) -> bool:
@@ -91,15 +93,16 @@ class LaunchedSearch:
         if running is None:
             return end_check(self.follower)
         left: Callable[[], bool] | None = None
-        asked: Future[bool] | None = None
         is_over = _over_check(self.follower)
 
         def ended() -> bool:
-            nonlocal left, asked
+            nonlocal left
             if left is None:
-                asked = asked or in_thread(lambda: actors.app.has_joined(running))
+                if not self._asked:
+                    self._asked.append(in_thread(lambda: actors.app.has_joined(running)))
                 try:
-                    joined, asked = asked.result(timeout=_ANSWER_S), None
+                    joined = self._asked[0].result(timeout=_ANSWER_S)
+                    self._asked.clear()
                 except TimeoutError:
                     joined = False
                 if joined or is_over():
@@ -107,6 +110,12 @@ class LaunchedSearch:
             return left is not None and (self.private_head or left())
 
         return ended
+
+    def leave(self) -> None:
+        """Leave the cluster. A call into Ray that has not returned is awaited: Ray ends this process, or
+        starts another head, if it is in use while it ends."""
+        wait(self._asked, timeout=_BACK_S)
+        self.disconnect()
 
 
 def launch(
@@ -210,9 +219,12 @@ def _find_or_start(
         running = actors.app.start_on(
             config, task, private_head=private_head, checks=checks.not_journalled(fresh.events)
         )
-        leave = stack.pop_all().close
+        disconnect = stack.pop_all().close
     return LaunchedSearch(
-        follower=Follower(storage), running=running, private_head=running.private_head, leave=leave
+        follower=Follower(storage),
+        running=running,
+        private_head=running.private_head,
+        disconnect=disconnect,
     )
 
 

@@ -111,6 +111,32 @@ def test_a_search_on_slots_that_another_process_holds_ends_with_its_command(
     assert launched.ends_with_command
 
 
+def test_a_call_into_ray_is_awaited_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that came after `ray.shutdown` started a second head, and could end the command with code 1."""
+    answered, seen = threading.Event(), []
+
+    def has_joined(_: object) -> bool:
+        answered.wait()
+        seen.append("answered")
+        return True
+
+    monkeypatch.setattr(start, "_ANSWER_S", 0.01)
+    monkeypatch.setattr(app, "has_joined", has_joined)
+    launched = start.LaunchedSearch(
+        follower=Follower(SearchStorage(tmp_path, "demo")),
+        running=app.Running(private_head=True, name="demo", coordinator=None, joined=None),
+        disconnect=lambda: seen.append("left"),
+    )
+    assert not launched.end_check()()
+    leaving = threading.Thread(target=launched.leave)
+    leaving.start()
+    leaving.join(0.2)
+    assert leaving.is_alive() and seen == []
+    answered.set()
+    leaving.join()
+    assert seen == ["answered", "left"]
+
+
 @pytest.mark.slow
 def test_a_killed_coordinator_may_take_longer_to_restart_than_ray_to_answer(
     make_search: MakeSearch, monkeypatch: pytest.MonkeyPatch
