@@ -67,4 +67,6 @@ def test_both_names_at_once_are_refused() -> None:
 
 def test_an_old_command_runs_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "nowhere"]) == main(["retrain", "nowhere"]) == 2
-    assert capsys.readouterr().err.count("nowhere: there is no strategy.yaml here") == 2
+    printed = capsys.readouterr().err
+    assert printed.count("nowhere: there is no strategy.yaml here") == 2
+    assert printed.count("`replay` is called `retrain` since 0.2; 0.3 refuses the old name.") == 1

@@ -176,8 +176,8 @@ BUILT_IN = {
     ),
 }
 """The core's."""
-_ALIASES = {"replay": "retrain", "budget": "set"}
-"""Names of an earlier version, which go with 0.3."""
+OLD_NAMES = {"replay": "retrain", "budget": "set"}
+"""Command of version 0.1 -> its name now. Version 0.2 takes both."""
 
 
 @cache
@@ -205,5 +205,5 @@ def subcommands() -> dict[str, Subcommand]:
 
 def subcommand(name: str) -> Subcommand | None:
     """The command of that name; extensions are looked at only where the core has none."""
-    name = _ALIASES.get(name, name)
+    name = OLD_NAMES.get(name, name)
     return BUILT_IN.get(name) or subcommands().get(name)

@@ -17,7 +17,7 @@ from typer._completion_classes import completion_init
 from typer.core import TyperGroup
 
 from llmzero_ray import version
-from llmzero_ray.cli.catalogue import subcommand, subcommands
+from llmzero_ray.cli.catalogue import OLD_NAMES, subcommand, subcommands
 from llmzero_ray.cli.grammar import GrammarCommand
 from llmzero_ray.cli.subcommand import GROUPS, Subcommand
 from llmzero_ray.errors import ConfigError, LlmzeroError, StorageError
@@ -94,6 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None and COMPLETE in os.environ:
             completion_init()
             command.main(args=given, prog_name="llmzero", complete_var=COMPLETE)  # prints words, and exits
+        if given[:1] and given[0] in OLD_NAMES:
+            old, new = given[0], OLD_NAMES[given[0]]
+            typer.echo(f"`{old}` is called `{new}` since 0.2; 0.3 refuses the old name.", err=True)
         if sys.stdout.isatty() and given[:1] and not {"-h", "--help"} & set(given):
             named = subcommand(given[0])
             if named is not None and named.slow:
