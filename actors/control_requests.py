@@ -6,6 +6,7 @@ Not here: writing requests (storage/presence.py), their validation (coordinator/
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage.presence import Request, done_with, waiting_requests
 
-from .event_loop import Post
+from .event_loop import Judge
 from .placement import check_fixed_capacity
 from .threads import Threads
 
@@ -33,8 +34,8 @@ _MAX_PROBLEM = 2000
 class ControlRequests:
     """Requests to one search. Each is journalled before its file is removed; its id makes it idempotent.
 
-    The callback `use_settings` is awaited after settings have changed. With `fixed_capacity`, the cluster
-    never adds machines.
+    The callback `post` is `EventLoop.post_judged`; `use_settings` is awaited after settings have changed.
+    With `fixed_capacity`, the cluster never adds machines.
     """
 
     EVERY_S = 0.5
@@ -42,7 +43,7 @@ class ControlRequests:
     def __init__(
         self,
         core: CoordinatorCore,
-        post: Post,
+        post: Callable[[Judge], Awaitable[Event | None]],
         root: Path,
         *,
         use_settings: Callable[[], Awaitable[None]],
@@ -54,32 +55,51 @@ class ControlRequests:
 
     async def take(self, *, at_start: bool = False) -> None:
         """Process every pending request. At the start the capacity is left to the reservation of hardware,
-        which follows."""
+        which follows.
+
+        Settings that come after the search has finished are left where they are: the next coordinator takes
+        them at its start, and continues the search if they extend it.
+        """
         for request in await self._threads.run(waiting_requests, self._root):
-            event = event_of(self._core, request)
-            if isinstance(event, ev.SettingsChanged) and self._fixed_capacity and not at_start:
-                event = await self._within_capacity(event)
-            if isinstance(event, ev.RequestRefused):
-                logger.warning("request %s (%s) is refused: %s", request.id, request.kind, event.message)
+            over = await self._capacity_problem(request) if self._fixed_capacity and not at_start else None
+            judged = functools.partial(self._judged, request, over, at_start=at_start)
             try:
-                await self._post(event)
+                event = await self._post(judged)
             except Exception as error:
                 logger.exception("request %s (%s) could not be journalled", request.id, request.kind)
-                await self._post(_refused(request, f"{type(error).__name__}: {error}"))
+                why = f"{type(error).__name__}: {error}"
+                event = await self._post(functools.partial(_refused, request, why))
+            if event is None:
+                continue
             await self._threads.run(done_with, self._root, request.id)
             if isinstance(event, ev.SettingsChanged | ev.SearchExtended):
                 await self._use_settings()
 
-    async def _within_capacity(self, event: ev.SettingsChanged) -> Event:
-        """The event, or its refusal if it needs machines that the cluster will never add."""
+    def _judged(self, request: Request, over: str | None, *, at_start: bool) -> Event | None:
+        """Event for a request, or None if it is left for the next coordinator."""
+        if request.kind == "set" and self._core.finished is not None and not at_start:
+            return None
+        event = event_of(self._core, request)
+        if over is not None and isinstance(event, ev.SettingsChanged):
+            event = _refused(request, over)
+        if isinstance(event, ev.RequestRefused):
+            logger.warning("request %s (%s) is refused: %s", request.id, request.kind, event.message)
+        return event
+
+    async def _capacity_problem(self, request: Request) -> str | None:
+        """Why the settings of a request need machines that the cluster will never add; None if they do not,
+        or for another request."""
+        event = event_of(self._core, request)
+        if not isinstance(event, ev.SettingsChanged):
+            return None
         changed = with_changes(self._core.config, event.changes)
         if changed.slots.count <= self._core.config.slots.count:
-            return event
+            return None
         try:
             await self._threads.run(check_fixed_capacity, changed)
         except CapacityError as error:
-            return ev.RequestRefused(kind="set", message=str(error), source=event.source)
-        return event
+            return str(error)
+        return None
 
 
 def event_of(core: CoordinatorCore, request: Request) -> Event:

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import socket
+from collections.abc import Awaitable
 from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore
@@ -173,7 +174,9 @@ class SearchCoordinator:
         await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
         self._budget = await self._restored_budget(loop)
         use_settings = functools.partial(self._use_settings, core)
-        requests = ControlRequests(core, loop.post, root, use_settings=use_settings, fixed_capacity=fixed)
+        requests = ControlRequests(
+            core, loop.post_judged, root, use_settings=use_settings, fixed_capacity=fixed
+        )
         await requests.take(at_start=True)  # settings of the command
         if core.finished is not None:
             return await self._end(at_once=True)  # the settings do not extend it
@@ -255,18 +258,26 @@ class SearchCoordinator:
             return
         self._ending = True
         if self._pool is not None:
-            await self._pool.close_all(at_once=at_once)
-        await self._threads.run(end_actor, stopper_name(self._storage.name))
+            await _tried(self._pool.close_all(at_once=at_once), "the runners were not closed")
+        name = stopper_name(self._storage.name)
+        await _tried(self._threads.run(end_actor, name), "the stopper was not ended")
         if self._loop is not None:
             self._loop.close()
         for tracker in self._trackers:
-            try:
-                await self._threads.run(tracker.finish)
-            except Exception:
-                logger.exception("a tracker did not finish; the search ends without it")
+            await _tried(self._threads.run(tracker.finish), "a tracker did not finish")
         if self._loop is not None and self._loop.core.finished is not None:
-            await self._threads.run(remove_leftovers, self._storage, self._loop.core)
+            tidied = self._threads.run(remove_leftovers, self._storage, self._loop.core)
+            await _tried(tidied, "partial files were not removed")
         self._lock.release()
         self._ended.set()
         await asyncio.sleep(_LINGER_S)
         ray.kill(self._actor)
+
+
+async def _tried(work: Awaitable[Any], problem: str) -> None:
+    """Await a part of the end. An exception in it is logged: the search has ended, and the lock and the
+    hardware must be given back."""
+    try:
+        await work
+    except Exception:
+        logger.exception("%s; the search ends without that", problem)

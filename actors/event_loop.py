@@ -27,6 +27,8 @@ from .threads import Threads
 
 Post: TypeAlias = Callable[[Event], Coroutine[Any, Any, None]]
 """Callback that makes an event durable and acts on it. It returns when the event is durable."""
+Judge: TypeAlias = Callable[[], Event | None]
+"""Callback that makes an event from the present state, or None."""
 Execute: TypeAlias = Callable[[Command], Coroutine[Any, Any, None]]
 
 logger = logging.getLogger("llmzero_ray.actors.event_loop")
@@ -81,9 +83,15 @@ class EventLoop:
 
         An event already in the journal is dropped, and so is every event after a failure of the journal.
         """
+        await self.post_judged(lambda: event)
+
+    async def post_judged(self, judge: Judge) -> Event | None:
+        """`post` for an event that depends on the state: `judge` is called once no other event can come
+        before it. Returns the event, or None if there is none."""
         async with self._turn:
-            if self.failure is not None:
-                return
+            event = None if self.failure is not None else judge()
+            if event is None:
+                return None
             try:
                 commands = await self._take(event)
             except LlmzeroError as error:  # do not act on an event that is not in the journal
@@ -92,6 +100,7 @@ class EventLoop:
         if self._execute is not None:
             for command in commands:
                 self._spawn_command(command)
+        return event
 
     async def record(self, event: Event) -> None:
         """`post` for a caller that must not continue without the event.

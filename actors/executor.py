@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -84,13 +85,16 @@ class CommandExecutor:
 
         spec, slot = command.spec, command.slot
         await self._checkpoints.make_room()
+        if not self._pool.has_runner(slot):
+            return None  # it is being closed; the core starts the phase again with the next one
         try:
             health = await self._pool.health(slot)  # a runner that died while idle costs the phase nothing
         except ray.exceptions.RayError as error:
             return await self._recovery.lost(slot, None, 0, str(error))
         # A phase that trains already, or has ended, no longer needs what it resumed from.
         begun = health["current"] == (spec.node, spec.attempt)
-        begun = begun or await asyncio.to_thread(self._storage.result, spec.node, spec.attempt) is not None
+        ended = functools.partial(self._storage.result, spec.node, spec.attempt, or_earlier=spec.restore)
+        begun = begun or await asyncio.to_thread(ended) is not None
         if not begun and not await self._checkpoints.is_sound(spec):
             return None  # the core plans it again
         if not begun and spec.attempt and not spec.restore:  # earlier attempts had another start

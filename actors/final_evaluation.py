@@ -47,6 +47,8 @@ class FinalEvaluator:
         """Score a policy on the split that the command names."""
         import ray
 
+        if not self._pool.has_runner(command.slot):
+            return None  # it is being closed; the core asks again with the next one
         runner, tokens = self._pool.runner(command.slot), self._core.config.eval.max_response_length
         source = numbered(f"final:{command.what}", command.extension)
         try:

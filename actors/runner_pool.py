@@ -77,6 +77,10 @@ class RunnerPool:
             await self._threads.run(check_fixed_capacity, config)
         return await self._placement.reserve_all(config, slots)
 
+    def has_runner(self, slot: int) -> bool:
+        """Whether the slot has a runner that is not being closed."""
+        return slot in self._runners
+
     def runner(self, slot: int) -> Any:
         """Runner of the slot. Calls to it fail if it has died."""
         return self._runners[slot]

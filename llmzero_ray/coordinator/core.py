@@ -146,7 +146,9 @@ class CoordinatorCore(SearchState):
 
     def _on_interrupted(self, event: ev.SearchPaused | ev.SearchAborted) -> None:
         """Free all slots: the runners are about to be closed. Their phases start again later, and this does
-        not count as a lost attempt."""
+        not count as a lost attempt. A search that has finished cannot be interrupted any more."""
+        if self.finished is not None:
+            return
         code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
         self.interrupted = (event.reason, code)
         self.n_interruptions += 1

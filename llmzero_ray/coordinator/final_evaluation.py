@@ -218,7 +218,7 @@ class FinalEvaluation:
                     )
                 )
             elif job.slot is not None and not job.done and slots[job.slot].ready:
-                found.append(self._evaluate(job, job.slot))
+                found.append(self._evaluate(job, slots[job.slot]))
         return found
 
     def reference_ended(self, run: PhaseRun) -> None:
@@ -291,10 +291,10 @@ class FinalEvaluation:
     def _key(self, key: str) -> str:
         return numbered(key, self._extension)
 
-    def _evaluate(self, job: FinalJob, slot: int) -> cmd.Evaluate:
+    def _evaluate(self, job: FinalJob, slot: SlotState) -> cmd.Evaluate:
         return cmd.Evaluate(
-            id=self._key(f"evaluate-{job.what}-{job.losses}"),
-            slot=slot,
+            id=self._key(f"evaluate-{job.what}-{job.losses}-{slot.index}-{slot.generation}"),
+            slot=slot.index,
             what=job.what,
             adapter=job.adapter,
             split=job.split,

@@ -340,13 +340,22 @@ class SearchStorage:
         """Write a phase's outcome, so that it survives the runner."""
         replace_file(self.paths.result(node, attempt), json.dumps(to_json(result), indent=1) + "\n")
 
-    def result(self, node: int, attempt: int) -> PhaseResult | PhaseFailure | None:
-        """The outcome that the runner of this attempt wrote; None when it wrote none."""
-        try:
-            found = from_json(json.loads(self.paths.result(node, attempt).read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, PhaseResult | PhaseFailure) else None
+    def result(
+        self, node: int, attempt: int, *, or_earlier: bool = False
+    ) -> PhaseResult | PhaseFailure | None:
+        """The outcome that the runner of this attempt wrote; None when it wrote none.
+
+        With `or_earlier`, that of an earlier attempt counts unless a later one has trained: the phase had
+        ended, and the search was interrupted before the journal had its end.
+        """
+        for one in range(attempt, -1 if or_earlier else attempt - 1, -1):
+            with contextlib.suppress(OSError, ValueError):
+                found = from_json(json.loads(self.paths.result(node, one).read_text(encoding="utf-8")))
+                if isinstance(found, PhaseResult | PhaseFailure):
+                    return found
+            if self._has_trained(node, one):
+                break
+        return None
 
     def checkpoints(
         self,
@@ -401,10 +410,13 @@ class SearchStorage:
             found = _newest_full(self.paths.rolling(node, earlier))
             if found is not None:
                 return found
-            points = self.paths.parts(node) / f"{earlier:03d}.jsonl"
-            if points.is_file() and points.stat().st_size:
+            if self._has_trained(node, earlier):
                 break
         return None
+
+    def _has_trained(self, node: int, attempt: int) -> bool:
+        points = self.paths.parts(node) / f"{attempt:03d}.jsonl"
+        return points.is_file() and points.stat().st_size > 0
 
     def adapter_sizes(self) -> dict[tuple[int, int], int]:
         """(node, step) -> bytes of every adapter on disk, of all attempts and of the reference."""

@@ -13,8 +13,12 @@ import pytest
 
 from actors.runner import PhaseRunner
 from llmzero_ray.config import parse_config
+from llmzero_ray.coordinator import replay
 from llmzero_ray.engines.base import Slot
+from llmzero_ray.journal import Journal
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec, to_json
+from llmzero_ray.records import events as ev
+from llmzero_ray.report.finalize import finalize
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.manifests import problem_of
 from llmzero_ray.storage.metric_files import load_points
@@ -34,7 +38,8 @@ class Attempt(threading.Thread):
         super().__init__(daemon=True)
         self.released = root / f"released-{attempt}"
         held = {"hold": [0], "hold_at": hold_at, "hold_attempts": [attempt], "hold_until": str(self.released)}
-        config = parse_config(scripted_search(root, task_dir, held | (script or {})))
+        self.config = scripted_search(root, task_dir, held | (script or {}))
+        config = parse_config(self.config)
         self.storage = SearchStorage(config.storage, config.name)
         slot = Slot(search="demo", index=attempt, placement_groups=("00",), gpus_per_node=1, cpus_per_gpu=1)
         self.runner = PhaseRunner(config.to_json(), config.storage, slot)
@@ -128,3 +133,33 @@ def test_numbers_of_numpy_end_where_an_engine_reports_them(tmp_path: Path, task_
     assert isinstance(outcome, PhaseResult) and type(outcome.best_score) is float
     assert attempt.storage.result(0, 0) == outcome
     json.dumps(to_json(outcome))
+
+
+def test_a_phase_that_had_ended_when_the_search_was_paused_is_not_trained_again(
+    attempt: Callable[..., Attempt],
+) -> None:
+    """The journal does not have its end, so it counts as given up and gets a further attempt."""
+    outcome = attempt(0, hold_at=3, lr=1e-3).end()
+    again = attempt(1, hold_at=1, lr=1e-3)
+    assert again.end() == outcome
+    assert {point.attempt for point in load_points(again.storage, 0)} == {0}
+    assert again.storage.result(0, 1) is None
+
+
+def test_a_phase_that_had_ended_when_the_search_was_paused_counts_when_it_is_stopped_for_good(
+    attempt: Callable[..., Attempt],
+) -> None:
+    ended = attempt(0, hold_at=3, lr=1e-3)
+    outcome, storage = ended.end(), ended.storage
+    config = parse_config(ended.config)
+    search, journal = Driver(config), Journal(storage.paths.journal)
+    search.ready()
+    search.start(0)
+    search.post(ev.SearchPaused(reason="Ctrl-C"))
+    for event in search.journal:
+        journal.append(event)
+    storage.adopt_config(config)
+    finalize(storage, "enough")
+    core = replay(Journal(storage.paths.journal).history, storage.paths.root)
+    assert core.runs[0].outcome == outcome
+    assert core.finished is not None

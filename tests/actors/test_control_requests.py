@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from actors.control_requests import ControlRequests
+from actors.event_loop import Judge
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
-from llmzero_ray.storage.presence import request
+from llmzero_ray.storage.presence import is_extension_requested, request
 from tests.builders import Driver, make_config
 
 
@@ -29,9 +30,12 @@ class Searching:
             self.search.core, self.post, root, use_settings=self.use_settings, fixed_capacity=fixed_capacity
         )
 
-    async def post(self, event: Event) -> None:
-        self.posted.append(event)
-        self.search.post(event)
+    async def post(self, judge: Judge) -> Event | None:
+        event = judge()
+        if event is not None:
+            self.posted.append(event)
+            self.search.post(event)
+        return event
 
     async def use_settings(self) -> None:
         """Nothing follows the settings here."""
@@ -106,10 +110,10 @@ def test_what_is_no_file_is_refused_without_being_opened(tmp_path: Path) -> None
 def test_a_request_that_cannot_be_journalled_is_refused_instead(tmp_path: Path) -> None:
     searching = Searching(tmp_path)
 
-    async def post(event: Event) -> None:
-        if isinstance(event, ev.HintGiven):
+    async def post(judge: Judge) -> Event | None:
+        if isinstance(judge(), ev.HintGiven):
             raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
-        await searching.post(event)
+        return await searching.post(judge)
 
     searching.requests = ControlRequests(
         searching.search.core, post, tmp_path, use_settings=searching.use_settings, fixed_capacity=False
@@ -159,3 +163,39 @@ def test_a_request_is_known_again_by_its_id(tmp_path: Path) -> None:
     assert given == dataclasses.replace(
         ev.HintGiven(text="a higher lr was fine elsewhere"), source=f"user:{asked}"
     )
+
+
+def measured(search: Driver) -> None:
+    """Bring the search to its end."""
+    search.search_to_end([0.5, 0.6, 0.4, 0.3])
+    search.post(ev.UserStop(reason="enough"))
+    search.post(ev.OutcomeWritten())
+    assert search.core.finished is not None
+
+
+def test_settings_that_come_after_the_end_are_left_for_the_next_coordinator(tmp_path: Path) -> None:
+    """The present one closes: what it took would be answered, and nobody would act on it."""
+    searching = Searching(tmp_path)
+    request(tmp_path, "set", changes={"budget.runs": 9})
+    request(tmp_path, "hint", text="late")
+    looked = searching.post
+
+    async def post(judge: Judge) -> Event | None:
+        if searching.search.core.finished is None:  # the end comes between the look and the event
+            measured(searching.search)
+            searching.posted.clear()
+        return await looked(judge)
+
+    searching.requests = ControlRequests(
+        searching.search.core, post, tmp_path, use_settings=searching.use_settings, fixed_capacity=False
+    )
+    asyncio.run(searching.requests.take())
+    (refused,) = searching.posted
+    assert isinstance(refused, ev.RequestRefused) and refused.kind == "hint"
+    assert is_extension_requested(tmp_path)
+    searching.posted.clear()
+    asyncio.run(searching.requests.take(at_start=True))
+    (extended,) = searching.posted
+    assert isinstance(extended, ev.SearchExtended)
+    assert searching.search.core.finished is None
+    assert not is_extension_requested(tmp_path)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from actors import event_loop
+from actors import coordinator, event_loop
 from actors.event_loop import EventLoop
+from actors.threads import Threads
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.journal import read_all
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import Command
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import SearchLock, owner
 from tests.builders import Driver, make_config
 from tests.waiting import PATIENCE_S
 
@@ -173,3 +178,36 @@ def test_an_event_that_the_core_cannot_handle_ends_the_work_with_its_reason(
     opened = play(tmp_path, scene)
     assert "HintGiven could not be handled: RecursionError: too deep" in str(opened.loop.failure)
     assert len(opened.journalled(ev.HintGiven)) == 1  # nothing is journalled behind it
+
+
+def test_the_end_gives_everything_back_whatever_fails_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that cannot be tidied left the coordinator alive, with the lock held."""
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(coordinator, "remove_leftovers", broken)
+    monkeypatch.setattr(coordinator, "end_actor", broken)
+    monkeypatch.setattr(coordinator, "_LINGER_S", 0.0)
+    killed: list[object] = []
+    monkeypatch.setattr("ray.kill", killed.append)
+
+    async def close_all(*, at_once: bool) -> None:
+        raise RuntimeError(f"at once: {at_once}")
+
+    async def end() -> bool:
+        ending: Any = object.__new__(coordinator.SearchCoordinator)
+        ending._storage, ending._threads = SearchStorage(tmp_path, "demo"), Threads("end")
+        ending._pool = SimpleNamespace(close_all=close_all)
+        ending._loop = SimpleNamespace(close=lambda: None, core=SimpleNamespace(finished=True))
+        ending._trackers, ending._ending, ending._actor = [SimpleNamespace(finish=broken)], False, "actor"
+        ending._lock, ending._ended = SearchLock(tmp_path / "demo"), asyncio.Event()
+        ending._lock.acquire(private_head=True)
+        await ending._end(at_once=False)
+        return bool(ending._ended.is_set())
+
+    assert asyncio.run(end())
+    assert killed == ["actor"]
+    assert owner(tmp_path / "demo") is None

@@ -352,3 +352,16 @@ def test_a_raised_compute_lets_an_ended_search_go_on() -> None:
     train_counted(search, 0, 1000.0)
     assert search.core.end_reason == "compute"
     assert extension_problem(search.core, {"budget.compute": 2000.0}) is None
+
+
+def test_a_search_that_has_finished_cannot_be_interrupted() -> None:
+    """An error of what follows the end, or a pause that was on its way."""
+    search = Driver()
+    search.search_to_end([0.5, 0.6, 0.4, 0.3])
+    search.post(ev.UserStop(reason="enough"))
+    search.post(ev.OutcomeWritten())
+    assert search.core.finished is not None
+    for late in (ev.SearchPaused(reason="Ctrl-C"), ev.SearchAborted(reason="EIO", exit_code=3)):
+        search.post(late)
+        assert search.core.interrupted is None
+        assert replay(search.journal, ROOT).interrupted is None

@@ -250,7 +250,7 @@ def test_scoring_is_repeated_once_when_its_runner_is_lost_and_then_left_out() ->
     search = ended(final={"default_recipe": False})
     assert search.only(cmd.Evaluate).what == "base"
     search.lose()
-    assert search.only(cmd.Evaluate, search.ready()).id == "evaluate-base-1"
+    assert search.only(cmd.Evaluate, search.ready()).id == "evaluate-base-1-0-2"
     search.lose()
     failed = [e for e in search.journal if isinstance(e, ev.FinalFailed)]
     assert [e.what for e in failed] == ["base"]
@@ -392,3 +392,12 @@ def test_phases_without_counted_tokens_leave_the_reference_to_steps() -> None:
     search.search_to_end([0.5, 0.6])
     spec = search.only(cmd.RunPhase).spec
     assert (spec.compute, spec.n_steps) == (None, 20)
+
+
+def test_a_slot_that_is_wanted_again_while_it_closes_scores_with_its_next_runner() -> None:
+    search = ended(final={"default_recipe": False})
+    before = search.only(cmd.Evaluate)
+    search.post(ev.SlotClosed(slot=before.slot))
+    again = search.only(cmd.Evaluate, search.ready())
+    assert (again.what, again.slot) == (before.what, before.slot)
+    assert again.id != before.id
