@@ -746,6 +746,18 @@ def test_a_waiting_proposal_that_becomes_a_copy_goes_back_by_the_rules() -> None
     assert "copy of node 1" in str(search.core.runs[2].rejected)
 
 
+def test_the_adapter_that_a_waiting_proposal_resumes_from_is_kept() -> None:
+    search = waits()
+    thinning = checkpoint_retention.thin(search.core, sizes_of(search), 150)
+    assert (thinning.items, thinning.fits) == ((), False)
+    late = ev.CheckpointsDeleted(  # listed before the proposal came
+        items=(ResumeFrom(node=0, step=10),), freed_bytes=100, used_bytes=200, limit_bytes=150
+    )
+    assert search.only(cmd.DeleteCheckpoints, search.post(late)).items == ()
+    ask(search, answer())
+    assert search.only(cmd.RunPhase).spec.resume_from == ResumeFrom(node=0, step=10)
+
+
 def test_a_repeated_search_gives_the_recorded_answers_and_waits_for_nobody() -> None:
     recorded = {"accepted": True, "changes": {LR: 2e-4}, "n_steps": None, "reason": "colder"}
     agents = {"approve": True, "backend": "recorded", "recorded_from": "/runs/earlier"}

@@ -1,9 +1,10 @@
 """Checkpoint retention: which adapters a search may still need, and the order in which the others are
 deleted. Pure.
 
-Pinned adapters are all adapters of running phases and of the reference, resume sources of any run, every
-run's best step, and the last step of every node that may still be expanded. All others may be deleted, those
-of the oldest run first. Not here: measuring sizes and deleting (actors/checkpoint_retention.py).
+Pinned adapters are all adapters of running phases and of the reference, resume sources of any run (also of
+one whose proposal waits for a person), every run's best step, and the last step of every node that may still
+be expanded. All others may be deleted, those of the oldest run first. Not here: measuring sizes and deleting
+(actors/checkpoint_retention.py).
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def pinned(state: SearchState) -> set[Place]:
     """Adapters of ended runs that must not be deleted. Adapters of other runs are never deleted."""
     found: set[Place] = set()
     for run in state.runs.values():
-        if run.spec is not None and run.spec.resume_from is not None:
-            found.add((run.spec.resume_from.node, run.spec.resume_from.step))
+        spec = run.shown.spec
+        if spec is not None and spec.resume_from is not None:
+            found.add((spec.resume_from.node, spec.resume_from.step))
         outcome = run.outcome
         if outcome is None:
             continue
