@@ -52,6 +52,9 @@ class ControlRequests:
         self._core, self._post, self._root = core, post, root
         self._use_settings, self._fixed_capacity = use_settings, fixed_capacity
         self._threads = Threads("requests")
+        self._left = set[str]()
+        """Ids of requests that were processed and whose files cannot be removed. A later coordinator
+        processes them again, and the journal drops their events."""
 
     async def take(self, *, at_start: bool = False) -> None:
         """Process every pending request. At the start the capacity is left to the reservation of hardware,
@@ -61,6 +64,8 @@ class ControlRequests:
         them at its start, and continues the search if they extend it.
         """
         for request in await self._threads.run(waiting_requests, self._root):
+            if request.id in self._left:
+                continue
             over = await self._capacity_problem(request) if self._fixed_capacity and not at_start else None
             judged = functools.partial(self._judged, request, over, at_start=at_start)
             try:
@@ -71,7 +76,13 @@ class ControlRequests:
                 event = await self._post(functools.partial(_refused, request, why))
             if event is None:
                 continue
-            await self._threads.run(done_with, self._root, request.id)
+            try:
+                await self._threads.run(done_with, self._root, request.id)
+            except OSError as error:  # the directory may be another user's
+                self._left.add(request.id)
+                logger.warning(
+                    "requests/%s.json cannot be removed: %s. It was taken; remove it.", request.id, error
+                )
             if isinstance(event, ev.SettingsChanged | ev.SearchExtended):
                 await self._use_settings()
 

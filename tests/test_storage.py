@@ -659,6 +659,22 @@ def test_a_new_coordinator_forgets_ends_that_were_asked_of_the_one_before_and_ke
     assert [(r.kind, r.fields["text"]) for r in waiting_requests(tmp_path)] == [("hint", "try a higher lr")]
 
 
+def test_an_end_whose_file_cannot_be_removed_stays_and_the_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, unlink = request(tmp_path, "stop", "enough"), Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.stem == first:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    request(tmp_path, "pause")
+    drop_ends(tmp_path)
+    assert [asked.id for asked in waiting_requests(tmp_path)] == [first]
+
+
 @pytest.mark.parametrize(
     "text", ["", "no json", "[]", '{"kind": "dance", "reason": ""}', '{"kind": "stop"}', "[" * 100_000]
 )

@@ -274,12 +274,18 @@ def is_extension_requested(root: Path) -> bool:
 
 
 def done_with(root: Path, request_id: str) -> None:
-    """Remove a request; its result is in the journal."""
+    """Remove a request; its result is in the journal.
+
+    Raises:
+        OSError: the file cannot be removed, for example from a directory of another user.
+    """
     (root / "requests" / f"{request_id}.json").unlink(missing_ok=True)
 
 
 def drop_ends(root: Path) -> None:
-    """Remove requests to stop or to pause that a dead coordinator did not process; the others stay."""
+    """Remove requests to stop or to pause that a dead coordinator did not process; the others stay, and so
+    do files that cannot be removed."""
     for waiting in waiting_requests(root):
         if waiting.kind in ("stop", "pause"):
-            done_with(root, waiting.id)
+            with contextlib.suppress(OSError):
+                done_with(root, waiting.id)

@@ -199,3 +199,23 @@ def test_settings_that_come_after_the_end_are_left_for_the_next_coordinator(tmp_
     assert isinstance(extended, ev.SearchExtended)
     assert searching.search.core.finished is None
     assert not is_extension_requested(tmp_path)
+
+
+def test_a_request_whose_file_cannot_be_removed_is_taken_once_and_the_next_one_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)  # another user's directory, for example
+    searching = Searching(tmp_path)
+    request(tmp_path, "hint", text="lower the lr")
+    request(tmp_path, "veto", "no", node=9)
+    for _ in range(3):
+        asyncio.run(searching.requests.take())
+    assert [type(event) for event in searching.posted] == [ev.HintGiven, ev.RequestRefused]
+    assert [record.message for record in caplog.records if "cannot be removed" in record.message] == [
+        f"requests/{path.name} cannot be removed: [Errno 13] Permission denied: '{path}'. It was taken; "
+        "remove it."
+        for path in sorted((tmp_path / "requests").iterdir())
+    ]
