@@ -239,6 +239,19 @@ def test_a_heartbeat_after_the_end_does_not_count_as_work(end: Event) -> None:
     assert active_seconds((started(1, 0.0), end, *again)) == 80.0
 
 
+def test_a_clock_that_is_set_back_takes_nothing_from_the_time_before_it() -> None:
+    events = (
+        started(1, 10_000.0),
+        ev.SlotReady(slot=0, time=10_100.0),
+        ev.SlotReady(slot=1, time=6_500.0),  # set back by an hour
+        ev.SlotReady(slot=2, time=6_550.0),
+    )
+    assert active_seconds(events) == 150.0
+    assert active_seconds(events, now=6_560.0) == 160.0
+    assert active_seconds((*events, started(2, 7_000.0))) == 150.0
+    assert active_seconds((*events, started(2, 7_000.0, previous_alive=6_600.0))) == 200.0
+
+
 def test_no_events_no_time() -> None:
     assert active_seconds(()) == 0.0
 

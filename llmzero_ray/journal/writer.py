@@ -190,11 +190,13 @@ class Journal:
 
 class ActiveTime:
     """Seconds with a live coordinator: from each one's first event to its last heartbeat, or to its last
-    event if its work had ended by then (the heartbeat of a copied directory is as old as the copy)."""
+    event if its work had ended by then (the heartbeat of a copied directory is as old as the copy). Where the
+    clock is set back between two events, the seconds between them are not counted."""
 
     def __init__(self) -> None:
         self._earlier_s = 0.0
         self._begun: float | None = None
+        """First event of the newest coordinator since its clock was set back, if it was."""
         self._last = 0.0
         self._ended = False
 
@@ -209,6 +211,9 @@ class ActiveTime:
             alive = min(beaten or self._last, event.time)
             self._earlier_s += max(self._last, alive) - self._begun
             self._begun, self._ended = event.time, False
+        elif event.time < self._last:
+            self._earlier_s += self._last - self._begun
+            self._begun = event.time
         self._ended |= isinstance(event, ENDS)
         self._last = event.time
 
