@@ -60,6 +60,8 @@ class SearchBudget:
         self._agents, self._record = config.agents, record
         self._holders: dict[str, ev.CallHolder] = {}
         """Id of each open reservation -> its holder."""
+        self._settled: dict[str, LedgerEntry] = {}
+        """Id of each reservation whose cost was reported -> its entry."""
         for reservation, holder in open_reservations(events).values():
             if self.ledger is not None:
                 self.ledger.restore(reservation)
@@ -95,11 +97,15 @@ class SearchBudget:
         return reservation
 
     async def settle(self, reservation: Reservation, **spent: Any) -> LedgerEntry:
-        """Book the cost of a reservation, even if it is unknown here."""
+        """Book the cost of a reservation, even if it is unknown here. Idempotent: another process sends it
+        again if the answer is late."""
         assert self.ledger is not None
-        if self._holders.pop(reservation.id, None) is None:
-            return self.ledger.book(reservation, **spent)
-        return self.ledger.settle(reservation, **spent)
+        entry = self._settled.get(reservation.id)
+        if entry is None:
+            known = self._holders.pop(reservation.id, None) is not None
+            book = self.ledger.settle if known else self.ledger.book
+            entry = self._settled[reservation.id] = book(reservation, **spent)
+        return entry
 
     def settle_lost(self, holder: ev.CallHolder) -> list[ev.AgentCalled]:
         """Book every open reservation of a process that died during its calls at its worst case. Returns the

@@ -130,6 +130,13 @@ def test_a_request_for_a_reservation_that_is_repeated_reserves_once(books: Books
     assert [type(event).__name__ for event in books.journal].count("CallReserved") == 1
 
 
+def test_a_bill_that_is_sent_again_counts_once(books: Books) -> None:
+    reservation = books.reserve("stopper", 60, "a")
+    for _ in range(2):  # the first answer came too late for the stopper
+        books.settle(reservation, 5)
+    assert (books.spent, books.held) == (5.0, 0.0)
+
+
 def test_a_call_between_its_bill_and_its_event_counts_at_its_worst(books: Books) -> None:
     reservation = books.local.reserve("proposer", 1, Usage(output=60))
     books.local.settle(reservation, usage=Usage(output=1), latency_s=0.0, outcome="ok")
