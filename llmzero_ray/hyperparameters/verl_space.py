@@ -1,15 +1,26 @@
-"""The space that searches use: VeRL's hyper-parameters and keys, and what a user allows."""
+"""The space that searches use: VeRL's hyper-parameters and keys, what a user allows, what a message names."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from llmzero_ray.config import AllowedKey
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
 from llmzero_ray.hyperparameters.space import Parameter, Space
 from llmzero_ray.hyperparameters.table import PARAMETERS, PROPOSABLE
-from llmzero_ray.hyperparameters.verl_keys import NEVER, OWNED_BY, VERL_KEYS, VERL_VERSION, is_verl_key
+from llmzero_ray.hyperparameters.verl_keys import (
+    MINI_BATCH,
+    NEVER,
+    OWNED_BY,
+    ROLLOUT_N,
+    TRAIN_BATCH,
+    VERL_KEYS,
+    VERL_VERSION,
+    is_verl_key,
+)
 from llmzero_ray.records import Hyperparameters
 
 VERL_SPACE = Space(
@@ -37,6 +48,17 @@ def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
     missing = object()
     names = {*one, *other} - _TRAINS_ALONE
     return all(one.get(name, missing) == other.get(name, missing) for name in names)
+
+
+def mentioned_keys(text: str | None) -> frozenset[str]:
+    """Keys named in a message by key, by the end of a key, or by alias. A batch size includes the keys it
+    depends on."""
+    if not text:
+        return frozenset()
+    found = {row.key for row in PARAMETERS if _named(text, row.key, (row.alias, *row.also))}
+    if found & {MINI_BATCH, *MICRO_BATCHES}:
+        found |= {TRAIN_BATCH, ROLLOUT_N}
+    return frozenset(found)
 
 
 def space_with(allow: Mapping[str, AllowedKey]) -> Space:
@@ -89,3 +111,10 @@ def _permitted(row: Parameter, bounds: AllowedKey) -> Parameter:
             f"with choices {', '.join(bounds.choices) or 'none'}."
         )
     return dataclasses.replace(row, choices=bounds.choices, by_permission=False)
+
+
+def _named(text: str, key: str, aliases: tuple[str, ...]) -> bool:
+    words = (key, key.rpartition(".")[2], *aliases)
+    # "n" and "T" are words of their own in prose: they count only with a value, as in n=12.
+    patterns = (rf"{re.escape(word)}\s*=" if len(word) <= 2 else re.escape(word) for word in words)
+    return any(re.search(rf"(?<![\w.]){pattern}(?![\w.]\w)", text) for pattern in patterns)

@@ -14,9 +14,8 @@ from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.moves import MoveSet
 from llmzero_ray.agents.expert.perturbation import changes_of
 from llmzero_ray.agents.expert.proposer import proposal_base, write
-from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import StartPoint
-from llmzero_ray.hyperparameters import VERL_SPACE, canonical
+from llmzero_ray.hyperparameters import VERL_SPACE, canonical, mentioned_keys
 from llmzero_ray.hyperparameters.verl_keys import LR_SCHEDULER
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, Values

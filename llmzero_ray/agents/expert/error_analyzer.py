@@ -16,9 +16,8 @@ from typing import TypeAlias
 
 from llmzero_ray.agents.expert.apply_moves import valid
 from llmzero_ray.agents.expert.proposer import change_text, proposal_base
-from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, passes_text
-from llmzero_ray.hyperparameters import VERL_SPACE, diff
+from llmzero_ray.hyperparameters import VERL_SPACE, diff, mentioned_keys
 from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
 from llmzero_ray.hyperparameters.verl_keys import (
     CAPACITY,

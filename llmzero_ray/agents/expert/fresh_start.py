@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves
 from llmzero_ray.agents.expert.moves import Move, MoveSet
-from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import BY_KEY, complete, diff
+from llmzero_ray.hyperparameters import BY_KEY, complete, diff, mentioned_keys
 from llmzero_ray.hyperparameters.verl_keys import (
     ADV_NORM,
     CAPACITY,

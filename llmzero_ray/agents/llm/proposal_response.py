@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from llmzero_ray.agents.expert.rejection import mentioned_keys
 from llmzero_ray.agents.expert.resume import best_scored, passes_text
 from llmzero_ray.agents.llm.response_schemas import ChangeSchema, CheckpointSchema, LengthSchema
 from llmzero_ray.errors import HyperparameterError
@@ -21,6 +20,7 @@ from llmzero_ray.hyperparameters import (
     Limits,
     Space,
     format_value,
+    mentioned_keys,
 )
 from llmzero_ray.records import Change, Diagnosis, Hyperparameters, HyperparameterValue, Proposal, ResumeFrom
 from llmzero_ray.records.agents import ErrorRequest, OfferedCheckpoint, ProposalRequest, TaskView
