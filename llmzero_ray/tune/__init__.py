@@ -16,13 +16,12 @@ hyper-parameters. `verl_trainable` trains such phases with VeRL on this project'
 VeRL (actors/), which need no Tune.
 """
 
-from llmzero_ray.tune.internals import check_ray
+from llmzero_ray.tune.internals import check_ray, get_checkpoint
 
 check_ray()  # first: the modules below import names that another Ray may not have
 
 from llmzero_ray.tune.factory import tree_search  # noqa: E402
 from llmzero_ray.tune.replay import StrategyReplay  # noqa: E402
-from llmzero_ray.tune.trainable import get_checkpoint  # noqa: E402
 from llmzero_ray.tune.verl_trainable import verl_trainable  # noqa: E402
 
 __all__ = ["StrategyReplay", "get_checkpoint", "tree_search", "verl_trainable"]
