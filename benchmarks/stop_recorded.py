@@ -33,7 +33,7 @@ from statistics import fmean
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.dynamics.incumbent import score_to_beat, scores_along
 from llmzero_ray.records import ItemOutcome
 from llmzero_ray.records.agents import NodeView, StopRequest, TaskView

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest
 from llmzero_ray.records.metrics import STEP_TIME, Curves

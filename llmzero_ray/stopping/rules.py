@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Protocol
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records.agents import NodeView
 from llmzero_ray.records.metrics import (

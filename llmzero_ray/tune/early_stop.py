@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from ray.tune import Stopper
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import NodeView

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.config import parse_config
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings, parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.launch.preflight import check_backends
 from llmzero_ray.records.agents import NodeView

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.records.agents import NodeView, StopRequest
 from llmzero_ray.records.metrics import CurveBuilder, Curves, curves_of

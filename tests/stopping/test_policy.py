@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from llmzero_ray.agents.expert import ExpertEarlyStopper
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import NodeView, StopRequest, TaskView
 from llmzero_ray.records.metrics import Curves

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.rules import Collapse, NonFinite, StopRule, make_rules

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError
 

@@ -16,7 +16,7 @@ import pytest
 from actors.runner_pool import RunnerPool
 from actors.stopper import StopperActor
 from actors.stopper_client import StopperClient
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.errors import StorageError
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.records.agents import StopRequest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray import cloudpickle, tune
 
-from llmzero_ray.config.stopping import StopperSettings
+from llmzero_ray.config import StopperSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.records import Diagnosis, Proposal, ResumeFrom, StopDecision
