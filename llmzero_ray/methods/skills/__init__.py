@@ -2,7 +2,7 @@
 plans its own work by eight skills, and a ninth that hands runs over to the tree search."""
 
 from llmzero_ray.methods.skills.agent import SkillAgent, SkillSettings
-from llmzero_ray.methods.skills.texts import SKILLS, skill_texts
+from llmzero_ray.methods.skills.tools import SKILLS, skill_texts
 from llmzero_ray.methods.skills.transcript import Episode, Transcript
 
 __all__ = ["SKILLS", "Episode", "SkillAgent", "SkillSettings", "Transcript", "skill_texts"]

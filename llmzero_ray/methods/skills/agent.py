@@ -29,8 +29,7 @@ from llmzero_ray.config.search_config import OnCap, OnOutage
 from llmzero_ray.errors import AgentError, CapReachedError, HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.methods.skills.handover import proposal_of_tree
-from llmzero_ray.methods.skills.texts import AGENT
-from llmzero_ray.methods.skills.tools import DECIDING, TOOLS
+from llmzero_ray.methods.skills.tools import AGENT, DECIDING, TOOLS
 from llmzero_ray.methods.skills.transcript import Episode, Kind, Transcript, conversation
 from llmzero_ray.methods.skills.workbench import Workbench
 from llmzero_ray.records import Proposal, StopDecision

@@ -1,18 +1,35 @@
-"""The tools of the skill-based agent: what their inputs hold.
+"""What the skill-based agent is given: its tools, and the texts of prompts/skills/.
 
-The same list is offered with every question, so that the prompt cache holds it.
+The same list of tools is offered with every question, so that the prompt cache holds it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
+from llmzero_ray.agents.knowledge import prompt_file
 from llmzero_ray.agents.llm.response_schemas import ChangeSchema, CheckpointSchema, SavedStep, Whole
 from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
-from llmzero_ray.methods.skills.texts import SkillName
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import DiagnosisState
+
+SkillName: TypeAlias = Literal[
+    "prepare_dataset",
+    "define_reward",
+    "validate_run",
+    "generate_config",
+    "download_model",
+    "submit_training",
+    "check_training",
+    "gather_results",
+    "tree_search",
+]
+SKILLS: tuple[SkillName, ...] = get_args(SkillName)
+"""The eight skills of the paper, and the tree search as one more."""
+AGENT = "agent"
+"""Name of the system prompt among the texts."""
 
 
 class UseSkill(ResponseSchema):
@@ -116,3 +133,19 @@ TOOLS: dict[str, ResponseTool] = {
 }
 DECIDING = {"run": ("submit_training", "tree_search"), "check": ("decide_run",)}
 """Kind of question -> the tools that answer it."""
+
+
+def skill_texts() -> dict[str, str]:
+    """Name -> text of the system prompt and of every skill.
+
+    Raises:
+        ConfigError: a file is missing or is not UTF-8.
+    """
+    found = {}
+    for name in (AGENT, *SKILLS):
+        file = prompt_file(f"skills/{name}.md")
+        try:
+            found[name] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}; it must be a text file in UTF-8.") from error
+    return found
