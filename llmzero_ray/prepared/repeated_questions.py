@@ -22,8 +22,8 @@ MOST_REPEATED = 0.9
 """Share of different questions among the rows above which repeats are not worth a warning."""
 _MANY = 10
 _IN_FRONT = re.compile(
-    r"""^\W*(?:
-        (?:[^\W\d_]+\W{0,3}){0,2}\d+\s*[.:)\]\-–—|]+\s   # 17.  Exercise 17:  Q17)  Problem No. 17 -
+    r"""^[^\w\n]*(?:
+        (?:[^\W\d_]++\W{0,3}){0,2}\d+\s*[.:)\]\-–—|]+\s   # 17.  Exercise 17:  Q17)  Problem No. 17 -
         | \#\s*\d+\s | [\[(]\d+[\])]\s                    # #17  [17]  (17)
     )""",
     re.MULTILINE | re.VERBOSE,

@@ -60,3 +60,9 @@ def test_each_split_is_told_how_much_of_it_train_asks_as_well() -> None:
     [line] = shared_with_train({"train": train, "val": val, "test": test})
     assert line.startswith("near-duplicates: 1 of 2 rows of val are questions of train with another number")
     assert "(train: 4 rows, 2 different questions)" in line and "`group` in task.yaml" in line
+
+
+@pytest.mark.parametrize("piece", ["x", "1", "x1", "# ", "#\n", "\n", "1.", ". "])
+def test_a_long_row_of_any_kind_is_read_in_linear_time(piece: str) -> None:
+    """80,000 letters without a space, such as DNA, took more than eight minutes."""
+    assert len(questions_of([((piece * 100_000)[:100_000], "5")])) == 1
