@@ -55,7 +55,7 @@ class EventLoop:
         """All events so far."""
         self.epoch = self._journal.epoch
         self.failure: LlmzeroError | None = None
-        """Why the journal can no longer be written."""
+        """Reason why the journal can no longer be written."""
         self._turn = asyncio.Lock()
         self._threads = Threads("journal")
         self._execute: Execute | None = None

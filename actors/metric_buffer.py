@@ -82,7 +82,8 @@ class MetricBuffer:
 
 
 def _shown(point: MetricPoint) -> dict[str, float]:
-    """What `MetricBuffer.newest` keeps of a point. The validation at step 0 is not a score of the phase."""
+    """Values that `MetricBuffer.newest` keeps of a point. The validation at step 0 is not a score of the
+    phase."""
     reward = next((point.metrics[name] for name in REWARDS if name in point.metrics), None)
     score = point.val_score if point.step > 0 else None
     found = {

@@ -1,4 +1,4 @@
-"""What the agents of a search cost with a language model: recorded tokens at the shipped prices.
+"""Cost of a search's agents with a language model: recorded tokens at the shipped prices.
 
     python -m benchmarks.agent_cost [SEARCH] [--model claude-sonnet-5-5] [--proposals 15] [--verdicts 90]
 

@@ -1,4 +1,4 @@
-"""What the adapter canary costs where it runs after every push of weights, in one engine of real VeRL.
+"""Cost of the adapter canary where it runs after every push of weights, in one engine of real VeRL.
 
     python -m benchmarks.canary_cost [--steps 20] [--pairs 3]
 

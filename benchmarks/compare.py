@@ -1,4 +1,4 @@
-"""What a search adds: finished searches next to the default recipe and the best of a static sweep.
+"""Gain of a search: finished searches next to the default recipe and the best of a static sweep.
 
     python -m benchmarks.compare runs/demo-1 runs/demo-2 runs/demo-3 [--sweep benchmarks/static_sweep.yaml]
     [--out FILE]

@@ -36,7 +36,7 @@ from llmzero_ray.strategy.export import export_verl
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ACTOR = re.compile(r"^\([^()]*pid=\d+[^()]*\) ?")
-"""What Ray puts before a line of an actor."""
+"""Prefix that Ray puts before a line of an actor."""
 _SCORE = re.compile(r"val-core/[^:]*/(?:acc|reward)/mean@1:(?:np\.float64\()?([0-9.eE+-]+)")
 _STEP = re.compile(r"\bstep:(\d+) - ")
 
@@ -119,7 +119,7 @@ def first_phases(strategy: Strategy, n: int) -> Strategy:
 
 
 def run_script(folder: Path, phase: StrategyPhase, number: int) -> str:
-    """What VeRL printed for a phase; `number` 0 trains with the strategy's own order of the rows."""
+    """VeRL's output for a phase; `number` 0 trains with the strategy's own order of the rows."""
     log = folder / f"phase_{phase.phase}.log"
     if not log.exists():
         words = [
@@ -154,7 +154,7 @@ def validations(text: str) -> dict[int, float]:
 
 
 def differences(text: str, phase: StrategyPhase) -> list[str]:
-    """Where VeRL's printed configuration is not the strategy's."""
+    """Differences between VeRL's printed configuration and the strategy's."""
     config = printed_config(text)
     wanted = resolve(phase.hyperparameters, n_gpus=1, micro_batch_limit=128)
     wrong = []

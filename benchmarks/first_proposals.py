@@ -1,4 +1,4 @@
-"""What the first proposal of each proposer changes, from given checkpoints, on real VeRL.
+"""Effect of the first proposal of each proposer, from given checkpoints, on real VeRL.
 
     python -m benchmarks.first_proposals --out FILE [--work DIR] [--tasks chain_sum register]
         [--checkpoints 1 2 3 5] [--seeds 1 2 3 4] [--steps 10] [--arms ARM ...]
@@ -258,7 +258,7 @@ def phase(
 
 
 def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """What one arm's phase changed on the test split."""
+    """Change of the test score by one arm's phase."""
     began = time.monotonic()
     at = ResumeFrom(node=k - 1, step=options.steps)
     row: dict[str, Any] = {
@@ -314,7 +314,7 @@ def test_items(bench: Bench, adapter: str, name: str) -> tuple[ItemOutcome, ...]
 
 
 def request(bench: Bench, k: int, n_steps: int, seed: int) -> ProposalRequest:
-    """What a proposer sees at a checkpoint: the phases behind it, and that checkpoint alone to go on from."""
+    """Proposer's request at a checkpoint: the phases behind it, and that checkpoint alone to go on from."""
     path = tuple(view(bench, node, n_steps) for node in range(k))
     on, engine = path[-1], bench.config.engine
     return ProposalRequest(

@@ -1,4 +1,4 @@
-"""What early stops and confirmation are worth, in hindsight, from the journals of searches that have ended.
+"""Value of early stops and confirmation in hindsight, from the journals of searches that have ended.
 
     python -m benchmarks.hindsight runs/demo runs/first ... [--json]
 
@@ -41,7 +41,7 @@ from llmzero_ray.storage.metric_files import load_points
 
 @dataclass(frozen=True, kw_only=True)
 class Stops:
-    """What stopping could save in one search, in the unit of its costs."""
+    """Possible savings by stops in one search, in the unit of its costs."""
 
     compute: float
     """Compute of all phases."""
@@ -73,7 +73,7 @@ class Selection:
 
 
 def stops(facts: SearchFacts) -> Stops:
-    """What its phases computed, and what a stop in hindsight would have saved of it."""
+    """Compute of its phases, and the part that stops in hindsight would have saved."""
     known = _best_before(facts)
     whole = could = was = 0.0
     n_stopped = n_hopeless = 0
@@ -139,7 +139,7 @@ def selection(facts: SearchFacts) -> Selection | None:
 
 
 def regret(tested: Mapping[int, Mapping[int, float]], chosen: int) -> float:
-    """How far a node lies behind the best one, from item -> outcome of each: the best one by one half of the
+    """Distance of a node from the best one, from item -> outcome of each: the best one by one half of the
     items, the distance by the other half, averaged over both ways round."""
     items = sorted(set.intersection(*(set(outcomes) for outcomes in tested.values())))
     halves = (items[::2], items[1::2])

@@ -1,4 +1,4 @@
-"""How the page of a large search does in Chromium: first picture, panning, memory, delays, the server's load.
+"""Speed of a large search's page in Chromium: first picture, panning, memory, delays, the server's load.
 
     python -m benchmarks.page [--nodes 300] [--tries 5] [--events 17280] [--watch 240]
 
@@ -189,7 +189,7 @@ def measure(page: Page, file: str, served: str, options: argparse.Namespace) -> 
 
 
 def delays(page: Page, search: Large, beside: BaseProcess, tries: int) -> bool:
-    """How far the page is behind; whether the limits hold. Ends the process beside it."""
+    """Whether the delays of the page keep their limits; prints them, and ends the process `beside`."""
     node = min(node_delay(page, search) for _ in range(tries))
     good = [show("llmzero ui, a new node is shown after", node, NODE_S, unit="s")]
     step = max(step_delay(page, search, step) for step in range(1, tries + 1))

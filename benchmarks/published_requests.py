@@ -53,7 +53,7 @@ class Phase:
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Metric -> its values at the phase's first and last step."""
     said: str = ""
-    """What is said of the phase's dynamics without a value."""
+    """Statements on the phase's dynamics without a value."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How soon a search is back at work after a death, in seconds, on a cluster of several raylets.
+"""Time until a search is back at work after a death, in seconds, on a cluster of several raylets.
 
     python -m benchmarks.recovery [--repeats 5]
 

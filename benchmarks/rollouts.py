@@ -1,4 +1,4 @@
-"""What settings of the engine save in one run on real VeRL, and which numbers differ.
+"""Time that settings of the engine save in one run on real VeRL, and the numbers that differ.
 
     python -m benchmarks.rollouts [--steps 6] [--warm 1] [--task DIR] [--config FILE] [--before KEY=VALUE ...]
 
@@ -110,7 +110,7 @@ def main() -> None:
 
 @dataclasses.dataclass
 class Measured:
-    """What one side took."""
+    """Costs of one side."""
 
     cold: dict[str, float]
     warm: list[dict[str, float]]
@@ -205,7 +205,7 @@ def of_steps(points: list[MetricPoint], *stages: str) -> float:
 
 
 def compared(one: list[MetricPoint], other: list[MetricPoint]) -> tuple[int, list[str]]:
-    """How many values of two phases are the same to the bit, and a line on each that is not."""
+    """Number of values of two phases that are the same to the bit, and a line on each that is not."""
     mine, theirs = values_of(one), values_of(other)
     different = []
     for name in sorted({*mine, *theirs}):

@@ -1,4 +1,4 @@
-"""How long a slot waits between two phases, in seconds, with fast and slow proposers.
+"""Time that a slot waits between two phases, in seconds, with fast and slow proposers.
 
     python -m benchmarks.slot_idle [--runs 8] [--delay 3]
 

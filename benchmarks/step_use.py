@@ -1,4 +1,4 @@
-"""What the training steps of searches went into, from their journals.
+"""Use of the training steps of searches, from their journals.
 
     python -m benchmarks.step_use runs/demo runs/last_codes_alpha ...
 
@@ -56,7 +56,7 @@ class StepUse:
 
 
 def count_steps(facts: SearchFacts) -> StepUse:
-    """What a search's steps went into; a phase that has not ended has no steps and is no loss."""
+    """Use of a search's steps; a phase that has not ended has no steps and is no loss."""
     runs = facts.runs
     scratch = [run for run in runs.values() if run.kind == "scratch"]
     raised = [run for run in runs.values() if _is_raised(facts, run)]

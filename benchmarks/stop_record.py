@@ -69,7 +69,7 @@ class RareChain(Register):
     name = "rare_chain"
 
     _DEMONSTRATION_SEED, _STRIDE = 600_000_000, 1_000_000_000
-    """Where the generator seeds of demonstrations begin, and their distance between seeds of tasks."""
+    """First generator seed of demonstrations, and their distance between seeds of tasks."""
 
     def __init__(self, share: float) -> None:
         """`share`: of demonstrations with working, for the start values of the splits."""
@@ -185,7 +185,7 @@ def recorded_phases(name: str) -> list[Phase]:
 def draw(
     rng: random.Random, phases: list[Phase], from_scratch: float
 ) -> tuple[ResumeFrom | None, dict[str, Any], int]:
-    """Where the next phase starts, what it changes against the root, and its first global step."""
+    """Start of the next phase, its changes against the root, and its first global step."""
     if not phases:
         return None, {}, 0
     scratch = rng.random() < from_scratch

@@ -188,7 +188,7 @@ def at_validations(search: Recorded, node: int) -> list[NodeView]:
 
 
 def figures(judged: Iterable[Pair]) -> dict[str, Any]:
-    """What stopping did over some pairs. Saved steps and their hindsight bound are shares of the steps of
+    """Effect of stopping over some pairs. Saved steps and their hindsight bound are shares of the steps of
     losing phases."""
     found = list(judged)
     losing = [pair for pair in found if not pair.winner]
@@ -213,7 +213,7 @@ def figures(judged: Iterable[Pair]) -> dict[str, Any]:
 
 
 def searched(search: Recorded, known_pairs: Mapping[tuple[int, int], Pair]) -> dict[str, Any]:
-    """What stops do in searches over the phases of a task in random order, and the best validation at equal
+    """Effect of stops in searches over the phases of a task in random order, and the best validation at equal
     steps: with stops, without, and with phases planned short."""
     rng, judged = random.Random(0), list[Pair]()
     best: dict[str, list[float]] = {"cut": [], "whole": [], "short": []}

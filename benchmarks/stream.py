@@ -1,4 +1,4 @@
-"""How many metric points the stopper takes in, and how fast it stops a phase meanwhile.
+"""Rate of metric points that the stopper takes in, and its delay in stopping a phase meanwhile.
 
     python -m benchmarks.stream [--runners 64] [--seconds 60] [--rates 1000] [--sizes small,full]
         [--phase-s 5,15]

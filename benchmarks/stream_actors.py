@@ -35,7 +35,7 @@ TASK = TaskView(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """What one runner is to publish."""
+    """Points that one runner is to publish."""
 
     names: tuple[str, ...]
     points_per_s: float
@@ -44,7 +44,7 @@ class Load:
     measured."""
     test_freq: int
     phase_s: tuple[float, float]
-    """How long a phase streams before its loss is NaN: at least, at most."""
+    """Least and most seconds that a phase streams before its loss is NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Window:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of it, in the time that counts."""
+    """Its outcome, in the time that counts."""
 
     published: int
     ingested: int
@@ -85,7 +85,7 @@ class StreamingRunner:
     def poll(
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
     ) -> tuple[tuple[MetricPoint, ...], bool]:
-        """As `PhaseRunner.poll`, and a note of what the stopper has by now."""
+        """Same as `PhaseRunner.poll`, with a note of what the stopper has by now."""
         key = node, attempt
         self._polls += self._counts()
         self._has_taken(key, cursor)

@@ -1,4 +1,4 @@
-"""What experiment trackers cost a search: its seconds with them against its seconds without.
+"""Cost of experiment trackers for a search: its seconds with them against its seconds without.
 
     python -m benchmarks.tracking_cost [--repeats 2] [--runs 6]
 

@@ -30,7 +30,7 @@ class Stopwatch:
         self.wall: list[float] = []
 
     def __call__(self, call: Callable[..., Any], *args: Any) -> Any:
-        """What the call returns; its time is kept."""
+        """Result of the call; its time is kept."""
         cpu, wall = time.thread_time(), time.perf_counter()
         try:
             return call(*args)

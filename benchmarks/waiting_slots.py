@@ -1,4 +1,4 @@
-"""How soon a request is carried out while many slots wait for hardware, and how regular the heartbeat is.
+"""Delay of a request while many slots wait for hardware, and regularity of the heartbeat.
 
     python -m benchmarks.waiting_slots [--waiting 32] [--hints 10]
 

@@ -1,4 +1,4 @@
-"""How long until a phase can take its first step, cold against warm, in one run on real VeRL.
+"""Time until a phase can take its first step, cold against warm, in one run on real VeRL.
 
     python -m benchmarks.warm_start [--phases 5]
 

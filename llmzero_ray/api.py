@@ -95,7 +95,7 @@ class RunningSearch:
         return self._left or self._has_ended()
 
     def status(self) -> RunStatus:
-        """Where the search is now."""
+        """Current status of the search."""
         self._follower.poll()
         return run_status(self._follower)
 

@@ -155,7 +155,7 @@ def merged(rows: list[Row], new: list[Row]) -> list[Row]:
 
 
 def line(rows: list[Row], method: str, task: str) -> str:
-    """What is known of a method on a task, as one sentence.
+    """Results of a method on a task, as one sentence.
 
     Raises:
         ConfigError: nothing is known.
@@ -240,7 +240,7 @@ def compared(
 def _compute(
     by_run: Mapping[tuple[str, str, int], Row], method: str, common: Mapping[str, Sequence[int]]
 ) -> str:
-    """What a method computed, as a multiple of the default recipe's run at the same seed; mean over pairs.
+    """Compute of a method, as a multiple of the default recipe's run at the same seed; mean over pairs.
 
     Empty where the default recipe is not among the methods.
     """
@@ -254,7 +254,7 @@ def _compute(
 
 
 def leads(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """How far the first method is ahead of each other one on each task, as Markdown.
+    """Lead of the first method over each other one on each task, as Markdown.
 
     Each figure is the mean of the differences at the same seeds ± its standard error.
     """

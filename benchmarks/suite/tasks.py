@@ -50,7 +50,7 @@ class SuiteTask:
 
     name: str
     kind: str
-    """What it is in the suite for."""
+    """Its purpose in the suite."""
     family: Family
     set: Mapping[str, Any] = field(default_factory=dict)
     """Dotted keys of search.yaml that belong to the task itself, the same for every recipe."""
@@ -206,8 +206,8 @@ def digest(task: SuiteTask) -> str:
 
 
 def _content(task: SuiteTask) -> dict[str, Any]:
-    """What decides the task's rows, reward and model: its own values, the family's parameters and its code,
-    and the model itself.
+    """Content that decides the task's rows, reward and model: its own values, the family's parameters and its
+    code, and the model itself.
 
     Raises:
         TaskError: the suite keeps no model of this family.

@@ -96,7 +96,7 @@ def _next(decision: Decision) -> dict[str, Any]:
 
 
 BOUNDS = "Numbers are upper confidence bounds: a node's new child against its best open child."
-"""What the reasons of a tree search show."""
+"""Meaning of the numbers in the reasons of a tree search."""
 
 # --- for people ---------------------------------------------------------------------------------------------
 

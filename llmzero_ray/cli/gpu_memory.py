@@ -78,7 +78,7 @@ def machine_text(worst: StageMemory, *, n_slots: int = 1, total: float | None = 
 
 
 def demanding_phase_text(demanding: Assessment) -> str:
-    """What the second assessment of `Estimate.gpu_memory` is of."""
+    """Description of the phase that the second assessment of `Estimate.gpu_memory` is about."""
     return f"a phase with responses of {demanding.setup.response} tokens and a temperature other than 1"
 
 

@@ -166,7 +166,7 @@ def _words(given: list[str]) -> list[str]:
 
 
 def _short_help() -> str:
-    """How a search begins, in four commands."""
+    """First steps of a search, in four commands."""
     shown = {name: subcommands()[name] for name in _FIRST}
     lines = [f"  {one.examples[0]:<28} {one.help}" for one in shown.values()]
     return "\n".join(

@@ -77,7 +77,7 @@ def find_node(search: str, node: str, storage: str) -> tuple[SearchStorage, int]
 
 
 def find_named(text: str, storage: str, search: str = ONLY) -> tuple[SearchStorage, int | None]:
-    """What SEARCH, SEARCH:NODE or NODE names; the last one is a node of `search`.
+    """Search and node that SEARCH, SEARCH:NODE or NODE names; the last one is a node of `search`.
 
     Raises:
         ConfigError: there is no such search, or it has no best node yet.

@@ -62,7 +62,7 @@ def _check(place: SearchStorage) -> None:
 
 
 def _content(place: SearchStorage) -> Iterator[str]:
-    """What lies in a search's directory, the largest first."""
+    """Contents of a search's directory, the largest first."""
     root = place.paths.root
     sizes = {entry.name: _bytes(entry) for entry in root.iterdir()}
     yield f"{root}: {size(sum(sizes.values()))}"

@@ -11,7 +11,7 @@ SCHEMA = _LIBRARY / "search.schema.json"
 
 
 def folder() -> Path:
-    """Where the shipped configurations are."""
+    """Directory of the shipped configurations."""
     inside = _LIBRARY / "configs"
     return inside if inside.is_dir() else _LIBRARY.parent / "jobs" / "configs"
 

@@ -46,7 +46,7 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^@]+")
 _N_PRICES = 4
 FIXED_NUM_SEQS = 128
 FIXED_UTILIZATION = 0.5
-"""What `auto` is without an estimate."""
+"""Value of `auto` without an estimate."""
 
 
 Provider: TypeAlias = Literal["anthropic", "bedrock", "vertex", "foundry", "openai"]
@@ -124,7 +124,7 @@ class ModelConfig(StrictModel):
 
 
 class TokenCostConfig(StrictModel):
-    """What a token counts in `budget.compute`: seconds of the engine, as `llmzero compare` measures them.
+    """Cost of a token in `budget.compute`: seconds of the engine, as `llmzero compare` measures them.
     With 1 and 1, tokens themselves are counted."""
 
     rollout: float = setting(1.0, "seconds per token", ge=0)
@@ -134,7 +134,7 @@ class TokenCostConfig(StrictModel):
 
 
 class BudgetConfig(StrictModel):
-    """When a search ends; the first limit that is reached counts."""
+    """Limits that end a search; the first one that is reached counts."""
 
     runs: int = setting(16, "training runs", ge=2)
     """Phases of the search, failed ones included. The root is run 1, so that a search needs at least 2."""
@@ -239,7 +239,7 @@ _Price = Annotated[tuple[float, float, float, float] | None, BeforeValidator(_pr
 
 
 class AgentModelConfig(StrictModel):
-    """What one agent has of its own; null: as the other agents."""
+    """Settings of one agent; null: as the other agents."""
 
     model: str | None = setting(None, min_length=1)
     """Id of its language model."""
@@ -248,7 +248,7 @@ class AgentModelConfig(StrictModel):
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Tokens for thinking in addition to the answer's own."""
     effort: Effort | None = None
-    """How much effort the model spends on an answer."""
+    """Effort that the model spends on an answer."""
     deadline_s: float | None = setting(None, "seconds", gt=0)
     """Timeout of one of its answers."""
     price: _Price = None
@@ -259,7 +259,7 @@ class AllowedKey(StrictModel):
     """Bounds within which proposals may set a key."""
 
     kind: Literal["float", "int", "bool", "choice", "text"]
-    """What its values are; a `text` has at most 200 plain characters."""
+    """Type of its values; a `text` has at most 200 plain characters."""
     low: float | None = None
     """Smallest number."""
     high: float | None = None
@@ -269,7 +269,7 @@ class AllowedKey(StrictModel):
     nullable: bool = False
     """Whether null is a value."""
     doc: str = setting("", max_length=200)
-    """What it does, for the agents."""
+    """Its effect, explained to the agents."""
 
     @field_validator("low", "high", mode="before")
     @classmethod
@@ -318,7 +318,7 @@ class AgentsConfig(StrictModel):
     thinking_budget: int | None = setting(None, "tokens", ge=1024)
     """Tokens for thinking in addition to the answer's own."""
     effort: Effort | None = None
-    """How much effort the model spends on an answer. If null, it is not sent."""
+    """Effort that the model spends on an answer. If null, it is not sent."""
     per_agent: dict[
         Literal["proposer", "error_analyzer", "early_stopper", "skill_agent"], AgentModelConfig
     ] = Field(default_factory=dict)
@@ -338,12 +338,12 @@ class AgentsConfig(StrictModel):
     price: _Price = None
     """Dollars per million tokens: input, output, cache write, cache read. Null: the list price."""
     on_cap: OnCap = "expert"
-    """What happens when `budget.dollars` is used up: the expert takes over, or the search ends."""
+    """Behaviour when `budget.dollars` is used up: the expert takes over, or the search ends."""
     fallback_model: str | None = setting(None, min_length=1)
     """Id of another model of the same server. It is asked once the main model has been overloaded or out of
     reach for half of a deadline. It costs its list price, or `price` if it has none; the cap counts it."""
     on_outage: OnOutage = "rules"
-    """What happens if no model answers because the server is overloaded or out of reach. `rules`: the expert
+    """Behaviour if no model answers because the server is overloaded or out of reach. `rules`: the expert
     answers. `wait`: proposer and error analyzer ask again, after one minute and then ever longer, up to a
     quarter of an hour; other slots train on."""
     prompts: LocalPath | None = None
@@ -431,7 +431,7 @@ class EngineConfig(StrictModel):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=0.95)] | Literal["auto"] = setting(
         "auto", "share of a GPU's memory"
     )
-    """What the server takes of each GPU. `auto`: on GPUs by the estimate of memory, the largest share with
+    """The server's share of each GPU. `auto`: on GPUs by the estimate of memory, the largest share with
     which every stage of the most demanding phase fits, less 0.05; 0.5 where the card or the model is not
     known. Chosen once, when the search begins."""
     tensor_model_parallel_size: int = setting(1, "GPUs", ge=1)
@@ -441,9 +441,9 @@ class EngineConfig(StrictModel):
     reward_workers: int = setting(1, "processes", ge=1)
     """Processes that compute rewards, per slot."""
     rollout_calls: Literal["auto", "batched", "per_request"] = "auto"
-    """How rollouts are requested. `batched`: a whole batch in one call to each server, with shipped rewards
-    computed in the trainer's process; batches that need VeRL's agent loops (tools, several turns, images)
-    still use them. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on the CPU,
+    """Way in which rollouts are requested. `batched`: a whole batch in one call to each server, with shipped
+    rewards computed in the trainer's process; batches that need VeRL's agent loops (tools, several turns,
+    images) still use them. `per_request`: VeRL's agent loops for every sample. `auto`: `batched` on the CPU,
     `per_request` on GPUs."""
     serve_merged: bool = False
     """Give vLLM merged weights (base plus adapter) instead of a separate adapter: decoding is faster on GPUs,
@@ -495,7 +495,7 @@ class SlotsConfig(StrictModel):
     """Memory of each GPU that processes can use, for the estimate of what fits (39.4 of an A100 of 40 GB):
     proposals that do not fit are rejected. If null, they are not judged; `doctor` asks the machines."""
     reserve: Literal["at_start", "when_needed"] = "at_start"
-    """When the slots beyond the first get their hardware: `at_start` holds it from the beginning;
+    """Time at which the slots beyond the first get their hardware: `at_start` holds it from the beginning;
     `when_needed` asks for it once a second phase can begin, which in a tree search is when the root has
     ended. That saves their GPU hours and, where machines are added on demand, costs the wait for them."""
     timeout_s: float = setting(600.0, "seconds", gt=0)
@@ -522,7 +522,7 @@ class CheckpointsConfig(StrictModel):
 
 
 class FinalConfig(StrictModel):
-    """What is measured on the test split once the search is over."""
+    """Measurements on the test split once the search is over."""
 
     test: bool | Literal["all"] = True
     """Score the base model and the best strategy on the test split, once each (`best` says the same). `all`:

@@ -89,5 +89,5 @@ class MethodRules(SearchRules):
     """Hyper-parameter -> factors of the root's value, for `grid`: `lr_kl` (the default), `paper`,
     `paper_ssmr` (16 `n_trials`), or a file."""
     schedule: NamedSchedule | None = None
-    """For `schedule`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as the
-    strategy.yaml of a search."""
+    """Phases of `schedule`: `chemcot`, `papersearchqa`, `ssmr`, `wildsci`, `guidebook`, or a file, such as
+    the strategy.yaml of a search."""

@@ -71,7 +71,7 @@ class StrategyPhase(StrictModel):
     validation_at_cut: float | None
     """Null when that step was not validated."""
     diagnosis: str
-    """What was seen in the phase it was proposed from; empty for the first."""
+    """Observations in the phase it was proposed from; empty for the first."""
     rationale: str
     changes: Annotated[tuple[StrategyChange, ...], AS_TUPLE]
     hyperparameters: dict[str, Any]
@@ -147,7 +147,7 @@ class Origin(StrictModel):
 
 
 class Setting(StrictModel):
-    """What the phases ran in: with another setting the same numbers give another result."""
+    """Environment of the phases: with another setting the same numbers give another result."""
 
     eval_max_response_length: int = Field(ge=1)
     """Tokens; of every validation and test score."""

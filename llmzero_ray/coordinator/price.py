@@ -23,7 +23,7 @@ _Limit = tuple[str, float, TokenCost]
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePrice:
-    """What a phase takes of the limit that it uses up most."""
+    """Share of the limit that a phase uses up most."""
 
     limit: str
     """Name of that limit."""

@@ -141,7 +141,7 @@ def unanswered(state: SearchState, now: float) -> Iterator[ev.ApprovalAnswered]:
 
 
 def answer_problem(state: SearchState, answer: ev.ApprovalAnswered) -> str | None:
-    """Why a person's answer to a proposal cannot be used, or None if it can."""
+    """Reason why a person's answer to a proposal cannot be used, or None if it can."""
     run = state.runs.get(answer.node)
     if run is None or run.stage != "proposing" or not run.waits or run.answer is None:
         others = ", ".join(str(one.node) for one in waiting(state))
@@ -199,7 +199,7 @@ def _because(answer: ev.ApprovalAnswered) -> str:
 
 
 def _recorded_answer(state: SearchState, run: PhaseRun) -> ev.ApprovalAnswered | None:
-    """What a person answered here in the search that this one repeats."""
+    """A person's answer here in the search that this one repeats."""
     facts: Mapping[str, Any] = {} if state.started is None else state.started.agents
     found = facts.get("approvals", {}).get(f"{run.node}-{run.tries}")
     return None if found is None else ev.ApprovalAnswered(node=run.node, tries=run.tries, **found)

@@ -51,7 +51,7 @@ class PhaseRun:
     approval: ApprovalAnswered | None = None
     """The answer of the person, or of the deadline, to `answer`."""
     no_answer: str | None = None
-    """Why there will be no proposal."""
+    """Reason why there will be no proposal."""
     spec: PhaseSpec | None = None
     proposal: Proposal | None = None
     note: str = ""
@@ -71,13 +71,13 @@ class PhaseRun:
     """First attempt from the current start. Later attempts continue from full checkpoints of it or of later
     ones."""
     replanned: int = 0
-    """How often its checkpoint source was replaced because the adapter was corrupt."""
+    """Number of times its checkpoint source was replaced because the adapter was corrupt."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Plan of a search method that plans its runs (`search.RunPlan`). Empty if an agent decides."""
     clone: CloneAsked | None = None
     """The user's clone request; None for runs that the rules chose."""
     revived: int = 0
-    """How often it was cancelled by an end of the search that was later revoked."""
+    """Number of times it was cancelled by an end of the search that was later revoked."""
     lost_steps: frozenset[int] = frozenset()
     """Adapters that were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
@@ -187,7 +187,7 @@ class SlotState:
     index: int
     ready: bool = False
     generation: int = 0
-    """How many runners it has had."""
+    """Number of runners it has had."""
     node: int | None = None
     scoring: FinalWhat | None = None
 
@@ -213,7 +213,7 @@ class FinalJob:
     slot: int | None = None
     losses: int = 0
     problem: str | None = None
-    """Why it cannot be scored; to be posted as an event."""
+    """Reason why it cannot be scored; to be posted as an event."""
     done: bool = False
     score: FinalScored | None = None
 

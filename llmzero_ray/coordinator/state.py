@@ -40,12 +40,12 @@ class SearchState:
         self.ending: str | None = None
         """Reason to end the search as soon as no phase trains."""
         self.end_reason: str | None = None
-        """Why the search has ended. Set once no phase trains."""
+        """Reason why the search has ended. Set once no phase trains."""
         self.interrupted: tuple[str, int] | None = None
         """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
         self.finished: ev.SearchFinished | None = None
         self.n_extensions = 0
-        """How often the search was extended after it had ended."""
+        """Number of extensions after the search had ended."""
         self.extension_wanted = False
         """Whether a limit was raised during the final evaluation, so that the search continues after it."""
         self.problem: str | None = None
@@ -74,7 +74,7 @@ class SearchState:
         self.slots_needed = False
         """Whether to reserve all slots: from the start, or since a phase could begin and no slot was idle."""
         self.n_settings = 0
-        """How often settings were changed."""
+        """Number of changes of settings."""
         self.deletions: list[ev.CheckpointsDeleted] = []
         self.avoided_nodes: frozenset[str] = frozenset()
         """Ray node ids (hex) of the machines whose GPU failed."""
@@ -94,7 +94,7 @@ class SearchState:
         self.n_ended = 0
         """Nodes of the tree that have an outcome."""
         self.n_interruptions = 0
-        """How often a coordinator ended while the search was unfinished."""
+        """Number of coordinators that ended while the search was unfinished."""
         self.written = False
         """Whether the outcome is on disk."""
 

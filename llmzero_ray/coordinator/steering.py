@@ -37,7 +37,7 @@ _LIFTED = {
 
 
 def refusal(state: SearchState, event: Event) -> str | None:
-    """Why a user's request cannot be carried out in this state, or None if it can."""
+    """Reason why a user's request cannot be carried out in this state, or None if it can."""
     if isinstance(event, ev.SearchExtended):
         return extension_problem(state, event.changes)
     if state.finished is not None:
@@ -60,7 +60,7 @@ def refusal(state: SearchState, event: Event) -> str | None:
 
 
 def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
-    """Why a node cannot be cloned as requested, or None if it can."""
+    """Reason why a node cannot be cloned as requested, or None if it can."""
     run = state.runs.get(clone.of)
     if run is None or clone.of not in state.search.nodes:
         return f"node {clone.of} is unknown; the search has nodes {_listed(state.search.nodes)}."
@@ -130,7 +130,7 @@ def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
 
 
 def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | None:
-    """Why a search that has ended, or is in its final evaluation, cannot continue with these settings. None
+    """Reason why an ended search, or one in its final evaluation, cannot continue with these settings. None
     if it can."""
     if state.end_reason is None:
         return "the search has not ended; its settings are changed with `llmzero set`."

@@ -1,1 +1,1 @@
-"""What the curves, scores and answers of a phase show."""
+"""Conclusions from the curves, scores and answers of a phase."""

@@ -115,7 +115,7 @@ def by_length(items: Outcomes) -> tuple[int, float, float] | None:
 
 
 def number_places(items: Outcomes, rows: Rows) -> tuple[float, float, float, float] | None:
-    """Where in their prompts the numbers stand that a node's last validation answers (`NodeView.places`)."""
+    """Places in the prompts of the numbers that a node's last validation answers (`NodeView.places`)."""
     found = []
     with contextlib.suppress(LookupError):
         for item in _last(items):

@@ -48,7 +48,7 @@ def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str,
 
 
 def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
-    """Why the slots do not fit on these machines even if nothing else runs there, or None if they fit.
+    """Reason why the slots do not fit on these machines even if nothing else runs there, or None if they fit.
 
     The CPUs outside the bundles of slots on several machines are counted over all machines together.
     """

@@ -1,4 +1,4 @@
-"""What a search takes, estimated before it starts: `Estimate` answers for time, memory and sizes.
+"""Costs of a search, estimated before it starts: `Estimate` answers for time, memory and sizes.
 
 Arithmetic on the configuration, the task's sizes and the model's `config.json`; nothing is loaded or
 measured. `SearchMemory` corrects the estimate by what the phases of a search have shown; server_sizes.py

@@ -1,4 +1,4 @@
-"""What a search takes: seconds and time limits, GPU and machine memory, sizes on the disk.
+"""Costs of a search: seconds and time limits, GPU and machine memory, sizes on the disk.
 
 Made from the configuration, the task where it is there, and the card. Not here: the arithmetic of each answer
 (the modules next to this one), numbers for `auto` (server_sizes.py), what a search learns of its memory
@@ -33,7 +33,7 @@ _OTHER_TEMPERATURE = 0.9
 
 
 class TaskSizes(Protocol):
-    """What an estimate asks of a prepared task."""
+    """Sizes that an estimate needs of a prepared task."""
 
     @property
     def n_train(self) -> int:
@@ -53,7 +53,7 @@ class TaskSizes(Protocol):
 
 
 class Estimate:
-    """What a search takes, by arithmetic on its configuration.
+    """Costs of a search, by arithmetic on its configuration.
 
     `task` is None if the task is not prepared; the sizes are then those of the configuration. `model_path` is
     the task's own model where the task itself is not at hand. `gpu_gib` is what one GPU has for processes; it
@@ -199,7 +199,7 @@ class Estimate:
         return assess(shape, setup), assess(shape, demanding)
 
     def machine(self, *, n_slots: int = 1) -> StageMemory:
-        """What `n_slots` slots hold in a machine's memory at the stage at which they hold most.
+        """Memory of a machine that `n_slots` slots hold at the stage at which they hold most.
 
         Raises:
             ConfigError: as `gpu_memory`.
@@ -208,7 +208,7 @@ class Estimate:
         return largest_stage(self.config, root.shape, root.setup, n_slots=n_slots)
 
     def memory_facts(self) -> dict[str, Any]:
-        """What a search on GPUs records of its memory at its start: the card and the model's shape.
+        """Facts on memory that a search on GPUs records at its start: the card and the model's shape.
 
         Empty where no phase can be judged: on CPUs, with another engine, without `slots.gpu_memory_gib`, and
         for models that cannot be estimated.

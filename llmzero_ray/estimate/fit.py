@@ -60,7 +60,7 @@ class Assessment:
     worst: StageMemory
     """Nearest to its limit, or furthest beyond it."""
     refused: str = ""
-    """Why VeRL would refuse a full-length sequence, whatever the memory; empty: it would not."""
+    """Reason why VeRL would refuse a full-length sequence, whatever the memory. Empty if it would not."""
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:

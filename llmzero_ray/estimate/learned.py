@@ -37,7 +37,7 @@ _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"log_prob|infer_batch|entropy", (LOG_PROBS,)),
     (r"cumem|wake_up|vllm", (ROLLOUT, SAVING)),
 )
-"""What the log of an out-of-memory holds -> the stages that it speaks of; else any of the trainer's."""
+"""Text in the log of an out-of-memory error -> the stages it points to; else any of the trainer's."""
 _TRAINERS = (LOG_PROBS, UPDATE, WEIGHT_SYNC)
 _ON_HOST = re.compile(r"Cannot allocate memory|^MemoryError|not enough memory", re.IGNORECASE)
 
@@ -66,7 +66,7 @@ class SearchMemory:
         before: Hyperparameters | None = None,
         repairs: Hyperparameters | None = None,
     ) -> str:
-        """Why a phase must not begin, with possible remedies, for its author. Empty if it may begin.
+        """Reason why a phase must not begin, with possible remedies, for its author. Empty if it may begin.
 
         `before` is the configuration that its author changed. `repairs` is the configuration of the phase
         that it repairs: a phase that needs less than that one is accepted, because the estimate may be too

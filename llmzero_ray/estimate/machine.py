@@ -38,7 +38,7 @@ def largest_stage(config: SearchConfig, shape: ModelShape, setup: Setup, *, n_sl
 
 
 def machine_stages(shape: ModelShape, setup: Setup, *, gpus: int, helpers: int) -> tuple[StageMemory, ...]:
-    """What one slot holds on a machine on which it has `gpus` GPUs, at the two stages that are largest.
+    """Memory of one slot on a machine on which it has `gpus` GPUs, at the two largest stages.
 
     `helpers`: agent-loop and reward workers there.
     """

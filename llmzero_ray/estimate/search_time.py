@@ -58,7 +58,7 @@ class MeasuredTimes:
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
     """Agent -> tokens of a call, pictures included. A missing agent counts with typical ones."""
     notes: tuple[str, ...] = ()
-    """What differs between the measured run and the search."""
+    """Differences between the measured run and the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class EstimateCase:
     gpu_hours: float
     """Reserved, idle slots included."""
     dollars: float | None
-    """What the agents' requests cost; None where nobody said what they do."""
+    """Cost of the agents' requests; None where nobody said what they cost."""
     disk_bytes: int | None
     """Adapters saved if none is deleted, and the full checkpoints of running phases. None if the size of an
     adapter is not known."""

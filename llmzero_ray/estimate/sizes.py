@@ -51,7 +51,7 @@ def total_of(items: Iterable[Item]) -> Range:
 
 @dataclass(frozen=True, kw_only=True)
 class StageMemory:
-    """What a GPU or a machine holds at one stage of a training step, and what it may hold."""
+    """Memory that a GPU or a machine holds at one stage of a training step, and its limit."""
 
     name: str
     items: tuple[Item, ...]

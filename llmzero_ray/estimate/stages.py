@@ -58,7 +58,7 @@ def stages(shape: ModelShape, setup: Setup) -> tuple[StageMemory, ...]:
 
 
 def cache_bytes(shape: ModelShape, setup: Setup) -> Range:
-    """What vLLM has left for its KV cache on one GPU; 0 where its share is used up before."""
+    """Memory left for vLLM's KV cache on one GPU; 0 where its share is used up before."""
     others = total_of(_server_items(shape, setup))
     share = _share(setup)
     return Range(*(max(0.0, share - taken) for taken in (others.high, others.likely, others.low)))

@@ -104,7 +104,7 @@ def validates_every_start(config: SearchConfig, *, on_gpus: bool) -> bool:
 
 
 def token_cost(config: SearchConfig) -> TokenCost:
-    """What a token counts in `budget.compute`."""
+    """Cost of a token in `budget.compute`."""
     return TokenCost(rollout=config.budget.token_cost.rollout, trained=config.budget.token_cost.trained)
 
 
@@ -114,7 +114,7 @@ def plus(a: TokenCounts, b: TokenCounts) -> TokenCounts:
 
 
 def amount(tokens: TokenCounts | None, cost: TokenCost) -> float:
-    """What tokens cost; 0 for a phase whose engine did not count them."""
+    """Cost of tokens; 0 for a phase whose engine did not count them."""
     return 0.0 if tokens is None else tokens.rollout * cost.rollout + tokens.trained * cost.trained
 
 

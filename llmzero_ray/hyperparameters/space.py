@@ -105,7 +105,7 @@ class Parameter:
     setting: str = ""
     """The field of search.yaml that gives the root's value."""
     why_fixed: str = ""
-    """Why proposals may not change it, although the user may set it."""
+    """Reason why proposals may not change it, although the user may set it."""
     kept_at_resume: bool = False
     """Whether a phase must share it with the one whose checkpoint it resumes."""
     follow: tuple[Follow, ...] = ()
@@ -113,7 +113,7 @@ class Parameter:
     check: tuple[Check, ...] = ()
     """Couplings that refuse, likewise."""
     inert: Inert | None = None
-    """When it has no effect."""
+    """Condition under which it has no effect."""
 
 
 def _no_other(_: str) -> bool:
@@ -201,14 +201,14 @@ class Space:
     # --- who may set what -----------------------------------------------------------------------------------
 
     def owned(self, key: str) -> str | None:
-        """Why `root.overrides` may not set a key (and what to set instead), or None if it may."""
+        """Reason why `root.overrides` may not set a key (and what to set instead), or None if it may."""
         for setting, given in self.from_config.items():
             if given == key:
                 return f"set {setting} in search.yaml"
         return next((reason for pattern, reason in self.owned_by if re.fullmatch(pattern, key)), None)
 
     def denied(self, key: str) -> str | None:
-        """Why nobody may change a key during a search, or None if the user may.
+        """Reason why nobody may change a key during a search, or None if the user may.
 
         Rejected are keys that run code or touch paths, rewards and logging, and keys that the engine or the
         measurement owns. Keys whose root value a field of search.yaml gives may be changed (those of
@@ -221,8 +221,8 @@ class Space:
         return None if key in self.from_config.values() else self.owned(key)
 
     def forbidden(self, key: str) -> str | None:
-        """Why a proposer may never change a key, or None if it may within the bounds. Keys without bounds are
-        rejected."""
+        """Reason why a proposer may never change a key, or None if it may within the bounds. Keys without
+        bounds are rejected."""
         reason = self.denied(key)
         if reason is not None:
             return reason

@@ -232,4 +232,4 @@ NEVER = (
     r"|trust_remote_code|^reward|(^|\.)(tool|function)_|chat_template|tokenizer|engine_kwargs|optimizer_impl"
     r"|override_config|override_optimizer_config|^ray_kwargs|^transfer_queue"
 )
-"""What runs code, or names a path, a reward or a log."""
+"""Keys that run code, or name a path, a reward or a log."""

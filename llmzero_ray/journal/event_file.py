@@ -81,8 +81,8 @@ def decode(content: bytes | str, name: EventName | None) -> Body:
 
 
 def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
-    """As `decode`, for JSON that is already parsed. If `trusted`, the content was verified before and its
-    checksum is not computed."""
+    """Same as `decode`, for JSON that is already parsed. If `trusted`, the content was verified before and
+    its checksum is not computed."""
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
         raise TornBodyError("is not an event file")
     if (written := body["format"]) != FORMAT:

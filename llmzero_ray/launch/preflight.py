@@ -122,8 +122,8 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
 
 
 def machine_problem(files: Sequence[str], platform: str, overrides: Mapping[str, Any]) -> str | None:
-    """Why this machine cannot train with VeRL's engine and these `engine.overrides`, or None if no reason is
-    visible at once."""
+    """Reason why this machine cannot train with VeRL's engine and these `engine.overrides`, or None if none
+    is visible at once."""
     from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
 
     missing = [path for path in files if not Path(path).exists()]

@@ -51,7 +51,7 @@ class FixedSchedule(PlannedSearch):
         return RunPlan(on=last, source="phase", start=start, units=units, number=number, why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """What the schedule sets up to its phase."""
+        """Values that the schedule sets up to its phase."""
         return scheduled(self.schedule, at.root, plan.number) if plan.source == "phase" else {}
 
 

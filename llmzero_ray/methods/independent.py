@@ -37,7 +37,7 @@ class IndependentRuns(PlannedSearch):
 
     source: str
     words: str
-    """What a recipe is, for explanations."""
+    """Name of a recipe, for explanations."""
     may_go_on = True
     """Whether a raised budget brings further recipes."""
 

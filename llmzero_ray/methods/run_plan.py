@@ -30,7 +30,7 @@ class RunPlan:
     why: str = ""
     """Reason in words, without a full stop: people read it in the report."""
     source: str = "own"
-    """How the method finds further values. `draw`: from `search.ranges`; other names are the method's own."""
+    """Source of further values. `draw`: from `search.ranges`; other names are the method's own."""
     number: int = 0
     """Number of the draw, cell, suggestion or schedule's phase, from 0; of a population's run its member.
     -1: a person asked for the run."""

@@ -90,7 +90,7 @@ class SkillSearch(PlannedSearch):
         return super()._decide(action, on=on, reason=reason)
 
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Why that was decided, in words."""
+        """Reason for that decision, in words."""
         seen = decision["seen"]
         if decision["action"] == "root":
             return "first run of the search: the default recipe"

@@ -27,7 +27,7 @@ Values = dict[str, HyperparameterValue]
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStart:
-    """What is known where a planned run starts."""
+    """Facts known where a planned run starts."""
 
     request: ProposalRequest
     base: ProposalBase

@@ -127,7 +127,7 @@ class ValidationEntry(_Strict):
     """Result of the reward's validation."""
 
     isolation: str
-    """What it ran in: bubblewrap, or less where the user allowed that."""
+    """Its sandbox: bubblewrap, or less where the user allowed that."""
     gold_response: str
     """The form of the right answers, `{answer}` standing for the answer."""
     checks: tuple[ValidationCheckEntry, ...]
@@ -155,7 +155,7 @@ class Manifest(_Strict):
     majority_baseline: float | None = Field(None, ge=0, le=1)
     """Test accuracy of always giving the most frequent answer, of the row's data_source if there are many."""
     source: SourceEntry | None = None
-    """How a data set became this task. None if it was generated, or assembled by hand."""
+    """Account of how a data set became this task. None if it was generated, or assembled by hand."""
     gate: ValidationEntry | None = None
     """Validation of a reward of the user's own by `prepare`."""
     recipe: dict[str, Any] | None = None

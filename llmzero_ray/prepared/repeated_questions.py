@@ -58,7 +58,7 @@ def _merged(names: list[str], rows: Sequence[Row], shorten: Callable[[str], str]
 
 
 def repeated(n_rows: int, n_questions: int) -> str:
-    """What a user should know of sampled rows that hold fewer questions."""
+    """Note to the user on sampled rows that hold fewer questions."""
     return (
         f"near-duplicates: {n_rows} sampled rows are {n_questions} different questions; the others differ in "
         f"a number that leaves the answer as it is. {_CURE}"

@@ -63,7 +63,7 @@ def runs_in_place(entry: RewardEntry) -> bool:
 
 
 def top_of(module: str) -> Path:
-    """What the sandbox must show of a module: the directory of its package, or its own file; nothing is
+    """Path that the sandbox must show of a module: the directory of its package, or its own file; nothing is
     imported.
 
     Raises:

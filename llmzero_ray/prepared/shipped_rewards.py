@@ -1,4 +1,4 @@
-"""What the core knows of the rewards that ship: the package they are in, and which read lists of answers.
+"""The core's knowledge of the rewards that ship: the package they are in, and which read lists of answers.
 
 Each bounds its own work and raises nothing, so it runs without a sandbox. Which one scores which row:
 tasks/shipped_rewards.py.

@@ -56,7 +56,7 @@ class Splits:
 
 @lru_cache(maxsize=8)  # a row's prompt is needed for its key and for its digest
 def canonical_prompt(text: str) -> str:
-    """What two prompts share when they are the same question: the words, however they are spaced."""
+    """Form that two prompts share when they are the same question: the words, however they are spaced."""
     return " ".join(text.split())
 
 

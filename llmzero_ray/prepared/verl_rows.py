@@ -45,7 +45,7 @@ _SAMPLE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class SplitFacts:
-    """What a checked file holds."""
+    """Contents of a checked file."""
 
     n_rows: int
     data_sources: tuple[str, ...]
@@ -158,7 +158,7 @@ def plain(value: Any) -> Any:
 
 
 NOTHING = object()
-"""What `plain` gives for a value that has no plain one."""
+"""Result of `plain` for a value that has no plain form."""
 
 
 def read_golds(path: str | Path) -> dict[int, Gold]:
@@ -312,7 +312,7 @@ _TYPE_TESTS: dict[str, Callable[[Any], bool]] = {
 
 
 def _row_problem(row: Mapping[str, Any]) -> str | None:
-    """What is wrong with a row whose types are right."""
+    """Problem of a row whose types are right, or None."""
     empty = next((name for name in COLUMNS if not row[name]), None)
     if empty is not None:
         return f"{empty} is empty or null"

@@ -204,7 +204,7 @@ class ProposalRequest:
     """Whether a fresh start is forced: no checkpoint information is given and the proposal must not
     resume."""
     rejected: str | None = None
-    """Why the previous proposal for this request was rejected, or None at the first try."""
+    """Reason why the previous proposal for this request was rejected, or None at the first try."""
     n_scratch: int = 0
     """Scratch runs so far, the root included, so that a rule can vary its fresh starts."""
     node: int | None = None

@@ -58,7 +58,7 @@ class TaskDrafted(Event):
     files: Mapping[str, str]
     """File below initialization/ -> sha256."""
     found: tuple[str, ...]
-    """What they found and decided, a line each."""
+    """Their findings and decisions, a line each."""
     problems: tuple[str, ...]
     """Open questions and defects, one line each. Empty if it can be trained."""
 
@@ -68,7 +68,7 @@ class InitializationConfirmed(Event):
     """The user wants this task to be trained."""
 
     by: Literal["terminal", "yes"]
-    """Where they said so: at the terminal, or with --yes."""
+    """Source of the consent: at the terminal, or with --yes."""
     files: Mapping[str, str]
     """File below initialization/ -> sha256, edits of the user included."""
 
@@ -90,8 +90,8 @@ class SearchStarted(Event):
     """Facts of the agents, frozen for the search. Of a language model: `prompts` (file -> text), `digest`
     (sha256 over them), `price` (dollars per million tokens)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """What phases are judged by before they begin: `gpu_gib` (of one GPU) and `shape` (of the model). Empty:
-    none is."""
+    """Facts by which phases are judged before they begin: `gpu_gib` (of one GPU) and `shape` (of the model).
+    Empty: none is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class ApprovalAsked(Event):
     spec: PhaseSpec
     """The phase, if it is accepted as it is."""
     price: str = ""
-    """What it would take, as a phrase. Empty if it is not known."""
+    """Its expected cost, as a phrase. Empty if it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +246,7 @@ class VerdictPosted(Event):
     """Last step of the phase that the verdict is based on."""
     decision: StopDecision
     saves: Saving | None = None
-    """What a stop saves; None if nobody computed it."""
+    """Savings of a stop; None if nobody computed them."""
 
 
 @dataclass(frozen=True, kw_only=True)

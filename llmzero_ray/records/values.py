@@ -53,7 +53,7 @@ class KnownStart:
     """The validation, in an earlier phase, of the policy that a phase starts from."""
 
     source: ResumeFrom
-    """Where it was measured; step 0 of a phase that started from the base model is the base model."""
+    """Place where it was measured; step 0 of a phase that started from the base model is the base model."""
     score: float
     on_cpu: bool = False
     """Whether it may be taken over on the CPU too, and not on GPUs alone."""
@@ -82,7 +82,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCost:
-    """What one token costs: seconds of an engine, or 1 where tokens themselves are counted."""
+    """Cost of one token: seconds of an engine, or 1 where tokens themselves are counted."""
 
     rollout: float = 1.0
     trained: float = 1.0
@@ -130,7 +130,7 @@ class PhaseSpec:
     """Compute at which the phase ends (as completed), with the step nearest to it. None if there is no
     limit."""
     stop_after: RecordedStop | None = None
-    """Where to end as the recorded phase did, with its reason. None if no recorded search asks for it."""
+    """Recorded step at which to end, with its reason. None if no recorded search asks for it."""
     rolling_dir: str | None = None
     """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
     this attempt, from which a retry after lost hardware continues. None if none is kept. The engine leaves it
@@ -158,7 +158,7 @@ class ItemOutcome:
     acc: float
     response: str = ""
     pred: str | None = None
-    """What the reward took as the answer; None if the reward does not say."""
+    """Text that the reward took as the answer; None if the reward does not say."""
     cut: bool | None = None
     """Whether the response ended at the cap, or None if not known."""
 
@@ -185,7 +185,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPoint:
-    """What one training step (or the validation at step 0) reported, under VeRL's names."""
+    """Metrics of one training step (or of the validation at step 0), under VeRL's names."""
 
     node: int
     attempt: int
@@ -261,7 +261,7 @@ class PhaseResult:
     warm: bool
     """Whether the engine's processes were re-used."""
     cold_reason: str | None = None
-    """What forced a cold start (a key, `first phase`, `engine lost`)."""
+    """Reason for a cold start (a key, `first phase`, `engine lost`)."""
     setup_s: float = 0.0
     """Seconds from the request until the phase could have taken its first step; the validation at step 0 not
     counted."""
@@ -277,7 +277,7 @@ class PhaseResult:
     cost: TokenCost | None = None
     """Seconds per token in its own steps; None if the engine did not time them."""
     start_from: ResumeFrom | None = None
-    """Where `start_score` was measured, if it was taken over from there. None if by this phase."""
+    """Place where `start_score` was measured, if it was taken over. None if this phase measured it."""
     doubts: tuple[str, ...] | None = None
     """Reasons not to believe its score, sentences about its answers (dynamics/answers.py). None if the
     answers were not examined."""
@@ -327,7 +327,7 @@ class StopDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What the end of a running phase would leave to other phases."""
+    """Resources that the end of a running phase would leave to other phases."""
 
     steps: int
     """Training steps that are left of the phase."""
@@ -367,7 +367,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What an agent wants to train next; not validated yet."""
+    """Next phase that an agent wants to train; not validated yet."""
 
     diagnosis: Diagnosis
     changes: tuple[Change, ...]
@@ -375,9 +375,9 @@ class Proposal:
     """Checkpoint to resume, or None for the base model."""
     n_steps: int
     rationale: str
-    """Why these changes go together, and the passes over the data."""
+    """Reason why these changes go together, and the passes over the data."""
     total_epochs: int | None = None
-    """Of no effect; proposers of 0.1 had to give it."""
+    """No effect; proposers of 0.1 had to give it."""
     agent: str = "expert"
     predicted: float | None = None
     """Best validation score that its author expects of the phase, or None if not stated."""

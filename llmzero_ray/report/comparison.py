@@ -41,7 +41,7 @@ class Policy:
     macro: Score | None = None
     """Test score as the mean over the parts of one of the paper's tasks, or None for other tasks."""
     problem: str = ""
-    """Why it has no test score. Empty if it has one or none was planned."""
+    """Reason why it has no test score. Empty if it has one or none was planned."""
 
     def score(self, split: Split) -> Score | None:
         """Score of the policy on a split."""

@@ -297,7 +297,7 @@ class SearchFacts:
         return without_infinities(self.curves(run.node).start_score if recorded is None else recorded)
 
     def start_from(self, run: PhaseRun) -> ResumeFrom | None:
-        """Where that validation was measured, if it was taken over. None if measured before the run's own
+        """Place where that validation was measured, if it was taken over. None if before the run's own
         first step."""
         return run.outcome.start_from if run.outcome else None
 

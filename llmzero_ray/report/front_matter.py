@@ -36,7 +36,7 @@ def front_matter(facts: SearchFacts) -> str:
 
 
 def missing() -> str:
-    """Why a card has no front matter. Empty if it can have one."""
+    """Reason why a card has no front matter. Empty if it can have one."""
     problem = import_problem("huggingface_hub")
     return problem and (
         f"best/README.md: it has no front matter, as huggingface_hub {problem}; `pip install "

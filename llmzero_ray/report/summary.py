@@ -13,7 +13,7 @@ from llmzero_ray.utils.text import collapse_whitespace
 
 
 def end_in_words(facts: SearchFacts) -> str:
-    """Why the search ended; empty while it has not."""
+    """Reason why the search ended; empty while it has not."""
     budget, reason = facts.config.budget, facts.core.end_reason
     if reason is None:
         return ""
@@ -84,7 +84,7 @@ def _against(c: Comparison) -> str:
 
 
 def how_sure(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]) -> list[str]:
-    """What the scores leave open, a sentence or two each; empty without a strategy."""
+    """Doubts that the scores leave open, a sentence or two each; empty without a strategy."""
     if not facts.path:
         return []
     lines = [
@@ -173,7 +173,7 @@ def _steps(policy: Policy) -> str:
 def reference_in_words(
     known: tuple[Policy, ...], *, by_compute: bool, searched: float, unit: str, name: str
 ) -> str:
-    """How the default recipe was trained for the comparison in the search `name`, and its relation to
+    """Training of the default recipe for the comparison in the search `name`, in words, and its relation to
     `searched`, the compute of the whole search. `unit` is the unit of compute."""
     found = {policy.what: policy for policy in known}
     if WHOLE in found:
@@ -198,7 +198,7 @@ def reference_in_words(
 
 
 def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
-    """Why there is no test score. Empty where there is one, or where what prevented it is told."""
+    """Reason why there is no test score. Empty where there is one, or where the cause is told elsewhere."""
     core = facts.core
     if core.final.dropped:
         name = facts.name
@@ -215,7 +215,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
 
 
 def missing_reference(facts: SearchFacts) -> str:
-    """How to add the missing comparison to an ended search. Empty if it has one, or will have one."""
+    """Advice on adding the missing comparison to an ended search. Empty if it has one, or will have one."""
     known = facts.core.end_reason is not None and facts.path
     if known and facts.core.stage != "measuring" and facts.config.final.default_recipe:
         return "The default recipe has no score, so nothing says what the search added."

@@ -109,7 +109,7 @@ def node_row(facts: SearchFacts, run: PhaseRun) -> dict[str, Any]:
 
 
 def change_rows(facts: SearchFacts, nodes: Iterable[int]) -> list[dict[str, Any]]:
-    """What these nodes changed to the phase they continue, one row per hyper-parameter; values are JSON."""
+    """Changes of these nodes to the phase they continue, one row per hyper-parameter; values are JSON."""
     return [
         {
             "node": node,

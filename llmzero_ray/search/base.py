@@ -21,7 +21,7 @@ Action: TypeAlias = Literal["root", "evolve", "debug", "scratch", "stop", "wait"
 StopReason: TypeAlias = Literal[
     "budget", "exhausted", "target", "gpu_hours", "compute", "dollars", "wall_clock", "user"
 ]
-"""Why a search ends. A method gives only the first two; the others come from the coordinator."""
+"""Reason why a search ends. A method gives only the first two; the others come from the coordinator."""
 NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
 """`running` from the moment the node is begun: the rules do not distinguish pending and training runs."""
 MAX_SCORE = 1e100

@@ -68,7 +68,7 @@ class TreeSearch(SearchMethod[TreeNode]):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why no further run will begin, or None while one may."""
+        """Reason why no further run will begin, or None while one may."""
         return self.ask().stop_reason
 
     # --- ask ------------------------------------------------------------------------------------------------

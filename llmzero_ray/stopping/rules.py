@@ -59,7 +59,7 @@ class StopRule(Protocol):
     """
 
     def check(self, phase: NodeView) -> str | None:
-        """What went wrong, with its numbers; None if nothing did, or if too little is known.
+        """Description of what went wrong, with its numbers; None if nothing did, or if too little is known.
 
         `phase.curves` holds the points so far; the call follows every training step and must take
         milliseconds.
@@ -87,7 +87,7 @@ class Collapse:
     """
 
     def check(self, phase: NodeView) -> str | None:
-        """How far a KL rose and the reward's level fell afterwards."""
+        """Rise of a KL and the later fall of the reward's level, in words; None if there was none."""
         curves = phase.curves
         reward = next((found for name in REWARDS if len(found := _finite(curves, name)) > 2 * WINDOW), [])
         fall = self._fall(reward)

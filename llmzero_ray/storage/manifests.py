@@ -42,7 +42,7 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
 
 
 def problem_of(directory: Path) -> str | None:
-    """Why a checkpoint cannot be used, in one line. None if its manifest exists and every file matches it."""
+    """Reason why a checkpoint cannot be used, in one line. None if every file matches its manifest."""
     if not directory.is_dir():
         return "the directory does not exist"
     if not (directory / NAME).is_file():

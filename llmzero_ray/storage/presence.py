@@ -165,7 +165,7 @@ class PendingStart:
     host: str
     pid: int
     doing: str
-    """What it said last."""
+    """Its last message."""
     time: float
     """Unix seconds at which it said so."""
     alive: bool | None

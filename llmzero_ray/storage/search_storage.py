@@ -76,7 +76,7 @@ class SearchPaths:
 
     @property
     def initialization(self) -> Path:
-        """What the initialization agents drafted from a folder: task.yaml, search.yaml and others."""
+        """Drafts of the initialization agents from a folder: task.yaml, search.yaml and others."""
         return self.root / "initialization"
 
     @property
@@ -114,7 +114,7 @@ class SearchPaths:
         return self.root / "reference" if node == REFERENCE else self.root / "nodes" / f"{node:04d}"
 
     def checkpoints(self, node: int) -> Path:
-        """Where a node's adapters are."""
+        """Directory of a node's adapters."""
         return (
             self.node(node) / "checkpoints"
             if node == REFERENCE
@@ -241,7 +241,7 @@ class SearchStorage:
         return stored_config(read_yaml(self.paths.config), source=str(self.paths.config))
 
     def journal_address(self) -> Path | str:
-        """Where the journal is: a directory, or an address in an object store.
+        """Location of the journal: a directory, or an address in an object store.
 
         Raises:
             ConfigError: the search's configuration cannot be read.

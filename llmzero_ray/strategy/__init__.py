@@ -1,1 +1,1 @@
-"""What is done with a search's best strategy: train it again, export, merge or publish it."""
+"""Uses of a search's best strategy: train it again, export, merge or publish it."""

@@ -79,7 +79,7 @@ def export_verl(
 
 
 def _settings(config: SearchConfig, task: PreparedTask) -> VerlSettings:
-    """What stays the same for all phases, with paths in the folder."""
+    """Settings that stay the same for all phases, with paths in the folder."""
     slots = config.slots
     slot = Slot(
         search=config.name,
@@ -229,7 +229,7 @@ def _arguments(keys: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _base_model(task: PreparedTask, strategy: Strategy) -> str:
-    """Where the base model is unless the caller sets MODEL, as a word of the shell: in the folder if it was
+    """Path of the base model unless the caller sets MODEL, as a word of the shell: in the folder if it was
     made for the task."""
     return '"$HERE/model"' if task.model_path == strategy.base_model else shlex.quote(strategy.base_model)
 

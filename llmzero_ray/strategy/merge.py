@@ -14,8 +14,8 @@ from llmzero_ray.utils.files import replace_directory, storage_errors
 from llmzero_ray.utils.text import one_line, size
 
 MEMORY_FACTOR, DISK_FACTOR = 1.2, 1.05
-"""What merging takes, in sizes of the base model's weights: they are loaded once and changed in place, layer
-by layer, and written once."""
+"""Memory and disk that merging takes, in sizes of the base model's weights: they are loaded once and changed
+in place, layer by layer, and written once."""
 
 
 def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:

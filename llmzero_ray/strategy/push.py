@@ -109,7 +109,7 @@ def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What a push did."""
+    """Result of a push."""
 
     address: str
     """Address of the repository."""

@@ -40,7 +40,7 @@ class RetrainPlan:
     configs: tuple[SearchConfig, ...]
     """One per seed."""
     notes: tuple[str, ...]
-    """What differs from the original, one sentence each."""
+    """Differences from the original, one sentence each."""
 
     @property
     def unsaid(self) -> tuple[str, ...]:
@@ -225,9 +225,9 @@ class RetrainedPhase:
 
     number: int
     global_step: int
-    """Where the runs leave it."""
+    """Step at which the runs leave it."""
     original_step: int
-    """Where the strategy leaves it: another step on a task with another number of rows."""
+    """Step at which the strategy leaves it: another step on a task with another number of rows."""
     original: float | None
     """Validation there, in the search that found the strategy."""
     scores: tuple[float | None, ...]

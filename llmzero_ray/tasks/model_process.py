@@ -46,7 +46,7 @@ class ModelRequest:
     """Which model to make, and the data to train and evaluate it on."""
 
     directory: str
-    """Where to save it; must not exist."""
+    """Directory in which to save it; must not exist."""
     seed: int
     warm_start: WarmStart
     demonstrations: tuple[tuple[str, str], ...]

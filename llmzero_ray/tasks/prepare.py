@@ -90,7 +90,7 @@ def _differences(found: Mapping[str, Any], spec: FamilySpec) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class FamilySpec:
-    """What to make."""
+    """Description of the task to make."""
 
     family: Family
     sizes: dict[str, int]

@@ -53,5 +53,5 @@ def reward_module(data_source: str) -> str:
 
 
 def unmet(data_sources: Iterable[str]) -> list[str]:
-    """What keeps shipped rewards from scoring these data_sources here; empty when nothing does."""
+    """Obstacles to scoring these data_sources here with shipped rewards; empty when there are none."""
     return missing_requirements(name for name in data_sources if name.startswith(PREFIX))

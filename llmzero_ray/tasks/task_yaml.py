@@ -37,8 +37,8 @@ Places = Annotated[tuple[LocalPath, ...], BeforeValidator(_as_tuple)]
 
 
 class OwnReward(StrictModel):
-    """How answers are judged: `exact_match`, `regex: {pattern: ...}` or `python: reward.py:compute_score`;
-    the latter two with `gold` if needed."""
+    """Rule by which answers are judged: `exact_match`, `regex: {pattern: ...}` or `python:
+    reward.py:compute_score`; the latter two with `gold` if needed."""
 
     kind: str = Field(pattern=r"^[A-Za-z_][\w-]*$")
     """exact_match, mcq, math, regex, python, or the name of an entry point in the group llmzero_ray.rewards:
@@ -46,13 +46,13 @@ class OwnReward(StrictModel):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that reward, such as ignore_case; see the reward's module."""
     function: str | None = Field(None, pattern=r"^.+\.py:[A-Za-z_]\w*$")
-    """For python: FILE:FUNCTION. The file is copied into the task, so it may import no other file of
-    yours."""
+    """Function of a python reward, FILE:FUNCTION. The file is copied into the task, so it may import no other
+    file of yours."""
     gold: str | None = Field(None, pattern=r"\{answer\}")
     """A perfect response, with {answer} in place of the answer. Null: the known form of the kind; for python
     it is found by trying."""
     allow_unsandboxed: bool = False
-    """For python and rewards of a package: run the code, here and in training, even on machines that have no
+    """Run the code of python and package rewards, here and in training, even on machines that have no
     sandbox for it."""
 
     @property
@@ -142,9 +142,9 @@ class TaskFile(StrictModel):
     """Column that holds the answer. `answer.value` is a key of an object, `messages.assistant` the answer
     in a chat; prompt and other columns are named alike."""
     choices: Names = ()
-    """For mcq: the column with a list (or an object of letters) of options, or the columns with one each."""
+    """Column of mcq with a list (or an object of letters) of options, or the columns with one each."""
     answer_form: AnswerForm = "letter"
-    """For mcq: whether the answer column holds a letter, an option's text, or its number from 0."""
+    """Content of mcq's answer column: a letter, an option's text, or its number from 0."""
     reward: OwnReward | None = None
     """Judge of the answers."""
     id: str | None = None

@@ -1,4 +1,4 @@
-"""What every engine promises, as tests that any implementation can run.
+"""Promises of every engine, as tests that any implementation can run.
 
     class TestMyEngine(EngineContract):
         @pytest.fixture(scope="class")
@@ -133,7 +133,7 @@ class EngineContract:
             assert saved.val_score == scores[saved.step]
 
     def test_the_same_phase_again_gives_the_same_scores(self, case: EngineCase, first: Phase) -> None:
-        """What was trained in between leaves no trace."""
+        """Training in between leaves no trace."""
         _, points = case.run(dataclasses.replace(case.make_spec(4), test_freq=2, save_freq=4))
         assert [point.val_score for point in points] == [point.val_score for point in first[1]]
 

@@ -46,7 +46,7 @@ _MOST = 20
 
 
 class Alerts:
-    """What is to be told of one search, and its sending. Sent events are noted in `state`, so that a tracker
+    """Alerts on one search, and their sending. Sent events are noted in `state`, so that a tracker
     that is started again repeats none."""
 
     def __init__(self, state: Path, variables: Mapping[str, str]) -> None:
@@ -105,7 +105,7 @@ class Alerts:
         return not (self._lines and self._urgent)
 
     def _lines_of(self, follower: Follower, event: Event) -> Iterator[str]:
-        """What an event has to tell. Called once for every event, because a best score is one of all."""
+        """Messages of an event. Called once for every event, because a best score is one of all."""
         core = follower.core
         told = event_line(core, event) or ""
         match event:
@@ -161,7 +161,7 @@ class Alerts:
 
 
 async def _deliver(message: Mapping[str, str]) -> tuple[str, bool]:
-    """What there is to say of a message's sending in one sentence, and whether a service took it."""
+    """Result of sending a message in one sentence, and whether a service took it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "llmzero_ray.tracking.send_alert",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,

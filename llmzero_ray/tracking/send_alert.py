@@ -17,7 +17,7 @@ from llmzero_ray.utils.plugins import import_problem
 
 
 def send(message: Mapping[str, str]) -> tuple[str, bool]:
-    """What went wrong, and whether a service took the message. Services are named by kind and place."""
+    """Problems, and whether a service took the message. Services are named by kind and place."""
     if problem := import_problem("apprise"):
         return f"apprise {problem} on the coordinator's machine; `pip install 'llmzero-ray[notify]'`", False
     import apprise

@@ -42,7 +42,7 @@ class EarlyStops:
     def reason(
         self, trial_id: str, result: Mapping[str, Any], running: NodeView | None, best: NodeView | None
     ) -> str | None:
-        """Why the phase should end now, or None if it continues. Views are None unless `reads_curves`."""
+        """Reason to end the phase now, or None if it continues. Views are None unless `reads_curves`."""
         if isinstance(self._stopper, Stopper):
             return type(self._stopper).__name__ if self._stopper(trial_id, dict(result)) else None
         if running is None or self._stopper is None:

@@ -101,7 +101,7 @@ class TunePhase:
 
     @property
     def reason(self) -> str:
-        """Why it ended early or failed."""
+        """Reason why it ended early or failed."""
         outcome = self.run.outcome
         return outcome.log_tail if isinstance(outcome, PhaseFailure) else self.run.stop_reason or ""
 
@@ -426,8 +426,8 @@ class TuneSearch:
         self._check_outcome(self.phase(node))
 
     def not_finite(self, node: int) -> str | None:
-        """Why the metric of a node's newest step cannot be compared. None if it can, or if the step has
-        none."""
+        """Reason why the metric of a node's newest step cannot be compared. None if it can, or if the step
+        has none."""
         newest = self.points[node].get(max(self.points[node], default=0))
         value = None if newest is None else newest.metrics.get(self.metric)
         if newest is None or value is None or abs(value) <= MAX_SCORE:

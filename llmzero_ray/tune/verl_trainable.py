@@ -167,7 +167,7 @@ class VerlTrainable(tune.Trainable):
         return result
 
     def _ended(self, phase: SlotPhase) -> dict[str, Any]:
-        """How the phase ended, for its last result.
+        """Outcome of the phase, for its last result.
 
         Raises:
             EngineError: it failed.

@@ -70,7 +70,7 @@ _NEAR = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """What the directory tells beside the journal, as of one moment."""
+    """Facts that the directory holds besides the journal, at one moment."""
 
     now: float
     """Unix seconds."""
@@ -152,7 +152,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
 
 
 def _decided(decisions: Sequence[DecisionRow]) -> str:
-    """How many decisions there are, and whether the rules of this version decide as well."""
+    """Number of decisions, and whether the rules of this version decide as well."""
     differing = sum(bool(row.differences) for row in decisions)
     same = f"{differing} of them come out differently" if differing else "all of them come out the same"
     return (
@@ -162,7 +162,7 @@ def _decided(decisions: Sequence[DecisionRow]) -> str:
 
 
 def _started(account: Costs) -> str:
-    """How phases started."""
+    """Number of warm and cold starts, as a sentence."""
     setups = median_setups(account)
     return f"{account.warm} of {plural(account.phases, 'phase')} started warm, {account.cold} cold" + (
         f" (median set-up {setups})." if setups else "."
@@ -170,7 +170,7 @@ def _started(account: Costs) -> str:
 
 
 def _state_sentence(facts: SearchFacts) -> str:
-    """What has ended, and why."""
+    """State of the search as a sentence, with the reason if it has ended."""
     done = f"{facts.finished_phases} of at most {plural(facts.config.budget.runs, 'run')}"
     if facts.core.end_reason is not None:
         more = " Its final measurements are not complete yet." if facts.core.stage == "measuring" else ""
@@ -302,7 +302,7 @@ def points_for(n_nodes: int) -> int:
 
 
 def thinned(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most `most` points in their order, with the smallest and the largest value of each stretch."""
+    """Up to `most` points in their order, with the smallest and the largest value of each stretch."""
     if len(points) <= most:
         return list(points)
     n = max(most // 2, 1)
@@ -382,7 +382,7 @@ def _time_left(facts: SearchFacts, now: float) -> float | None:
 
 
 def needs(facts: SearchFacts, status: RunStatus, now: float) -> list[dict[str, Any]]:
-    """What a person should look at now: `text`, and `node` where it is of one."""
+    """Points that a person should look at now: `text`, and `node` where it is of one."""
     live = Live(now=now, status=status, steering=False)
     return list(_needs(facts, stays_of(facts.events), _budgets(facts, now), live))
 
@@ -390,7 +390,7 @@ def needs(facts: SearchFacts, status: RunStatus, now: float) -> list[dict[str, A
 def _needs(
     facts: SearchFacts, stays: Sequence[Stay], budgets: Iterable[Mapping[str, Any]], live: Live
 ) -> Iterator[dict[str, Any]]:
-    """What a person should look at now, a sentence each; nothing while all is well."""
+    """Points that a person should look at now, a sentence each; nothing while all is well."""
     status, core = live.status, facts.core
     for run, text in zip(waiting(core), approval_texts(core, to_do=not live.steering), strict=True):
         yield {"node": run.node, "text": text, "tries": run.tries}

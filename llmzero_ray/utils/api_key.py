@@ -33,7 +33,7 @@ KEY_VARIABLES = (
     *(name for key in KEY_ENVS.values() for name in (key, f"{key}_FILE")),
     "ANTHROPIC_AUTH_TOKEN",
 )
-"""What must not reach other processes; the last one is read by Anthropic's SDK alone."""
+"""Variables that must not reach other processes; the last one is read by Anthropic's SDK alone."""
 SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
 """Variables with keys or the user's headers, which only processes that call the model need."""
 

@@ -66,7 +66,7 @@ def required_token() -> str:
 
 @contextlib.contextmanager
 def hub_errors(doing: str, token: str | None) -> Iterator[None]:
-    """What goes wrong inside with the Hub, as one `HubError` that begins with `doing` and never shows the
+    """Context that raises errors of the Hub as one `HubError` that begins with `doing` and never shows the
     token."""
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled

@@ -45,7 +45,7 @@ _PROJECT = "llmzero-ray"
 
 
 def import_problem(package: str) -> str:
-    """Why an optional package cannot be used, such as `is not installed`; empty when it can be imported."""
+    """Reason why an optional package cannot be used, such as `is not installed`; empty if it can be."""
     try:
         importlib.import_module(package)
     except Exception as error:  # noqa: BLE001 - a broken package raises anything
@@ -79,7 +79,7 @@ def load_factory(name: str, *, field: str) -> Callable[..., Any]:
 
 
 def extension(group: str, name: str) -> Any:
-    """What an extension of this project registers for the core, such as the maker of tasks.
+    """Object that an extension of this project registers for the core, such as the maker of tasks.
 
     Raises:
         ConfigError: it is not installed, or cannot be imported.

@@ -147,7 +147,7 @@ def collapse_whitespace(text: str) -> str:
 
 
 def whole_sentences(reason: str) -> str:
-    """Why a process was lost, on one line: without a last sentence that was cut off in the middle, and
+    """Reason why a process was lost, on one line: without a last sentence that was cut off in the middle, and
     without Ray's list of what may have killed a worker."""
     text = re.split(
         r" There are some potential root causes| Some common causes", collapse_whitespace(reason)

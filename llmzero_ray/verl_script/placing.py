@@ -58,7 +58,7 @@ _SAME = {
     "trainer.device": "cuda",
     "trainer.use_v1": True,
 }
-"""What every phase of a search does by itself."""
+"""Overrides that every phase of a search has by itself."""
 _RENAMED = {
     f"{_R}val_temperature": f"{_R}val_kwargs.temperature",
     f"{_R}val_top_p": f"{_R}val_kwargs.top_p",
@@ -232,7 +232,7 @@ def _splits(text: str) -> bool:
 
 
 def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
-    """Where an override goes, or why it goes nowhere. None if every search does it by itself."""
+    """Place of an override, or the reason why it has none. None if every search does it by itself."""
     new = _RENAMED.get(key)
     if new is not None and not is_verl_key(key):
         found = (
@@ -322,7 +322,7 @@ def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: s
 
 
 def problem(data: Mapping[str, Any]) -> str | None:
-    """Why the root of a configuration could not be trained, or None if it could."""
+    """Reason why the root of a configuration could not be trained, or None if it could."""
     try:
         root_hyperparameters(parse_config(data), None)
     except LlmzeroError as error:

@@ -46,7 +46,7 @@ _COMPARED = (
 )
 """Words that a test, a `grep` and a branch of a `case` look for."""
 _CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$")
-"""What differs each time."""
+"""Words whose values differ each time."""
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
 _MOST_NAMED, _MOST_COMPARED = 3, 8
@@ -288,7 +288,7 @@ class _Reader:
         return max(counts, default=0)
 
     def seen(self, world: World) -> ScriptRun:
-        """What the script does in a world; each is run once."""
+        """Actions of the script in a world; each is run once."""
         key = repr(world)
         if key not in self._seen:
             self._seen[key] = run_shell(self._script, world)
@@ -313,7 +313,7 @@ class _Reader:
     # --- reasons --------------------------------------------------------------------------------------------
 
     def _reason(self, key: str, base: World, worlds: Sequence[World]) -> str | None:
-        """Why the value of an override is not known, or None if it is known."""
+        """Reason why the value of an override is not known, or None if it is known."""
         value = self._value(base, key)
         if value is not None:
             self._shown[key] = f"{key}={value}"
@@ -330,7 +330,7 @@ class _Reader:
         return None if value else "it is empty in the script"
 
     def _made_of(self, key: str, base: World, value: str) -> str | None:
-        """What the script does not set and a value is made of."""
+        """Statement on the unset inputs that a value is made of, or None."""
         worlds = self._given_worlds(base)
         if not worlds:
             return None
@@ -378,7 +378,7 @@ class _Reader:
         return f"it is what `{self._program(f'llmzerop{number}q')}` prints"
 
     def _unset_branches(self, base: World) -> Iterator[str]:
-        """What the script does otherwise where something is set that it does not set."""
+        """Notes on keys that differ where something is set that the script does not set."""
         if keys := self._branching:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             names = _listed(self._unset(self._given_worlds(base)[0]))
@@ -393,7 +393,7 @@ class _Reader:
         )
 
     def _deciding(self, key: str, base: World, world: World) -> str:
-        """What of programs or files an override depends on."""
+        """Reason why an override differs between two worlds, in words."""
         shown = self._value(world, key)
         marks = [each for each in _MARK.findall(shown or "") if each[0].lower() == "p"]
         if marks:
@@ -441,6 +441,6 @@ class _Reader:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """At most three of these names, each once."""
+    """Up to three of these names, each once."""
     found = list(dict.fromkeys(names))
     return " or ".join(found[:_MOST_NAMED]) + (" or others" if len(found) > _MOST_NAMED else "")

@@ -1,4 +1,4 @@
-"""What the families share: the odds of worked answers, and the plan of a warm start."""
+"""Parts that the families share: the odds of worked answers, and the plan of a warm start."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class OperationCodes:
     warm_start: WarmStart = field(default_factory=lambda: plan_of(n_steps=900, batch_size=64, lr=3e-3))
     likeliest: float = 0.3
     decoy: float = 0.75
-    """Of the wrong demonstrations, the share with the letter's usual wrong operation."""
+    """Share of the wrong demonstrations that have the letter's usual wrong operation."""
 
     def problems(self, seed: int) -> Iterator[Problem]:
         """An endless stream."""

@@ -162,7 +162,7 @@ def _noise(v: Validation | None) -> float:
 
 
 def _untrained(d: Dynamics) -> str:
-    """Why this run does not train, or empty if it does."""
+    """Reason why this run does not train. Empty if it does."""
     if rate_is_zero(d):
         return f"the learning rate was 0 in all {len(d.learning_rate)} steps"
     if not stands_still(d):

@@ -22,7 +22,7 @@ _FORM = ("structured output", "schema")
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a model accepts. A field is None if its server does not say."""
+    """Features that a model accepts. A field is None if its server does not say."""
 
     thinking: frozenset[str] | None = None
     """Thinking types. Empty if the model does not think."""

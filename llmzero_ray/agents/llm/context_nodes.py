@@ -165,7 +165,7 @@ def below(request: ProposalRequest) -> str:
 
 
 def stop_note(node: NodeView) -> str:
-    """Why a phase ended before its last step, or nothing."""
+    """Reason why a phase ended before its last step. Empty if it did not."""
     if node.status != "early_stopped":
         return ""
     return one_line(node.stop_reason, 160) or "no reason was recorded"

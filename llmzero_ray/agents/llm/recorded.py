@@ -59,9 +59,9 @@ class RecordedResponses:
 
 
 def recorded_course(search: str) -> dict[str, Any]:
-    """What a search with recorded answers cannot ask again: `stops` (node -> [training steps, reason] of each
-    phase that a verdict ended) and `approvals` (`NODE-TRIES` -> answer to that proposal). Empty if the
-    journal was not kept with its records.
+    """Answers that a search with recorded answers cannot ask for again: `stops` (node -> [training steps,
+    reason] of each phase that a verdict ended) and `approvals` (`NODE-TRIES` -> answer to that proposal).
+    Empty if the journal was not kept with its records.
 
     Raises:
         JournalError: the journal cannot be read.

@@ -61,10 +61,10 @@ class LlmSettings(StrictModel):
     max_output: int | None = Field(None, ge=1)
     """Maximum tokens of any answer of the model, thinking included. If None, it is not known."""
     cache: Literal["5m", "1h"] | None = "5m"
-    """How long the server keeps the stable part of a prompt for the next call. If None, it is not asked to:
-    a mark costs more than it saves where the next call comes later."""
+    """Time for which the server keeps the stable part of a prompt for the next call. If None, it is not asked
+    to: a mark costs more than it saves where the next call comes later."""
     effort: Effort | None = None
-    """How much effort the model spends on an answer. If None, it is not sent and the model's default
+    """Effort that the model spends on an answer. If None, it is not sent and the model's default
     applies."""
     deadline_s: float = Field(120.0, gt=0)
     """Deadline of one call in wall-clock seconds, retries included."""

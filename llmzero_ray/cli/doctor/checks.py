@@ -53,7 +53,7 @@ class Context:
     probed: Mapping[str, Any | NoResult] = field(default_factory=dict)
     """Label of a node -> its versions and its free space."""
     estimate: Estimate | None = None
-    """What the root takes of a GPU."""
+    """Needs of the root on a GPU."""
     seconds: list[dict[str, float]] = field(default_factory=list)
     """Seconds of each slot that trained: `slot`, `step_s`, `startup_s`, `validation_s`."""
     logs: dict[str, str] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Check:
     applies: Callable[[Context], bool] = lambda _: True
     """Whether the check applies. If not, it has no row."""
     skip: Callable[[Context], str] = lambda _: ""
-    """Why the check is pointless now, or empty if it is not."""
+    """Reason why the check is pointless now. Empty if it is not."""
     needed_for_training: bool = True
     """Whether a training step is pointless if this check fails."""
     listed_without_cluster: bool = True

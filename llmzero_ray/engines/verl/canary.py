@@ -41,7 +41,7 @@ class LogProbs:
 
 
 def difference(actor: LogProbs, server: LogProbs, *, merged: bool = False) -> str | None:
-    """Why the server does not serve the actor's policy, or None if no difference is visible.
+    """Reason to think that the server does not serve the actor's policy, or None if no difference is visible.
 
     With `merged` weights, part of the adapter may be missing because of rounding or because tensors did not
     arrive.

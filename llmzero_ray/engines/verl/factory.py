@@ -26,8 +26,8 @@ sequences to fit."""
 
 
 def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_request"]:
-    """For `auto`: `batched` on the CPU, where calls cost more than the work, and `per_request` on GPUs, where
-    rewards of the first answers are computed while the last ones are generated."""
+    """Value for `auto`: `batched` on the CPU, where calls cost more than the work, and `per_request` on GPUs,
+    where rewards of the first answers are computed while the last ones are generated."""
     if asked in ("batched", "per_request"):
         return cast(Literal["batched", "per_request"], asked)
     return "batched" if platform == "cpu" else "per_request"

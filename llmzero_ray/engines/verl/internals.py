@@ -242,7 +242,7 @@ def check_kernels(platform: str, *, use_liger: bool) -> None:
 
 
 def driver_problem(driver: str, cuda: str) -> str | None:
-    """Why a driver cannot run a version of CUDA, or None if no reason is known."""
+    """Reason why a driver cannot run a version of CUDA, or None if no reason is known."""
     oldest = OLDEST_DRIVERS.get(cuda.partition(".")[0])
     if oldest is None or int(driver.partition(".")[0]) >= oldest:
         return None
@@ -250,7 +250,7 @@ def driver_problem(driver: str, cuda: str) -> str | None:
 
 
 def card_problem(capability: tuple[int, int], built_for: Sequence[str]) -> str | None:
-    """Why a GPU of this compute capability cannot train with a torch that is built for these architectures
+    """Reason why a GPU of this compute capability cannot train with a torch built for these architectures
     (`torch.cuda.get_arch_list()`), or None if no reason is known."""
     if capability < OLDEST_CAPABILITY:
         oldest = ".".join(map(str, OLDEST_CAPABILITY))

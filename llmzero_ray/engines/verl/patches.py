@@ -16,7 +16,7 @@ from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, SOCKET_DIR_ENV, qu
 
 
 def patch_process_group_backend() -> None:
-    """On the CPU, build the process group with "cpu:gloo" once.
+    """Build the process group on the CPU with "cpu:gloo" once.
 
     VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch rejects the repeated key.
     """
@@ -165,7 +165,7 @@ def use_thread_locks_for_progress_bars() -> None:
 
 
 def multiply_by_single_lora_slot() -> None:
-    """On the CPU, let vLLM's LoRA operations multiply all tokens by the adapter of a single slot at once.
+    """Let vLLM's LoRA operations on the CPU multiply all tokens by the adapter of a single slot at once.
 
     They copy the adapter's two matrices once per token (`weights[token_lora_indices]`) and multiply token by
     token, which is most of a small model's forward pass. With one slot every index means that slot. A token's
@@ -188,7 +188,7 @@ def multiply_by_single_lora_slot() -> None:
 
 
 def keep_linear_weights() -> None:
-    """On the CPU, let vLLM multiply by its linear layers' original weights. It packs them once and drops the
+    """Let vLLM on the CPU multiply by its linear layers' original weights. It packs them once and drops the
     originals, after which no new weights can be loaded."""
     import torch
     import vllm.model_executor.layers.utils as layers

@@ -48,7 +48,7 @@ class Progress:
     compute: float = 0.0
     """Compute in the unit of the phase's limit, or 0 without a limit."""
     start_from: ResumeFrom | None = None
-    """Where the score of step 0 was measured, if it was taken over."""
+    """Place where the score of step 0 was measured, if it was taken over."""
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -116,7 +116,7 @@ class Progress:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], checkpoint_dir: str) -> Progress:
-        """What `to_state` gave; adapters are looked for in `checkpoint_dir`, wherever they were then."""
+        """Inverse of `to_state`; adapters are looked for in `checkpoint_dir`, wherever they were then."""
         names = state["saved_names"]
         return cls(
             steps_done=state["steps_done"],

@@ -105,9 +105,9 @@ class Unscored:
 
     n: int = 0
     last: str = ""
-    """Why the last one has no score."""
+    """Reason why the last one has no score."""
     broken: str = ""
-    """Why no answer can be scored any more. Empty if some can."""
+    """Reason why no answer can be scored any more. Empty if some can."""
 
 
 def take_unscored(workers: Sequence[Any]) -> Unscored:

@@ -48,12 +48,12 @@ class RecordingServer(vLLMHttpServer):
         return "llmzero_ray.engines.verl.weight_receiver.WeightReceiver"
 
     async def run_server(self, args: Any) -> None:
-        """As VeRL's, without its HTTP server: all requests come as calls of this actor."""
+        """Same as VeRL's, without its HTTP server: all requests come as calls of this actor."""
         with patches.without_http_server():
             await super().run_server(args)
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """As VeRL's, and record every later call of `generate`. A second call waits for the first one."""
+        """Same as VeRL's, and record later calls of `generate`. A second call waits for the first one."""
         if self._launch is None:
             self._launch = asyncio.ensure_future(self._launched(*args, **kwargs))
         await self._launch
@@ -177,7 +177,7 @@ class RecordingServer(vLLMHttpServer):
         return {"token_ids": token_ids, "log_probs": log_probs, "extra_fields": extra_fields}
 
     async def check_engine(self) -> str | None:
-        """Why vLLM's engine can no longer answer, or None if it can."""
+        """Reason why vLLM's engine can no longer answer, or None if it can."""
         engine = getattr(self, "engine", None)
         if engine is None:
             return None

@@ -49,7 +49,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As VeRL's. Weights travel to vLLM through this engine's own socket."""
+        """Same as VeRL's. Weights travel to vLLM through this engine's own socket."""
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
         patches.take_logsumexp_at_once()
@@ -93,7 +93,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_log_prob(self, data: Any) -> Any:
-        """As VeRL's. With AND_REFERENCE also `ref_log_prob` of the same rows without the adapter."""
+        """Same as VeRL's. With AND_REFERENCE also `ref_log_prob` of the same rows without the adapter."""
         and_reference = tu.pop(data, AND_REFERENCE, default=False)
         output = super().compute_log_prob(data)
         if not and_reference:

@@ -20,7 +20,7 @@ class RunOutcome:
     """Outcome of one search. All spending includes failed and stopped phases, and validations."""
 
     problem: str = ""
-    """Why it has no test score. Empty if it has one."""
+    """Reason why it has no test score. Empty if it has one."""
     test: float | None = None
     """Test score of the policy that validation chose."""
     base: float | None = None

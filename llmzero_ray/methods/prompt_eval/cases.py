@@ -162,7 +162,7 @@ def read_cases(place: Path) -> tuple[RecordedRequest, ...]:
 def _verdict_request(
     core: CoordinatorCore, event: ev.VerdictPosted, storage: SearchStorage, curves_of: Any, n_val: int
 ) -> StopRequest | None:
-    """What the stopper was asked; None where a rule decided without the incumbent, or at the last step."""
+    """Question to the stopper; None where a rule decided without the incumbent, or at the last step."""
     pushed = [command for command in core.outstanding() if isinstance(command, cmd.PushIncumbent)]
     if not pushed or event.decision.rule != "early_stopper" or event.node < 0:
         return None

@@ -34,7 +34,7 @@ from llmzero_ray.records.significance import score_interval
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """What came of one case."""
+    """Result of one case."""
 
     case: RecordedRequest
     checks: dict[str, bool]

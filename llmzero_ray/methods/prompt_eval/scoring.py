@@ -84,7 +84,7 @@ def substance(answer: Proposal | StopDecision, printed: str) -> dict[str, bool]:
 def answer_statements(
     request: ProposalRequest | ErrorRequest | StopRequest, answer: Proposal | StopDecision, printed: str
 ) -> Iterator[Statement]:
-    """What an answer states of series, checked against those of the request and what it `printed`."""
+    """Statements of an answer on series, checked against those of the request and what it `printed`."""
     views = _views(request)
     curves = {view.node: view.curves for view in reversed(views)}
     summary = (answer.diagnosis.summary,) if isinstance(answer, Proposal) else ()

@@ -33,7 +33,7 @@ def call_arguments(row: Row, response: str) -> dict[str, Any]:
 
 
 def result_problem(result: Any) -> str | None:
-    """Why VeRL or the engine could not use the result of a reward, or None if they can."""
+    """Reason why VeRL or the engine could not use the result of a reward, or None if they can."""
     expected = " and ".join(REQUIRED_KEYS)
     if not isinstance(result, Mapping):
         found = result.name if isinstance(result, ForeignValue) else type(result).__name__

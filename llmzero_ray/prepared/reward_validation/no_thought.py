@@ -33,7 +33,7 @@ _LIST_EVERY = 3
 """A list is tried on every third row."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}|[?!:;\n$]|[.,](?=\s|$)|\\[()\[\]]")
-"""What stands between expressions."""
+"""Words and signs between expressions."""
 _EXPRESSION = re.compile(r"[\w)}]\s*[-+*/^×÷·−]\s*[\w({\\]|\\[A-Za-z]+\s*[{\d]")
 _FULL_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?")
 """No quotient, as it may be the question."""
@@ -47,7 +47,7 @@ class Probe:
     row: Row
     kind: str
     answer: str
-    """What is offered as the answer, without the form around it."""
+    """Text offered as the answer, without the form around it."""
     response: str
     truths: tuple[str, ...]
     """The accepted answers."""
@@ -57,7 +57,7 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class NoThoughtPay:
-    """What one kind of answer without thought earns."""
+    """Earnings of one kind of answer without thought."""
 
     kind: str
     n_rows: int
@@ -106,7 +106,7 @@ def no_thought_probes(rows: Sequence[Row], gold_of: Callable[[Row], str | None])
 
 
 def no_thought_pay(probes: Sequence[Probe], earned: Sequence[float]) -> tuple[NoThoughtPay, ...]:
-    """What each kind earns, in the order of the kinds; `earned` is the score of each probe."""
+    """Earnings of each kind, in the order of the kinds; `earned` is the score of each probe."""
     kinds: dict[str, dict[int, list[tuple[Probe, float]]]] = {}
     for probe, score in zip(probes, earned, strict=True):
         kinds.setdefault(probe.kind, {}).setdefault(id(probe.row), []).append((probe, score))
@@ -174,8 +174,8 @@ def _expression(question: str) -> str:
 
 
 def _form(ground_truth: Any, gold: str | None) -> tuple[Callable[[str], str], tuple[str, ...]]:
-    """What gives a response for an answer, and the accepted answers; a bare answer where no right response is
-    known."""
+    """Function that gives a response for an answer, and the accepted answers; a bare answer where no right
+    response is known."""
     text = as_text(ground_truth)
     accepted = accepted_answers(text) or (text,)
     truths = accepted

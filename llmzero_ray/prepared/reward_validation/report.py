@@ -59,7 +59,7 @@ class ValidationReport:
         return "\n".join(lines)
 
     def entry(self) -> ValidationEntry:
-        """What a manifest keeps of it."""
+        """The part that a manifest keeps."""
         checks = tuple(
             ValidationCheckEntry(name=check.name, found=check.found, needed=check.needed, passed=check.passed)
             for check in self.checks
@@ -77,7 +77,7 @@ def validation_table(entry: ValidationEntry) -> Table:
 
 
 def shown_result(result: object) -> str:
-    """What a reward returned, shortened."""
+    """Result of a reward, shortened."""
     text = ascii(result)
     return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}..."
 

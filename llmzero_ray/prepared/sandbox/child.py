@@ -163,7 +163,7 @@ def _text(thing: Any, attribute: str = "") -> str:
 
 
 def _plain(returned: Any) -> dict[str, Any]:
-    """What was returned, as JSON: a mapping of scalars, or the name of its class."""
+    """Returned value as JSON: a mapping of scalars, or the name of its class."""
     if not isinstance(returned, Mapping):
         return {"other": type(returned).__name__}
     pairs = list(returned.items())[:_MAX_KEYS]

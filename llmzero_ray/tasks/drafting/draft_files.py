@@ -138,5 +138,5 @@ def _dumped(fields: Mapping[str, Any]) -> str:
 
 
 def _comment(text: str, limit: int = 300) -> str:
-    """On one line, so that untrusted text cannot end the comment."""
+    """Text on one line, so that untrusted text cannot end the comment."""
     return one_line(text, limit)

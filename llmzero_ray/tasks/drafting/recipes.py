@@ -33,9 +33,9 @@ class Recipe(StrictModel):
 
     title: str = Field(min_length=1)
     fits: str = Field(min_length=1)
-    """When to choose it."""
+    """Cases in which to choose it."""
     overrides: dict[str, bool | int | float | str]
-    """For `root.overrides`."""
+    """Entries for `root.overrides`."""
     points: dict[str, int]
     """Case -> points for the recipe where the case applies; may be negative."""
 

@@ -149,7 +149,7 @@ def _pattern_problems(pattern: str | None) -> list[str]:
 
 
 def _code_problems(code: str | None) -> list[str]:
-    """What is wrong with code before it is tried in the sandbox."""
+    """Problems of code that are visible before it is tried in the sandbox."""
     if not code or len(code) > MAX_CODE:
         return [f"code has {len(code or '')} characters; must have 1 to {MAX_CODE}"]
     if hidden := {c for c in code if unicodedata.category(c).startswith("C") and c not in "\n\t"}:

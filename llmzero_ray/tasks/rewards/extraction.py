@@ -1,4 +1,4 @@
-"""Where the answer stands in a response, and the result that every reward returns.
+"""Place of the answer in a response, and the result that every reward returns.
 
 All searches are linear in the response, and nothing beyond `MAX_CHARS` of it is looked at.
 """

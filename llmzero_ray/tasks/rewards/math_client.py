@@ -21,9 +21,9 @@ from llmzero_ray.utils.api_key import without_secrets
 
 _SERVER = Path(__file__).with_name("math_server.py")
 START_TIMEOUT_S = 120.0
-"""Until the child has imported math-verify, on a machine that is busy with other things."""
+"""Time until the child has imported math-verify, on a machine that is busy with other things."""
 ANSWER_TIMEOUT_S = 30.0
-"""For one answer; the child ends itself long before, after its limit of processor time."""
+"""Time for one answer; the child ends itself long before, after its limit of processor time."""
 _END_TIMEOUT_S = 5.0
 _READY, _KILLED = b"ready", b"killed"
 

@@ -59,7 +59,7 @@ class SftConfig(StrictModel):
     cpus_per_worker: int = setting(1, "CPUs", ge=1)
     """CPUs, and on CPUs also threads, of one worker."""
     zero_stage: Literal[0, 1, 2, 3] = 2
-    """What DeepSpeed shards over the workers: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
+    """State that DeepSpeed shards over the workers: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
     weights."""
     gradient_checkpointing: bool = False
     """Compute activations twice instead of keeping them: less memory, about a third more time."""

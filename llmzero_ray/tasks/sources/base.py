@@ -17,7 +17,7 @@ Record: TypeAlias = Mapping[str, Any]
 OnlySplit: TypeAlias = Literal["", "val", "test", "confirm"]
 """The only split that a row may enter, or "" when the data set leaves that open."""
 Shares: TypeAlias = Literal["equal", "proportional"]
-"""How the sources of a task share a split: equally, or in proportion to their sizes."""
+"""Way in which the sources of a task share a split: equally, or in proportion to their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +80,7 @@ class DatasetAdapter:
     optional: tuple[str, ...] | None = None
     """Other columns that may be present. If None, any."""
     shares: Shares = "equal"
-    """How data sources share the splits."""
+    """Way in which data sources share the splits."""
     reward: RewardEntry
     """The reward of these rows."""
 

@@ -47,7 +47,7 @@ _PRECEDENCE = np.array([0, 1, 2, -1])
 
 HELD_OUT = ("test", "val")
 _LARGEST_HELD_OUT_SHARE = 3
-"""At most one in this many rows of a data source goes into a split that is not trained on."""
+"""Smallest number of rows of a data source per row in a split that is not trained on."""
 
 DUPLICATE = "duplicate prompt"
 CONFLICT = "duplicate prompt with another answer"
@@ -66,7 +66,7 @@ class Selection:
 
 
 def select(keys: RowKeys, sizes: Mapping[str, int], shares: Shares) -> Selection:
-    """At most `sizes` rows for train, val and test."""
+    """Selection of at most `sizes` rows for train, val and test."""
     kept, dropped = _first_of_each_prompt(keys)
     groups, only_splits = keys["group"], keys["only_split"]
     ordered = kept[np.lexsort((keys["key"][kept], groups[kept]))]

@@ -37,14 +37,14 @@ class Summary:
     examples: Mapping[str, tuple[str, ...]]
     """A few dropped rows by reason: file, row, defect, remedy."""
     notes: Mapping[str, str]
-    """What is odd about a file."""
+    """Oddities of a file."""
     majority_baselines: Mapping[str, float]
     trial: RewardAccuracy | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
     validation: ValidationEntry | None
     """Validation of a user's reward, or None for shipped rewards."""
     warnings: tuple[str, ...]
-    """What should be looked at before training."""
+    """Points to look at before training."""
 
     def split_table(self) -> Table:
         """Header and one line per data_source: rows by split, accuracy of a constant answer."""

@@ -47,7 +47,7 @@ _BATCH = 512
 
 @dataclass(frozen=True, kw_only=True)
 class WriteRequest:
-    """What to make."""
+    """Description of the splits to write."""
 
     task: TaskFile
     adapter: DatasetAdapter
@@ -100,7 +100,7 @@ def write_source_task(
 
 
 def problems_of(scanned: ScannedRows) -> list[str]:
-    """What is wrong with files, and an example of each kind of unusable row, in one line each."""
+    """Problems of files, and an example of each kind of unusable row, in one line each."""
     examples = [places[0] for places in scanned.dropped_examples.values()]
     return [*scanned.notes.values(), *examples][:_SHOWN_PROBLEMS] or ["the files hold no rows"]
 

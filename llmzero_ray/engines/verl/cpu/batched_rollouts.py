@@ -65,7 +65,7 @@ class Trajectory:
     """The response without special tokens."""
     score: float | None = None
     error: str | None = None
-    """Why there is no score. None if there is one, or if none is due yet."""
+    """Reason why there is no score. None if there is one, or if none is due yet."""
 
     @property
     def key(self) -> str:
@@ -117,7 +117,7 @@ class BatchedRollouts:
         self._max_tokens = {False: train_max_tokens, True: eval_max_tokens}
 
     def refusal(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Why VeRL's agent loop must take these prompts, or None if it need not."""
+        """Reason why VeRL's agent loop must take these prompts, or None if it need not."""
         return refusal(self._config, rows, has_processor=self._has_processor)
 
     def start(self, rows: list[dict[str, Any]]) -> None:
@@ -300,7 +300,7 @@ def row_number(index: Any) -> int:
 
 
 def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
-    """Why VeRL's agent loop must take these prompts under VeRL's configuration, or None if it need not."""
+    """Reason why VeRL's agent loop must take these prompts under this configuration, or None."""
     rollout = config.actor_rollout_ref.rollout
     agents = {row.get("agent_name", rollout.agent.default_agent_loop) for row in rows}
     others = sorted(str(name) for name in agents - {_SINGLE_TURN})

@@ -148,7 +148,7 @@ class ByValueWorkerGroup:
         return getattr(self._workers, name)
 
     def compute_log_prob(self, batch: Any) -> Any:
-        """As VeRL's. The columns that the rank returns are put into the queue, as VeRL's workers do."""
+        """Same as VeRL's. The columns that the rank returns are put into the queue, as VeRL's workers do."""
         if not self._queue.is_installed:
             return self._workers.compute_log_prob(batch)
         output = self._workers.compute_log_prob(self._columns_of(batch))
@@ -160,7 +160,7 @@ class ByValueWorkerGroup:
         return found
 
     def update_actor(self, batch: Any) -> Any:
-        """As VeRL's."""
+        """Same as VeRL's."""
         return self._workers.update_actor(self._columns_of(batch) if self._queue.is_installed else batch)
 
     def _columns_of(self, batch: Any) -> Any:

@@ -48,7 +48,7 @@ Prints = Literal["", "text", "number", "large", "fails", "says"]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What a script is shown of the machine that it would run on."""
+    """The machine that a script would run on, as it is shown to the script."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptRun:
-    """What a script did in one world."""
+    """Actions of a script in one world."""
 
     starts: tuple[tuple[str, ...], ...]
     """Words of the commands that train, in their order."""
@@ -127,7 +127,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def run_shell(script: ShellScript, world: World) -> ScriptRun:
-    """What the script does in this world.
+    """Actions of the script in this world.
 
     Raises:
         TaskError: there is no sandbox here, or bash does not start in it.
