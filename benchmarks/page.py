@@ -5,7 +5,7 @@
 A search at work of so many nodes, each of 500 steps, is shown by `llmzero ui` and as report.html. Each
 figure is the best of `--tries`. Then the open tab receives `--events` messages of the stream as fast as it
 takes them (a day of one every 5 s; each 60th redraws a node), and the server is watched for `--watch` seconds
-while nothing happens: its load, its slowest answer, and how late the loop of a process beside it runs, which
+while nothing happens: its load, its slowest answer, and how late the loop of another process runs, which
 stands for the coordinator. Last come the delays until the page shows a new node, a further step of a running
 phase, and the coordinator's death by SIGKILL. Prints a line each, with the limit, and how busy the machine
 was. Exit code 1 if a limit is missed.
@@ -46,7 +46,7 @@ from tests.ui.large import Large
 FIRST_S, FRAMES, HEAP, GROWTH, SERVER = 2.0, 30.0, 150e6, 15e6, 0.03
 """Limits: seconds, frames per second, bytes, bytes, share of a core."""
 ANSWER_S, LATE_S, NODE_S, STEP_S, DEATH_S = 0.25, 0.01, 2.0, 6.0, 15.0
-"""Limits: the server's slowest answer, how much later a loop beside it runs, and the three delays."""
+"""Limits: the server's slowest answer, how much later another process's loop runs, and the three delays."""
 _NAP_S = 0.02
 _HOOKS = """
 requestAnimationFrame(function look() { // the frame after the one that has the tree
@@ -246,7 +246,7 @@ def main(argv: list[str] | None = None) -> int:
                 late(questions)
                 page.wait_for_timeout(1000 * min(options.watch, 30))
                 later = 1000 * (with_page - late(questions))
-                good.append(show("llmzero ui, lag of a loop beside it", later, 1000 * LATE_S, unit="ms more"))
+                good.append(show("llmzero ui, lag of another loop", later, 1000 * LATE_S, unit="ms more"))
                 first_picture(page, address)
                 good.append(delays(page, search, beside, options.tries))
                 browser.close()

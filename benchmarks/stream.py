@@ -8,7 +8,7 @@ second, all runners together) and a stand-in for the coordinator. Each phase str
 its loss is NaN: `stop_ms` is the time from there to the runner hearing `stop`. Rates apply to points of ten
 metrics (small) and of all metrics that VeRL logs (full); every tenth point validates. Prints one JSON line
 per round: points published and ingested per second, polls per second, points per poll, percentiles of the
-latency, and the cores that stopper, runners, stand-in and Ray itself kept busy, beside those that other work
+latency, and the cores that stopper, runners, stand-in and Ray itself kept busy, besides those that other work
 or the host took: figures count only where these two are about 0.
 
 64 runners take half a minute to start and about 5 GiB. Run nothing else at the same time.

@@ -9,7 +9,7 @@
 MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
 of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
 second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
-of a comparison from the recipe smollm2_cpu. A static recipe stands beside the searches.
+of a comparison from the recipe smollm2_cpu. It compares the searches with a static recipe.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Five tables are printed: of the development seeds, on which the search was fixed
 which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each of the others. It says where those rows come
 from different versions of the code; compute is compared only where they do not, since each comparison prices
-it by a pilot of its own. The third has a language model beside the rules, the fourth and the fifth the same
+it by a pilot of its own. The third adds a language model to the rules, the fourth and the fifth the same
 with later requests.
 """
 

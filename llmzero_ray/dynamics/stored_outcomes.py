@@ -47,8 +47,8 @@ def load_answers(
     storage: SearchStorage, node: int, items: Mapping[int, Outcomes], rows: Rows, below: int | None = None
 ) -> tuple[Answer, ...]:
     """Answers of a node's last validation, each to another prompt, and some that its training sampled, read
-    from disk. Without those whose outcomes, texts or rows are missing. The phase `below` has its answers to
-    the same prompts beside them; `items` are the outcomes of both nodes."""
+    from disk. Without those whose outcomes, texts or rows are missing. Each has the answer of the
+    phase `below` to the same prompt, if there is one; `items` are the outcomes of both nodes."""
     found: list[Answer] = []
     for read in (partial(_validated, node, items, rows, below), partial(load_sampled, storage, node)):
         try:

@@ -24,7 +24,7 @@ def searches_in(storage: Path) -> list[Path]:
 
 
 def beside(root: Path) -> str:
-    """A sentence that names the searches in a directory, or else beside it; empty where there is none."""
+    """A sentence that names the searches in a directory, or else next to it; empty where there is none."""
     for place in (root, root.parent):
         if names := [path.name for path in searches_in(place) if path != root]:
             return f" {place} has {', '.join(names[:_MOST])}."
@@ -32,7 +32,7 @@ def beside(root: Path) -> str:
 
 
 def missing(root: Path) -> ConfigError:
-    """The error that there is no search in a directory, with those in it or beside it."""
+    """The error that there is no search in a directory, with those in it or next to it."""
     there = beside(root) or " Start one with `llmzero search`."
     return ConfigError(f"{root}: there is no search here.{there}")
 

@@ -181,8 +181,8 @@ class SearchStorage:
     # --- the start of a search ------------------------------------------------------------------------------
 
     def is_search(self) -> bool:
-        """Whether the directory is that of a search, or of one whose start was interrupted. A folder of other
-        files beside a search.yaml is none."""
+        """Whether the directory is that of a search, or of one whose start was interrupted. A folder with
+        a search.yaml and other files is none."""
         root = self.paths.root
         if not self.paths.config.is_file():
             return (root / "starting").is_file()

@@ -146,12 +146,12 @@ def test_a_directory_replaces_the_files_it_has(tmp_path: Path) -> None:
 
 
 def test_no_text_of_a_skill_contradicts_the_notes_on_metrics() -> None:
-    # Low entropy is not a reason for heat, and a KL beside a rising reward none for a pull.
+    # Low entropy is not a reason for heat, and a KL that grows with the reward none for a pull.
     texts = skill_texts()
     training = " ".join(texts["check_training"].split())
     assert "Low entropy with a high reward is success" in training
     assert "Low entropy with a high reward is success" in metric_notes()["actor/entropy"].confusion
-    assert "A KL that grows beside the reward is learning" in training
+    assert "A KL that grows with the reward is learning" in training
     assert "Growth with a rising reward is learning" in metric_notes()["actor/kl_loss"].confusion
     assert not re.search(r"entropy[^.:]*: (INCREASE|DECREASE)", " ".join(texts.values()), re.IGNORECASE)
     assert "leave it at 0" in texts["generate_config"] and "unless entropy" not in texts["generate_config"]

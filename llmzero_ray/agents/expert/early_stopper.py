@@ -184,8 +184,8 @@ class Outlook:
     noise: float
     """Run noise (`run_noise`)."""
     slack: float
-    """Room above the line at the last step: `NOISE` standard deviations of a validation, and `CLEAR` standard
-    errors of the line's gain."""
+    """Margin above the line at the last step: `NOISE` standard deviations of a validation, and `CLEAR`
+    standard errors of the line's gain."""
 
     @property
     def peak(self) -> float:

@@ -173,7 +173,7 @@ _SECOND_PASS = MoveSet(
 )
 _PRESS_ON = MoveSet(
     name="press on",
-    why="The policy is learning: give it room, and keep the step size that works.",
+    why="The policy is learning: loosen the pull, and keep the step size that works.",
     moves=(_kl(0.5, "a weaker pull lets the policy go where the reward leads it"),),
 )
 _LARGER_GROUPS = MoveSet(
@@ -250,7 +250,7 @@ _RECOVER_ENTROPY = MoveSet(
     name="recover entropy",
     why="The distribution narrowed too early: loosen what narrows it, and go on in smaller steps.",
     moves=(
-        _kl(0.5, "a tight pull left no room but to sharpen"),
+        _kl(0.5, "under a tight pull the policy could only sharpen"),
         _lr(0.6, "the narrowing was driven by large steps"),
         _temperature(0.1, "warmer rollouts show the policy alternatives again"),
         _clip_high(0.05, "lets unlikely tokens gain probability"),
@@ -409,7 +409,7 @@ def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
     """Interpretations of a finding, most likely first. `again` is set if a larger learning rate lost
     before."""
     if finding.kind == "truncated":
-        return _more_room(finding.severity)
+        return _longer_answers(finding.severity)
     if finding.kind == "entropy_climb" and finding.severity > 0.0:
         return (_NO_BONUS, *CATALOGUE[finding.kind])
     if finding.kind in ("declining", "collapse", "kl_spike") and finding.severity >= DESTROYED:
@@ -438,25 +438,25 @@ def suited(move_set: MoveSet, greedy: float | None, sampled: float | None) -> Mo
     return replace(move_set, moves=tuple(fitted))
 
 
-def _more_room(share: float) -> tuple[MoveSet, ...]:
+def _longer_answers(share: float) -> tuple[MoveSet, ...]:
     """Sets that raise the response cap in proportion to the share of cut-off answers."""
     factor = 2.0 if share >= 0.4 else 1.5 if share >= 0.15 else 1.17
     reason = f"{share:.0%} of the answers were cut off before their end and scored as wrong"
-    room = Move(key=MAX_RESPONSE, factor=factor, reason=reason)
+    longer = Move(key=MAX_RESPONSE, factor=factor, reason=reason)
     use_it = MoveSet(
-        name="more room",
+        name="longer answers",
         needs=MAX_RESPONSE,
         why="The cap, not the policy, limits the score: raise it, and loosen the pull so that it is used.",
         moves=(
-            room,
+            longer,
             _kl(0.6, "longer answers are far from the reference, which should not hold them back"),
             _lr(0.8, "a changed length distribution makes early updates noisier"),
         ),
     )
     steady = MoveSet(
-        name="more room, larger groups",
+        name="longer answers, larger groups",
         needs=MAX_RESPONSE,
         why="The same, but the longer answers are met with better estimates instead of a looser pull.",
-        moves=(room, _more_rollouts(), _temperature(-0.05, "cooler rollouts ramble less")),
+        moves=(longer, _more_rollouts(), _temperature(-0.05, "cooler rollouts ramble less")),
     )
     return (use_it, steady)

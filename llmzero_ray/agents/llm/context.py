@@ -98,7 +98,7 @@ class PromptLimits:
     shrink."""
 
     detailed: bool = True
-    """Whether phases beside the shown one have more than scores, reward and KL."""
+    """Whether phases besides the shown one have more than scores, reward and KL."""
     said_before: int = 300
     """Each text from when an earlier phase of the path was proposed."""
     phases: int = nodes.MOST_NODES

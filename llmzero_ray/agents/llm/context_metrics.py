@@ -185,7 +185,7 @@ def validation_course(
     points: Sequence[tuple[int, float]], most: int = POINTS, beside: Mapping[int, str] = MappingProxyType({})
 ) -> str:
     """`5: 0.160, 10: 0.168`, at most `most` points: always first, best and last, the others evenly spaced.
-    `beside` is text after the score of a step."""
+    `beside` is text that follows the score of a step."""
     chosen = _chosen([value for _, value in points], most)
     return ", ".join(
         f"{step}: {value:.3f}{beside.get(step, '')}" for step, value in (points[i] for i in chosen)

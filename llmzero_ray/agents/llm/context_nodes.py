@@ -128,7 +128,7 @@ def start_of(at: ResumeFrom | None) -> str:
 
 def validation(node: NodeView, n_val: int, *, base: int = 0, paired: bool = False) -> str:
     """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
-    `base`. With `paired`, the known paired differences to the start stand beside the scores."""
+    `base`. With `paired`, the known paired differences to the start follow the scores."""
     curves = node.curves
     gains = zip(curves.val_steps, curves.val_gains, strict=False) if paired else ()
     beside = {base + step: f" ({gain_text(gain)})" for step, gain in gains if gain is not None}
@@ -445,7 +445,7 @@ def sampled_gap(node: NodeView) -> str:
         prompts = _value(TRAIN_BATCH, node.hyperparameters.get(TRAIN_BATCH))
         began = f"; those of step 1's {prompts} prompts, before any update, had {number(first)}"
     return (
-        f"Beside these greedy scores the last rollouts, sampled at temperature {temperature}, have a mean "
+        f"Next to these greedy scores, the last rollouts, sampled at temperature {temperature}, have a mean "
         f"reward of {number(reward.last)}{began}."
     )
 

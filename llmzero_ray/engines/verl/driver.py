@@ -124,7 +124,7 @@ class Driver:
             from llmzero_ray.engines.verl.trainer import PhaseTrainer
 
             with open_dict(config):
-                # vLLM and VeRL's buffers start with room for the longest answer any phase may ask for.
+                # vLLM and VeRL's buffers start sized for the longest answer any phase may ask for.
                 longest = request.settings.max_model_len - request.settings.max_prompt_length
                 config.data.max_response_length = longest
                 config.actor_rollout_ref.rollout.response_length = longest
@@ -268,7 +268,7 @@ def _start_servers(settings: VerlSettings, config: Any, groups: list[Any]) -> di
     if settings.platform != "cpu" or not settings.queue_dir:
         return {}
     count = settings.n_gpus // settings.tensor_model_parallel_size
-    concurrency = config.actor_rollout_ref.rollout.max_num_seqs + 1_000  # with room for other calls
+    concurrency = config.actor_rollout_ref.rollout.max_num_seqs + 1_000  # 1,000 for other calls
     return start_servers_early(count, concurrency, min(nodes_of(groups)))
 
 

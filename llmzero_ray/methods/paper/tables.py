@@ -220,7 +220,7 @@ def _reversals(searches: Sequence[SearchFacts]) -> str:
 
 
 def _directions(name: str, group: str, numbered: Sequence[tuple[int, Sequence[int]]]) -> tuple[str, ...]:
-    """A row of directions. `numbered` has the number of the strategy beside each path."""
+    """A row of directions. `numbered` has the number of the strategy next to each path."""
     paths = [path for _, path in numbered]
     turned = {number for number, path in numbered if any(a != b for a, b in pairwise(path))}
     return (

@@ -92,7 +92,7 @@ def draft_task(
         if not trial.findings or not trial.fixable or len(attempts) == repairs:
             break
         attempts.append(RewardAttempt(reward=reward, findings=trial.findings))
-        on_progress("mending the reward")
+        on_progress("repairing the reward")
         better = agents.write_reward(spec, sentence, user, tuple(attempts))
         if better is None or better.open:
             attempts.pop()

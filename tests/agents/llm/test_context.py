@@ -495,7 +495,7 @@ def test_what_an_agent_compares_is_paired_and_greedy_is_beside_sampled() -> None
     first, last = request.on.curves.val_scores[0], request.on.curves.val_scores[-1]
     assert f" 5: {first:.3f} (-0.050 ± 0.012), " in text
     assert f", 120: {last:.3f} (+0.180 ± 0.012) (standard error" in text
-    assert "Beside these greedy scores the last rollouts, sampled at temperature 0.9, have a mean" in text
+    assert "Next to these greedy scores, the last rollouts, sampled at temperature 0.9, have a mean" in text
     began = request.on.curves.metrics["critic/score/mean"][0]
     n_prompts = request.on.hyperparameters["data.train_batch_size"]
     assert f"; those of step 1's {n_prompts} prompts, before any update, had {number(began or 0)}." in text
