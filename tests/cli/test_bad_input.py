@@ -262,7 +262,7 @@ def test_the_command_that_a_finished_search_is_answered_with_extends_it(
 def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["budget", str(finished), "--set", "runs=12"]) == 2
+    assert main(["set", str(finished), "--set", "runs=12"]) == 2
     assert f"`llmzero resume {finished} budget.runs=12`" in capsys.readouterr().err
     assert list(finished.glob("requests/*")) == []
 
