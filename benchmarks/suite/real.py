@@ -9,7 +9,7 @@
 MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
 of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
 second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
-of a comparison from the recipe smollm2_cpu. It compares the searches with a static recipe.
+of a comparison from the recipe smollm2_cpu. It compares the searches with a static configuration.
 """
 
 from __future__ import annotations
@@ -85,15 +85,19 @@ RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
 """The default recipe, and how many of its runs of how many steps give the compute of every method."""
 
 
-def _static(**changes: float) -> dict[str, Any]:
-    """A static recipe, as a schedule of one phase that changes the default."""
+def _static(**changes: float | str) -> dict[str, Any]:
+    """A static configuration, as a schedule of one phase that changes the default."""
     phase = {"steps": N_RUNS * RUN_STEPS, "changes": changes}
-    return {"search.method": "schedule", "search.schedule": {"source": "static recipe", "phases": [phase]}}
+    return {
+        "search.method": "schedule",
+        "search.schedule": {"source": "static configuration", "phases": [phase]},
+    }
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
     "cool_fast": _static(temperature=0.6, lr=2.0e-4),
+    "cool_cosine": _static(temperature=0.6, lr=2.0e-4, lr_scheduler="cosine"),
     "expert": {"search.method": "llmzero"},
     "claude": {
         "search.method": "llmzero",
@@ -102,7 +106,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Methods -> dotted keys: the recipe, a static one, the search with rules and with a language model."""
+"""Methods -> dotted keys: the recipe, a static configuration, the same along a cosine to zero (whose plan needs
+`budget: steps`, so that its last step is known), the search with rules and with a language model."""
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]
 NUMBER, WORD = "Reply with the number only.", "Reply with the word only."
