@@ -123,3 +123,5 @@ Reward = Annotated[
     typer.Option(metavar="R", help="exact_match, mcq, math, regex=PATTERN, FILE.py:function"),
 ]
 Repairs = Annotated[int, typer.Option(metavar="N", help="how often a reward is repaired")]
+REPAIRS = 2
+"""Repairs of a reward where none are given."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -62,7 +62,7 @@ def search(
     base: Annotated[
         str | None, typer.Option(metavar="CONFIG", help="FOLDER: a search.yaml for all that is not drafted")
     ] = None,
-    repairs: options.Repairs = 2,
+    repairs: options.Repairs = options.REPAIRS,
     table: options.TableNumber = None,
     question_field: options.QuestionField = None,
     answer_field: options.AnswerField = None,
@@ -75,6 +75,9 @@ def search(
 
     With a folder of data and a sentence, agents first draft its task and configuration.
     """
+    estimated = {"--seconds-per-step": seconds_per_step is not None, "--like": like is not None}
+    if not dry_run:
+        _refuse(estimated, "--dry-run, which starts nothing", "Add --dry-run")
     if sentence is not None:
         if Path(config).is_file():
             raise ConfigError(
@@ -110,12 +113,37 @@ def search(
             f"{config} is a folder. Add a sentence that says what the model must learn (`llmzero search "
             "FOLDER SENTENCE`), or name a search.yaml."
         )
+    drafting = {
+        "--yes": yes,
+        "--base": base is not None,
+        "--repairs": repairs != options.REPAIRS,
+        "--table": table is not None,
+        "--question-field": question_field is not None,
+        "--answer-field": answer_field is not None,
+        "--options-field": bool(options_field),
+        "--answer-form": answer_form is not None,
+        "--reward": reward is not None,
+    }
+    _refuse(drafting, "a folder with a sentence", "Write `llmzero search FOLDER SENTENCE`")
     loaded = _known(config, "runs", settings) if resume else load_config(config, settings)
     if dry_run:
         from llmzero_ray.cli.dry_run import show_estimate
 
         return show_estimate(loaded, seconds_per_step=seconds_per_step, like=like)
     return start_and_follow(loaded, settings, page_port=port if ui else None)
+
+
+def _refuse(given: Mapping[str, bool], place: str, remedy: str) -> None:
+    """Refuse options that would have no effect: option -> whether it was given, and where they belong.
+
+    Raises:
+        ConfigError: one was given.
+    """
+    names = [name for name, is_given in given.items() if is_given]
+    if names:
+        listed = " and ".join(names)
+        belong = "belongs" if len(names) == 1 else "belong"
+        raise ConfigError(f"{listed} {belong} to {place}. {remedy}, or leave {listed} out.")
 
 
 def resume(

@@ -41,7 +41,7 @@ def draft(
         str | None, typer.Option(metavar="ID", help="language model (default: that of agents.model)")
     ] = None,
     max_dollars: Annotated[float, typer.Option(metavar="DOLLARS", help="most that calls may cost")] = 1.0,
-    repairs: options.Repairs = 2,
+    repairs: options.Repairs = options.REPAIRS,
     force: Annotated[bool, typer.Option("--force", help="replace files of DIR that differ")] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="of the task")] = None,
     table: options.TableNumber = None,
