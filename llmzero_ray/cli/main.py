@@ -5,6 +5,7 @@ An error of this project, or of the command line itself, is one message on stand
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import inspect
 import os
@@ -36,6 +37,8 @@ _BOUNDS = {"greater_than_equal": ("ge", ">="), "less_than_equal": ("le", "<=")}
 _PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")
 """Names in the help of arguments and options that take a path. Addresses are rejected before the command
 runs."""
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+"""What the system answers a write with, which names no file."""
 # Help is plain text: rich's takes longer to import than everything that `llmzero --help` needs.
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
@@ -87,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _command()
     show_warnings_plainly()
     try:
+        _open_streams()
         given = _words(list(sys.argv[1:] if argv is None else argv))
         if not given and COMPLETE not in os.environ:
             typer.echo(_short_help(), err=True)
@@ -102,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             if named is not None and named.slow:
                 typer.echo(f"{given[0]}: loading ...")
         with command.make_context("llmzero", given) as context:
-            return int(command.invoke(context))
+            code = int(command.invoke(context))
+            sys.stdout.flush()
+            return code
     except typer.Exit as end:  # --help and --version
         return end.exit_code
     except typer.TyperException as error:
@@ -113,11 +119,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except OSError as error:  # a path that the system refuses, wherever it is used first
         if error.filename is None:
-            raise
+            if error.errno not in _UNWRITABLE:
+                raise
+            _drop_output()
+            error.filename = "standard output or a file cannot be written"
         typer.echo(clean(f"llmzero: {one_line(str(error.filename))}: {error.strerror}"), err=True)
         return _USAGE if error.errno == errno.ENAMETOOLONG else StorageError.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
+
+
+def _open_streams() -> None:
+    """Open nothing in place of a closed standard input or error stream, so that no file gets its number.
+
+    Raises:
+        StorageError: standard output is closed.
+    """
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open to the end
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise StorageError("standard output is closed. Send it to a file, or to /dev/null.")
+
+
+def _drop_output() -> None:
+    """Send what standard output still holds nowhere: Python would fail with it again at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command() -> Any:

@@ -104,6 +104,32 @@ def test_a_path_that_the_system_refuses_is_one_message(
     assert shown.startswith("llmzero: ") and "name too long" in shown and len(shown.splitlines()) == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize(
+    ("words", "streams", "code", "expected"),
+    [
+        ("list .", ">&-", 3, "llmzero: standard output is closed. Send it to a file, or to /dev/null.\n"),
+        ("list .", ">/dev/full", 3, "cannot be written: No space left"),
+        ("init --out -", ">/dev/full", 3, "cannot be written: No space left"),
+        ("--version", ">/dev/full", 3, "cannot be written: No space left"),
+        ("rm nowhere", "<&-", 2, "there is no search here"),
+        ("list nowhere", "2>&-", 2, ""),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_stream_that_cannot_be_used_is_one_message(
+    words: str, streams: str, code: int, expected: str, unbuffered: str, tmp_path: Path
+) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": unbuffered}
+    command = f"{shlex.quote(sys.executable)} -m llmzero_ray.cli {words} {streams}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert expected in done.stderr
+    assert len(done.stderr.splitlines()) == bool(expected)
+
+
 def test_the_list_of_commands_imports_none_of_them() -> None:
     unwanted = ("pydantic", "rich", "numpy", "ray", "yaml", "llmzero_ray.config")
     code = (
