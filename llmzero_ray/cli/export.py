@@ -11,7 +11,7 @@ import typer
 from llmzero_ray.cli import options
 from llmzero_ray.cli.optuna_study import mirror
 from llmzero_ray.cli.output import TerminalConsole, print_line
-from llmzero_ray.cli.trace import chrome_trace
+from llmzero_ray.cli.trace import chrome_trace, is_trace
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.prepared import load_task
 from llmzero_ray.report import load_strategy
@@ -47,6 +47,11 @@ def export(
         raise ConfigError("what to write is missing: --verl DIR, --perfetto FILE or --optuna URL.")
     facts, console = SearchFacts(find(search, storage)), TerminalConsole()
     if perfetto is not None:
+        if Path(perfetto).exists() and not is_trace(Path(perfetto)):
+            raise ConfigError(
+                f"--perfetto: {perfetto} exists and is no trace of a search, so it is not replaced. Give "
+                "another file."
+            )
         try:
             replace_file(Path(perfetto).absolute(), json.dumps(chrome_trace(facts)))
         except StorageError as error:

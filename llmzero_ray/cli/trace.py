@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.cli.event_text import changes_text, event_line
@@ -14,6 +16,7 @@ from llmzero_ray.report.facts import SearchFacts
 
 _EVENTS, _SLOTS = 1, 2
 """Process ids: the search's events as instants, and its slots with their spans."""
+_FORM = {"displayTimeUnit": "ms"}
 
 
 def chrome_trace(facts: SearchFacts) -> dict[str, Any]:
@@ -32,7 +35,17 @@ def chrome_trace(facts: SearchFacts) -> dict[str, Any]:
             at = round(1e6 * (event.time - begun))
             place = {"ph": "i", "s": "p", "pid": _EVENTS, "tid": 0, "ts": at}
             spans.append({"name": line, "cat": "event", **place})
-    return {"displayTimeUnit": "ms", "traceEvents": spans}
+    return {**_FORM, "traceEvents": spans}
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a `chrome_trace` does, written as JSON."""
+    begin = json.dumps({**_FORM, "traceEvents": [_name(_EVENTS, "search")]}).removesuffix("]}").encode()
+    try:
+        with path.open("rb") as file:
+            return file.read(len(begin)) == begin
+    except OSError:
+        return False
 
 
 def _name(process: int, name: str, thread: int | None = None) -> dict[str, Any]:

@@ -44,6 +44,18 @@ def test_a_trace_has_each_phase_and_its_spans_nest(name: str, tmp_path: Path) ->
             open_until.append(span["ts"] + span["dur"])
 
 
+@pytest.mark.parametrize("text", ["", '{"question": "1 + 1", "answer": "2"}\n', '{"traceEvents": []}'])
+def test_a_trace_replaces_a_trace_and_nothing_else(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "rows.jsonl"
+    kept.write_text(text)
+    assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(kept)]) == 2
+    assert f"{kept} exists and is no trace of a search" in capsys.readouterr().err
+    assert kept.read_text() == text
+    assert trace_of(RUNS / "failed", tmp_path) != trace_of(RUNS / "two_slots", tmp_path)
+
+
 def test_a_study_has_a_trial_per_node_and_gets_each_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
