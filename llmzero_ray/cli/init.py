@@ -18,6 +18,7 @@ from llmzero_ray.config import SearchConfig, change_settings, hub_model, presets
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.utils.files import replace_file
 from llmzero_ray.utils.text import nearest, one_line
 from llmzero_ray.verl_script import Translation, config_of, problem, read_script
@@ -57,7 +58,7 @@ def init(
     listed with the reason, here and at the end of the file.
 
     Raises:
-        ConfigError: no such preset, no trainer in the script, or the file exists.
+        ConfigError: no such preset, no trainer in the script, the file exists, or a setting cannot be.
     """
     console = TerminalConsole()
     say = partial(print_line, console)
@@ -76,7 +77,7 @@ def init(
         change_settings(translation.data, read_settings(settings))
         text = _translated_text(translation, came)
     elif settings:
-        resolve_config(base, settings, source=came)
+        root_hyperparameters(resolve_config(base, settings, source=came), None)
         change_settings(base, read_settings(settings))
         text = _translated_text(Translation(data=base), came)
     else:

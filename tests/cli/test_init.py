@@ -114,6 +114,15 @@ def test_a_script_is_added_to_a_preset_that_is_named(script: Path) -> None:
     assert load_config("search.yaml").root.overrides["lr"] == 1e-6
 
 
+@pytest.mark.parametrize("name", presets.names())
+def test_a_setting_can_be_put_into_every_preset(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init("--model", name, "budget.runs=9", "--out", str(tmp_path / "new.yaml"))
+    assert load_config(tmp_path / "new.yaml").budget.runs == 9
+    assert "new.yaml, from" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -124,6 +133,8 @@ def test_a_script_is_added_to_a_preset_that_is_named(script: Path) -> None:
             "no command `python -m verl.trainer.main_ppo ...` was",
         ),
         ([], "search.yaml exists. Give --force"),
+        (["--model", "4b", "lr=abc", "--out", "x.yaml"], "must be a number in [0, 0.1]"),
+        (["lr=-1", "--force"], "must be a number in [0, 0.1]"),
     ],
 )
 def test_what_cannot_be_written_is_one_message(
@@ -138,6 +149,7 @@ def test_what_cannot_be_written_is_one_message(
     assert main(["init", *words]) == 2
     assert expected in capsys.readouterr().err
     assert (tmp_path / "search.yaml").read_text() == "name: mine\n"
+    assert not (tmp_path / "x.yaml").exists()
 
 
 # --- names and the schema
