@@ -242,6 +242,17 @@ def _resolved(
     return resolve_config(data, source=source), list(settings)
 
 
+def _path(name: str, given: object) -> str:
+    """A path that was given.
+
+    Raises:
+        ConfigError: it is of another type.
+    """
+    if isinstance(given, str | os.PathLike):
+        return os.fspath(given)
+    raise ConfigError(f"{name} cannot be a {type(given).__name__}; give a path, such as 'runs/demo'.")
+
+
 def retrain(
     strategy: str | os.PathLike[str] | Strategy,
     /,
@@ -268,11 +279,13 @@ def retrain(
         TaskError: the task cannot be used.
         LlmzeroError: a search could not continue.
     """
-    place = os.fspath(storage)
-    known = strategy if isinstance(strategy, Strategy) else find_strategy(os.fspath(strategy), place)
+    place = _path("storage", storage)
+    known = (
+        strategy if isinstance(strategy, Strategy) else find_strategy(_path("a strategy", strategy), place)
+    )
     plan = plan_retraining(
         known,
-        task_of_strategy(known, None if task is None else os.fspath(task)),
+        task_of_strategy(known, None if task is None else _path("task", task)),
         name=name or f"{known.search.name}-retrained",
         storage=place,
         model=model,
@@ -298,7 +311,7 @@ def open(search: str | os.PathLike[str], *, storage: str | os.PathLike[str] = "r
         ConfigError: there is no search, or it has not started.
         JournalError: its journal is damaged.
     """
-    return Search(find(os.fspath(search), os.fspath(storage)).paths.root)
+    return Search(find(_path("a search", search), _path("storage", storage)).paths.root)
 
 
 class Search:
@@ -308,7 +321,7 @@ class Search:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._facts = SearchFacts(Path(root))
+        self._facts = SearchFacts(Path(_path("a search", root)))
 
     @property
     def root(self) -> Path:

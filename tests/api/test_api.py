@@ -88,6 +88,17 @@ def test_what_is_no_search_is_refused_with_the_place(tmp_path: Path) -> None:
         llmzero_ray.open(tmp_path)
 
 
+@pytest.mark.parametrize("given", [3, None, b"runs/demo"])
+def test_what_is_no_path_is_refused_with_its_type(given: Any) -> None:
+    expected = f"cannot be a {type(given).__name__}; give a path"
+    for use in (llmzero_ray.open, llmzero_ray.Search, llmzero_ray.retrain):
+        with pytest.raises(ConfigError, match=expected):
+            use(given)
+    for use in (llmzero_ray.open, llmzero_ray.retrain):
+        with pytest.raises(ConfigError, match=f"storage {expected}"):
+            use("demo", storage=given)
+
+
 def test_the_nodes_are_a_table_of_one_row_each(finished: Written) -> None:
     rows = llmzero_ray.open(finished.root).nodes()
     assert list(rows.column_names) == list(NODES)
