@@ -67,6 +67,8 @@ def init(
         return 0
     path = Path(out)
     preset = None if script is not None and model is None else _preset(model or _DEFAULT)
+    if out != "-" and path.is_dir():
+        raise ConfigError(f"--out: {path} is a directory; name a file, such as {path / 'search.yaml'}.")
     if out != "-" and path.exists() and not force:
         raise ConfigError(f"{path} exists. Give --force to replace it, or another name with --out.")
     translation = None
