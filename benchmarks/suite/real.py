@@ -106,7 +106,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Methods -> dotted keys: the recipe, a static configuration, the same along a cosine to zero (whose plan needs
+"""Methods -> dotted keys: the recipe, a static configuration, the same along a cosine to zero (its plan needs
 `budget: steps`, so that its last step is known), the search with rules and with a language model."""
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]

@@ -122,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if error.errno not in _UNWRITABLE:
                 raise
             _drop_output()
+            if error.errno == errno.EPIPE:  # `| head` has what it wants
+                return 1
             error.filename = "standard output or a file cannot be written"
         typer.echo(clean(f"llmzero: {one_line(str(error.filename))}: {error.strerror}"), err=True)
         return _USAGE if error.errno == errno.ENAMETOOLONG else StorageError.exit_code
