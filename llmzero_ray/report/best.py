@@ -63,19 +63,20 @@ def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: st
         replace_file(folder / CARD, card)
 
 
-def checked_best(best: Path) -> dict[str, str]:
-    """File -> SHA-256 of the adapter in `best`, a folder that `write_best` filled.
+def checked_best(best: Path, remedy: str = "") -> dict[str, str]:
+    """File -> SHA-256 of the adapter in `best`, a folder that `write_best` filled. `remedy` is what to do
+    without it, where a report cannot write it.
 
     Raises:
         ConfigError: there is none.
         StorageError: a file is missing, cannot be read, or is not the one that was written.
     """
+    remedy = remedy or f"Write it again with `llmzero report {best.parent}`."
     try:
         lines = (best / CHECKSUMS).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise ConfigError(
-            f"{best} holds no adapter: the search has no best strategy yet, or it was not written. Write it "
-            f"with `llmzero report {best.parent}`."
+            f"{best} holds no adapter: the search has no best strategy yet, or it was not written. {remedy}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StorageError(f"{best / CHECKSUMS}: cannot be read ({error}).") from error
@@ -84,7 +85,7 @@ def checked_best(best: Path) -> dict[str, str]:
     if found != listed:
         raise StorageError(
             f"{best}: the adapter is not the one that was written (its checksums differ from {CHECKSUMS}). "
-            f"Write it again with `llmzero report {best.parent}`."
+            f"{remedy}"
         )
     return found
 

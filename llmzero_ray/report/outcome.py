@@ -82,6 +82,26 @@ class _Adapter:
     problem: str = ""
 
 
+def adapter_in_best(facts: SearchFacts) -> dict[str, str]:
+    """`checked_best` of a search, whose errors say why a report cannot write the adapter, if it cannot.
+
+    Raises:
+        ConfigError: there is none.
+        StorageError: a file is missing, cannot be read, or is not the one that was written.
+    """
+    best = facts.paths.best
+    try:
+        return checked_best(best)
+    except LlmzeroError:
+        if facts.best is None:
+            return checked_best(best, "No phase has a validation score.")
+        problem = _best_adapter(facts).problem.removeprefix("best/: ")
+        if not problem:
+            raise
+        again = f" `llmzero retrain {facts.paths.root}` trains the strategy again." if facts.path else ""
+        return checked_best(best, f"It cannot be written from the checkpoint: {problem}{again}")
+
+
 def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
     """Write strategy.yaml and best/, as far as there is a best strategy and its adapter."""
     paths, strategy = facts.paths, best_strategy(facts, adapter.checksums)

@@ -8,8 +8,8 @@ from typing import Any
 
 from llmzero_ray.errors import CapacityError, ConfigError, StorageError, TaskError
 from llmzero_ray.prepared import check_model_dir
-from llmzero_ray.report.best import checked_best
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.utils.files import replace_directory, storage_errors
 from llmzero_ray.utils.text import one_line, size
 
@@ -32,7 +32,7 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
     """
     refuse_used(out)
     adapter = facts.paths.best
-    checked_best(adapter)
+    adapter_in_best(facts)
     directory = Path(base or facts.base_model)
     check_model_dir(directory)
     check_room(directory, out)

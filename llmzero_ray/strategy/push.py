@@ -17,8 +17,9 @@ from typing import Any
 
 from llmzero_ray.config import HUB_ID
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.report.best import ADAPTER_FILES, CARD, CHECKSUMS, checked_best
+from llmzero_ray.report.best import ADAPTER_FILES, CARD, CHECKSUMS
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.report.render import card_text
 from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.api_key import SECRET_VARIABLES, TRACKER_KEYS
@@ -83,7 +84,7 @@ def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
             f"{one_line(repo_id)!r} is not an id of a repository; write OWNER/NAME, such as ann/demo."
         )
     best = facts.paths.best
-    digests = checked_best(best)
+    digests = adapter_in_best(facts)
     _check_is_best(facts, digests)
     config = json.loads((best / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = facts.base_model_name

@@ -112,7 +112,14 @@ def test_a_base_model_that_is_gone_and_an_adapter_that_changed_are_refused(
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
     assert "its checksums differ" in refusal(copy, tmp_path / "a", capsys)
     shutil.rmtree(copy / "best")
-    assert "holds no adapter" in refusal(copy, tmp_path / "a", capsys)
+    assert "holds no adapter" in (said := refusal(copy, tmp_path / "a", capsys))
+    assert f"Write it again with `llmzero report {copy}`" in said
+    shutil.rmtree(copy / "checkpoints")
+    said = refusal(copy, tmp_path / "a", capsys)
+    assert "It cannot be written from the checkpoint" in said and "incomplete or gone" in said
+    assert (
+        said.endswith(f"`llmzero retrain {copy}` trains the strategy again.") and "llmzero report" not in said
+    )
 
 
 def test_code_that_a_model_brings_along_is_refused_without_a_question(
