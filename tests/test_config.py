@@ -134,6 +134,13 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load_config(tmp_path / "search.yaml")
 
 
+@pytest.mark.parametrize("target", ["search.yaml", "gone.yaml"])
+def test_a_link_that_leads_nowhere_is_refused_as_one(tmp_path: Path, target: str) -> None:
+    (tmp_path / "search.yaml").symlink_to(target)
+    with pytest.raises(ConfigError, match=f"search.yaml: is a link to {target}, which leads nowhere"):
+        load_config(tmp_path / "search.yaml")
+
+
 def test_code_in_yaml_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="broken YAML"):
         load_config(written(tmp_path, "name: !!python/object/apply:os.system ['true']\n"))

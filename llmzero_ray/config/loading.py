@@ -65,6 +65,11 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
         out of bounds.
     """
     place = presets.path_of(local_path(os.fspath(path)))
+    if place.is_symlink() and not place.exists():
+        raise ConfigError(
+            f"{place}: is a link to {os.readlink(place)}, which leads nowhere. Correct the link, or name the "
+            "file."
+        )
     if not place.exists():
         raise ConfigError(
             f"{place}: cannot be read (No such file or directory). `llmzero init` writes a search.yaml to "
