@@ -87,7 +87,7 @@ class EventLoop:
 
     async def post_judged(self, judge: Judge) -> Event | None:
         """`post` for an event that depends on the state: `judge` is called once no other event can come
-        before it. Returns the event, or None if there is none."""
+        before it. Returns the event, or None if there is none or the journal could not be written."""
         async with self._turn:
             event = None if self.failure is not None else judge()
             if event is None:
@@ -100,7 +100,7 @@ class EventLoop:
         if self._execute is not None:
             for command in commands:
                 self._spawn_command(command)
-        return event
+        return event if self.failure is None else None
 
     async def record(self, event: Event) -> None:
         """`post` for a caller that must not continue without the event.

@@ -93,7 +93,7 @@ class CommandExecutor:
             return await self._recovery.lost(slot, None, 0, str(error))
         # A phase that trains already, or has ended, no longer needs what it resumed from.
         begun = health["current"] == (spec.node, spec.attempt)
-        ended = functools.partial(self._storage.result, spec.node, spec.attempt, or_earlier=spec.restore)
+        ended = functools.partial(self._storage.result, spec.node, spec.attempt, since=spec.first_attempt)
         begun = begun or await asyncio.to_thread(ended) is not None
         if not begun and not await self._checkpoints.is_sound(spec):
             return None  # the core plans it again

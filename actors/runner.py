@@ -76,7 +76,7 @@ class PhaseRunner:
             StorageError: metrics can no longer be written.
         """
         key = (spec.node, spec.attempt)
-        known = self._ended.get(key) or self._storage.result(*key, or_earlier=spec.restore)
+        known = self._ended.get(key) or self._storage.result(*key, since=spec.first_attempt)
         if known is not None:
             return known
         self._buffer.begin(key)

@@ -92,7 +92,7 @@ def test_an_extended_search_ends_again_and_scores_only_policies_that_are_new() -
     assert search.core.end_reason == "budget"
     assert measured(search) == ["best", "reference"]
     again = search.core.runs[REFERENCE]
-    assert (again.attempt, again.status) == (1, "completed")
+    assert (again.attempt, again.first_attempt, again.status) == (1, 1, "completed")
     jobs = search.core.final.jobs
     assert {what: (job.node, job.score is not None) for what, job in jobs.items()} == {
         "base": (None, True),

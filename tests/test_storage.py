@@ -174,6 +174,18 @@ def test_results_survive_their_runner(storage: SearchStorage) -> None:
     assert storage.result(4, 0) is None
 
 
+def test_an_earlier_result_counts_for_the_same_phase_until_a_later_attempt_trains(
+    storage: SearchStorage,
+) -> None:
+    storage.write_result(3, 1, make_result(3))
+    assert storage.result(3, 3, since=1) == storage.result(3, 1)
+    assert storage.result(3, 3) is storage.result(3, 3, since=2) is None  # attempt 1 was another phase
+    points = storage.paths.parts(3) / "002.jsonl"
+    points.parent.mkdir(parents=True)
+    points.write_text("{}\n")
+    assert storage.result(3, 3, since=1) is None
+
+
 def test_a_torn_result_is_none(storage: SearchStorage) -> None:
     storage.write_result(3, 0, make_result(3))
     path = storage.paths.result(3, 0)

@@ -47,7 +47,7 @@ def export(
         raise ConfigError("what to write is missing: --verl DIR, --perfetto FILE or --optuna URL.")
     facts, console = SearchFacts(find(search, storage)), TerminalConsole()
     if perfetto is not None:
-        if Path(perfetto).exists() and not is_trace(Path(perfetto)):
+        if Path(perfetto).exists() and Path(perfetto).stat().st_size and not is_trace(Path(perfetto)):
             raise ConfigError(
                 f"--perfetto: {perfetto} exists and is no trace of a search, so it is not replaced. Give "
                 "another file."

@@ -77,7 +77,8 @@ def search(
     """
     estimated = {"--seconds-per-step": seconds_per_step is not None, "--like": like is not None}
     if not dry_run:
-        _refuse(estimated, "--dry-run, which starts nothing", "Add --dry-run")
+        remedy = "Add --dry-run" if sentence is None else "Estimate the search.yaml of a draft"
+        _refuse(estimated, "--dry-run, which starts nothing", remedy)
     if sentence is not None:
         if Path(config).is_file():
             raise ConfigError(

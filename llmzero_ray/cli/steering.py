@@ -160,6 +160,9 @@ def send(
         say("it is not running; kept for when it is resumed")
         return 0
     answer = _answer(follower, request_id)
+    if answer is None and kind == "set" and follower.finished is not None:
+        say(f"the search ended first; `llmzero resume {shlex.quote(str(root))}` goes on with the settings")
+        return 0
     if answer is None:
         say(f"not answered within {_ANSWER_S:.0f} s; it stays in {root / 'requests'}")
         return 1
@@ -176,12 +179,15 @@ def _check(follower: Follower, candidate: Request) -> None:
 
 
 def _answer(follower: Follower, request_id: str) -> Any:
-    """The event that a request became, once it is in the journal. None if it does not arrive in time."""
+    """The event that a request became, once it is in the journal. None if it does not arrive in time, or if
+    the search has ended before."""
     deadline = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline:
         follower.poll()
         for event in reversed(follower.events):
             if event.source == f"user:{request_id}":
                 return event
+        if follower.finished is not None and owner(follower.storage.paths.root) is None:
+            return None
         time.sleep(0.1)
     return None

@@ -183,6 +183,7 @@ class FinalEvaluation:
             if self._reference_spec is not None:
                 spec = self._reference_spec
                 earlier = self._runs.get(REFERENCE)
+                attempt = 0 if earlier is None else earlier.attempt + 1
                 run = PhaseRun(
                     node=REFERENCE,
                     kind="root",
@@ -190,7 +191,8 @@ class FinalEvaluation:
                     slot=slot.index,
                     stage="planned",
                     spec=spec,
-                    attempt=0 if earlier is None else earlier.attempt + 1,
+                    attempt=attempt,
+                    first_attempt=attempt,
                 )
                 self._runs[REFERENCE], slot.node, self._reference_spec = run, REFERENCE, None
                 continue

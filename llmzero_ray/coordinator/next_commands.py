@@ -185,6 +185,7 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
     spec = dataclasses.replace(
         spec,
         attempt=run.attempt,
+        first_attempt=run.first_attempt,
         # Set here alone: the search's directory may be moved after the run was planned.
         adapter=None if source is None else str(state.runs[source.node].adapter(paths, source.step)),
         checkpoint_dir=str(paths.checkpoints(run.node)),

@@ -124,6 +124,8 @@ class PhaseSpec:
     """Absolute directory that receives adapters, named by `adapter_name` with the attempt."""
     attempt: int = 0
     """Counts repeats after lost hardware."""
+    first_attempt: int = 0
+    """First attempt with this start and length; those before it were another phase."""
     max_wall_s: float | None = None
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
     compute: ComputeLimit | None = None

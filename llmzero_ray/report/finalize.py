@@ -48,7 +48,7 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         here, pid = socket.gethostname(), os.getpid()
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
         for run in [run for run in core.runs.values() if run.active and not run.started]:
-            outcome = storage.result(run.node, run.attempt, or_earlier=run.attempt > run.first_attempt)
+            outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
             if outcome is not None:  # the pause came before the journal had the phase's end
                 post(ev.phase_ended(run.node, run.attempt, outcome))
         post(ev.UserStop(reason=reason))

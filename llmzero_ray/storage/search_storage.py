@@ -341,14 +341,14 @@ class SearchStorage:
         replace_file(self.paths.result(node, attempt), json.dumps(to_json(result), indent=1) + "\n")
 
     def result(
-        self, node: int, attempt: int, *, or_earlier: bool = False
+        self, node: int, attempt: int, *, since: int | None = None
     ) -> PhaseResult | PhaseFailure | None:
         """The outcome that the runner of this attempt wrote; None when it wrote none.
 
-        With `or_earlier`, that of an earlier attempt counts unless a later one has trained: the phase had
-        ended, and the search was interrupted before the journal had its end.
+        With `since`, the first attempt at this phase, that of an earlier attempt counts unless a later one
+        has trained: the phase had ended, and the search was interrupted before the journal had its end.
         """
-        for one in range(attempt, -1 if or_earlier else attempt - 1, -1):
+        for one in range(attempt, (attempt if since is None else since) - 1, -1):
             with contextlib.suppress(OSError, ValueError):
                 found = from_json(json.loads(self.paths.result(node, one).read_text(encoding="utf-8")))
                 if isinstance(found, PhaseResult | PhaseFailure):

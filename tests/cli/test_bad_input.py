@@ -7,12 +7,14 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from llmzero_ray.cli import steering
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config, resolve_config
 from llmzero_ray.config.changes import read_settings
@@ -28,6 +30,7 @@ from llmzero_ray.prepared import load_task
 from llmzero_ray.prepared.task import check_same_task, task_facts
 from llmzero_ray.records.events import OutcomeWritten, PhaseStarted, SearchFinished
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.presence import is_extension_requested
 from tests.builders import Driver
 from tests.searches import scripted_search
 
@@ -265,6 +268,26 @@ def test_limits_of_a_finished_search_are_not_kept_but_sent_to_resume(
     assert main(["set", str(finished), "--set", "runs=12"]) == 2
     assert f"`llmzero resume {finished} budget.runs=12`" in capsys.readouterr().err
     assert list(finished.glob("requests/*")) == []
+
+
+def test_a_setting_that_the_end_overtakes_is_kept_and_sent_to_resume(
+    finished: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody answers it: the coordinator that could have has gone."""
+    last = max((finished / "journal").glob("0*.json"))
+    hidden = last.rename(finished / "last.json")
+    owners = iter(["at work"])
+    monkeypatch.setattr(steering, "owner", lambda _: next(owners, None))
+    ask = steering.request
+
+    def request(*given: Any, **fields: Any) -> str:
+        hidden.rename(last)
+        return ask(*given, **fields)
+
+    monkeypatch.setattr(steering, "request", request)
+    assert main(["set", str(finished), "runs=12"]) == 0
+    assert f"the search ended first; `llmzero resume {finished}` goes on" in capsys.readouterr().out
+    assert is_extension_requested(finished)
 
 
 @pytest.mark.parametrize("model", ["/nonexist", "./model", "~/model", "a/b/c", "models/m", "m"])
