@@ -42,7 +42,11 @@ def still_works(root: Path, block: Callable[[threading.Event], Awaitable[Any]]) 
                 await SearchMonitor(loop.core, loop.post, storage.paths.root, loop.events, {}).beat()
                 request(storage.paths.root, "stop", "enough", deadline_s=0.0)
                 await ControlRequests(
-                    loop.core, loop.post, storage.paths.root, use_settings=nothing, fixed_capacity=False
+                    loop.core,
+                    loop.post_judged,
+                    storage.paths.root,
+                    use_settings=nothing,
+                    fixed_capacity=False,
                 ).take()
         finally:
             released.set()
