@@ -44,8 +44,8 @@ def test_a_trace_has_each_phase_and_its_spans_nest(name: str, tmp_path: Path) ->
             open_until.append(span["ts"] + span["dur"])
 
 
-@pytest.mark.parametrize("text", ["", '{"question": "1 + 1", "answer": "2"}\n', '{"traceEvents": []}'])
-def test_a_trace_replaces_a_trace_and_nothing_else(
+@pytest.mark.parametrize("text", ['{"question": "1 + 1", "answer": "2"}\n', '{"traceEvents": []}'])
+def test_a_trace_replaces_a_trace_and_nothing_else_that_holds_something(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "rows.jsonl"
@@ -53,6 +53,8 @@ def test_a_trace_replaces_a_trace_and_nothing_else(
     assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(kept)]) == 2
     assert f"{kept} exists and is no trace of a search" in capsys.readouterr().err
     assert kept.read_text() == text
+    kept.write_text("")  # as mktemp makes it
+    assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(kept)]) == 0
     assert trace_of(RUNS / "failed", tmp_path) != trace_of(RUNS / "two_slots", tmp_path)
 
 
