@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -93,8 +92,10 @@ class CommandExecutor:
             return await self._recovery.lost(slot, None, 0, str(error))
         # A phase that trains already, or has ended, no longer needs what it resumed from.
         begun = health["current"] == (spec.node, spec.attempt)
-        ended = functools.partial(self._storage.result, spec.node, spec.attempt, since=spec.first_attempt)
-        begun = begun or await asyncio.to_thread(ended) is not None
+        ended = await asyncio.to_thread(
+            self._storage.result, spec.node, spec.attempt, since=spec.first_attempt
+        )
+        begun = begun or ended is not None
         if not begun and not await self._checkpoints.is_sound(spec):
             return None  # the core plans it again
         if not begun and spec.attempt and not spec.restore:  # earlier attempts had another start

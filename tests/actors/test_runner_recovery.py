@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import AsyncMock, MagicMock
 
+from actors.executor import CommandExecutor
+from actors.final_evaluation import FinalEvaluator
 from actors.runner_pool import RunnerPool
 from actors.runner_recovery import RunnerRecovery
 from llmzero_ray.coordinator import CoordinatorCore
 from llmzero_ray.records import Event
+from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
 from tests.builders import Driver, make_config
@@ -64,3 +68,27 @@ def test_a_runner_that_is_lost_while_a_winner_is_scored_is_replaced(tmp_path: Pa
 def test_a_search_that_goes_on_gets_a_runner_in_every_slot(tmp_path: Path) -> None:
     search = Driver(make_config(slots={"count": 2}))
     assert started_after(search.core, tmp_path) == [0, 1]
+
+
+def test_work_on_a_slot_that_is_being_closed_waits_for_its_next_runner(tmp_path: Path) -> None:
+    """It ended the search: the pool forgets a runner at once, and its slot is free a minute later."""
+    training, scoring = Driver(), Driver(make_config(final={"default_recipe": False}))
+    training.ready()
+    scoring.search_to_end([0.5, 0.6, 0.4, 0.3])
+    run_phase, evaluate = training.only(cmd.RunPhase), scoring.only(cmd.Evaluate)
+    posted: list[Event] = []
+
+    async def post(event: Event) -> None:
+        posted.append(event)
+
+    pool, storage, others = Pool(), SearchStorage(tmp_path, "demo"), MagicMock()
+    others.make_room = AsyncMock()
+    executor = CommandExecutor(
+        training.core, post, storage, agents=others, stopper=others, pool=pool, recovery=others,
+        checkpoints=others, finals=others, end=AsyncMock(),
+    )  # fmt: skip
+    finals = FinalEvaluator(scoring.core, post, storage, pool=pool, recovery=others, test="test.parquet")
+    asyncio.run(executor.execute(run_phase))
+    asyncio.run(finals.evaluate(evaluate))
+    assert posted == []
+    others.lost.assert_not_called()
