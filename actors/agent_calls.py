@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -42,9 +43,16 @@ class AgentCalls:
         self._threads = ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="agent")
         self._validations = dict[int, Curves]()
         """Node -> validations of its phase, once the phase has ended."""
+        self._one_call = defaultdict[int, asyncio.Lock](asyncio.Lock)
+        """Node -> lock of its calls: a run that was cancelled and revived may still have one in flight."""
 
     async def call(self, command: cmd.Propose | cmd.Analyze) -> None:
-        """Call the proposer or the error analyzer and post its proposal."""
+        """Call the proposer or the error analyzer and post its proposal, unless an earlier call did."""
+        async with self._one_call[command.node]:
+            if self._core.runs[command.node].needs_answer(command.tries):
+                await self._ask(command)
+
+    async def _ask(self, command: cmd.Propose | cmd.Analyze) -> None:
         source = f"agent:{command.node}"
         try:
             proposal = await self._proposal(command)

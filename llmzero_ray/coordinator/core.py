@@ -206,9 +206,7 @@ class CoordinatorCore(SearchState):
         """Run that this answer is for, or None. A cancelled run keeps its answer in case the search is
         extended."""
         run = self.runs.get(node)
-        if run is None or run.spec is not None or run.stage not in ("proposing", "cancelled"):
-            return None
-        return run if run.tries == tries and run.answer is None else None
+        return run if run is not None and run.needs_answer(tries) else None
 
     def _on_proposal_refused(self, event: ev.ProposalRefused) -> None:
         run = self.runs[event.node]

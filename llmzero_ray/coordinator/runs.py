@@ -89,6 +89,11 @@ class PhaseRun:
     outcome: PhaseResult | PhaseFailure | None = None
     verdicts: list[VerdictPosted] = field(default_factory=list)
 
+    def needs_answer(self, tries: int) -> bool:
+        """Whether this proposal, after `tries` rejected ones, is neither answered nor given up."""
+        open_ = self.spec is None and self.answer is None and self.no_answer is None
+        return open_ and self.tries == tries and self.stage in ("proposing", "cancelled")
+
     @property
     def waits(self) -> bool:
         """Whether its proposal waits for a person, unless it was cancelled."""

@@ -40,10 +40,13 @@ class Thinkers:
 
 
 def test_any_number_of_agents_may_think_while_the_journal_is_written(tmp_path: Path) -> None:
-    search, thinkers, posted = Driver(), Thinkers(), list[Event]()
-    search.ready()
+    config = make_config(
+        slots={"count": N_CALLS}, budget={"runs": N_CALLS + 1}, search={"max_evolve_children": N_CALLS}
+    )
+    search, thinkers, posted = Driver(config), Thinkers(), list[Event]()
+    search.ready(*range(N_CALLS))
     search.train(0)
-    command = search.only(cmd.Propose)
+    commands = [command for command in search.commands if isinstance(command, cmd.Propose)]
     agents: Any = SimpleNamespace(proposer=thinkers)
 
     async def post(event: Event) -> None:
@@ -51,7 +54,7 @@ def test_any_number_of_agents_may_think_while_the_journal_is_written(tmp_path: P
 
     async def scene() -> None:
         calls = AgentCalls(search.core, post, SearchStorage(tmp_path, "demo"), agents)
-        asked = [asyncio.create_task(calls.call(command)) for _ in range(N_CALLS)]
+        asked = [asyncio.create_task(calls.call(command)) for command in commands]
         await asyncio.get_running_loop().run_in_executor(None, thinkers.all_asked.wait, PATIENCE_S)
         await post(ev.HintGiven(text="x"))
         thinkers.may_answer.set()
@@ -60,6 +63,44 @@ def test_any_number_of_agents_may_think_while_the_journal_is_written(tmp_path: P
     asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
     assert isinstance(posted[0], ev.HintGiven)
     assert [type(event) for event in posted[1:]] == [ev.Proposed] * N_CALLS
+
+
+def test_a_proposal_is_asked_for_once_although_its_run_was_cancelled_and_revived(tmp_path: Path) -> None:
+    search, n_asked = Driver(make_config(slots={"count": 2})), list[int]()
+    thinking, may_answer = threading.Event(), threading.Event()
+    search.ready(0, 1)
+    search.train(0)
+    search.propose(2)
+    search.start(2)  # so that the search does not end at once
+    command = next(each for each in search.commands if isinstance(each, cmd.Propose) and each.node == 1)
+
+    def propose(_: ProposalRequest) -> Proposal:
+        n_asked.append(1)
+        thinking.set()
+        assert may_answer.wait(PATIENCE_S)
+        return make_proposal()
+
+    async def post(event: Event) -> None:
+        search.post(event)
+
+    async def scene() -> None:
+        agents: Any = SimpleNamespace(proposer=SimpleNamespace(propose=propose))
+        calls = AgentCalls(search.core, post, SearchStorage(tmp_path, "demo"), agents)
+        asked = asyncio.create_task(calls.call(command))
+        await asyncio.to_thread(thinking.wait, PATIENCE_S)
+        search.post(ev.BudgetReached(kind="wall_clock", used=1.0, limit=1.0))
+        lifted = {"budget.wall_clock_hours": 2.0}
+        given = search.post(ev.SettingsChanged(changes=lifted, before=dict.fromkeys(lifted)))
+        [revived] = [each for each in given if isinstance(each, cmd.Propose)]
+        assert revived.node == command.node
+        again = asyncio.create_task(calls.call(revived))
+        await asyncio.sleep(0)
+        may_answer.set()
+        await asyncio.gather(asked, again)
+
+    asyncio.run(asyncio.wait_for(scene(), PATIENCE_S))
+    assert len(n_asked) == 1
+    assert search.core.runs[command.node].spec is not None
 
 
 class Unreachable:
