@@ -155,6 +155,16 @@ def test_a_csv_row_with_other_cells_than_the_header_is_left_out(tmp_path: Path) 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("delimiter", "named"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_csv_file_may_be_delimited_as_spreadsheets_do(tmp_path: Path, delimiter: str, named: str) -> None:
+    path = write_csv(tmp_path / "rows.csv", ROWS, delimiter)
+    path.write_text("\ufeff" + path.read_text() + delimiter.join(["one", "two", "three"]) + "\n")
+    assert [row for _, row in read(path)[:-1]] == [{k: str(v) for k, v in row.items()} for row in ROWS]
+    assert read(path)[-1][1] == Unreadable(
+        detail=f"has 3 cells, the header has 2; quote cells that hold {named}"
+    )
+
+
 def test_rows_of_another_schema_are_left_out_with_both_schemas_named(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", [*ROWS, {"question": "x", "a": "1"}])
     summary = prepared(tmp_path, path)

@@ -47,6 +47,8 @@ class Table:
     """The sample: whole rows from the heads of the opened files."""
     within: tuple[Column, ...] = ()
     """Nested columns: the keys of objects as `answer.value`, the roles of chats as `messages.user`."""
+    unreadable: tuple[str, ...] = ()
+    """Rows of the opened heads that cannot be read, each with its file and the reason."""
 
     @property
     def all_columns(self) -> tuple[Column, ...]:

@@ -62,6 +62,9 @@ def _table(table: Table) -> Iterator[str]:
     more = f", and {len(table.files) - _MAX_NAMES} named alike" if len(table.files) > _MAX_NAMES else ""
     yield f"files: {names}{more}"
     yield f"rows: {'' if table.exact else 'about '}{table.n_rows}; looked at: {len(table.rows)}"
+    if table.unreadable:
+        first = one_line(table.unreadable[0], _CELL)
+        yield f"rows that cannot be read and are left out: {len(table.unreadable)}, the first: {first}"
     yield "columns:"
     for column in table.all_columns[:_MAX_COLUMNS]:
         yield f"  {_column_line(column, len(table.rows))}"

@@ -27,6 +27,7 @@ from llmzero_ray.tasks.drafting.task_validation import TaskValidation, validate_
 from llmzero_ray.tasks.sources.base import text_of
 from llmzero_ray.tasks.sources.custom import labels_of
 from llmzero_ray.tasks.task_yaml import template_fields
+from llmzero_ray.utils.text import plural
 
 OnProgress = Callable[[str], None]
 
@@ -115,10 +116,13 @@ _MEDIA = {"image", "images", "video", "videos", "audio", "audios"}
 
 
 def _with_doubts(spec: TaskSpec) -> TaskSpec:
-    """The task with doubts about unused columns and about questions that occur in many rows."""
+    """The task with doubts about unreadable rows, unused columns and questions that occur in many rows."""
     if spec.template is None or spec.answer is None:
         return spec
     doubts, table = list(spec.doubts), spec.table
+    if table.unreadable:
+        n_left = plural(len(table.unreadable), "row")
+        doubts.append(f"{n_left} cannot be read and will be left out, the first: {table.unreadable[0]}")
     labels = (labels_of(spec.choices[0]),) if len(spec.choices) == 1 else ()
     unused = unused_columns(table, spec.template, (spec.answer, *spec.choices, *labels))
     if unused:

@@ -109,6 +109,7 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
         columns=tuple(_column(name, rows) for name in names),
         within=tuple(column for name in names for column in _within(name, rows)),
         rows=tuple(rows),
+        unreadable=tuple(f"{name}, {why}" for name, sample in samples.items() for why in sample.unreadable),
     )
 
 

@@ -37,6 +37,8 @@ class Sample:
     n_rows: int
     """Rows of the whole file: counted if `exact`, otherwise estimated."""
     exact: bool
+    unreadable: tuple[str, ...] = ()
+    """Rows of the head that cannot be read, such as `row 7 has 3 cells, the header has 2; …`."""
 
 
 def sample_rows(path: Path) -> Sample:
@@ -104,7 +106,7 @@ def _text_rows(path: Path) -> Sample:
     if len(bad) > len(rows):
         raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
     n_rows = len(rows) if whole else round(size * len(rows) / len(data))
-    return Sample(rows=tuple(rows[:FILE_ROWS]), n_rows=n_rows, exact=whole)
+    return Sample(rows=tuple(rows[:FILE_ROWS]), n_rows=n_rows, exact=whole, unreadable=tuple(bad))
 
 
 def _parquet(path: Path) -> Sample:

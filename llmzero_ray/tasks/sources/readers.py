@@ -230,7 +230,9 @@ def _array_items(stream: TextIO) -> Iterator[Any]:
 def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
     csv.field_size_limit(_MAX_OBJECT)
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = csv.reader(stream, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(stream.readline())
+        stream.seek(0)
+        rows = csv.reader(stream, delimiter=delimiter, strict=True)
         header = next(rows, [])
         repeated = sorted({name for name in header if header.count(name) > 1})
         if repeated:
@@ -241,8 +243,16 @@ def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
             if len(cells) == len(header):
                 yield number, dict(zip(header, cells, strict=True))
             else:
-                detail = f"has {len(cells)} cells, the header has {len(header)}; quote cells that hold commas"
+                holds = {"\t": "tabs", ";": "semicolons"}.get(delimiter, "commas")
+                detail = (
+                    f"has {len(cells)} cells, the header has {len(header)}; quote cells that hold {holds}"
+                )
                 yield number, Unreadable(detail=detail)
+
+
+def _delimiter(header: str) -> str:
+    """Delimiter of a CSV file. Spreadsheets of many countries write semicolons, and some write tabs."""
+    return next((each for each in ",\t;" if each in header), ",")
 
 
 def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[Row]:

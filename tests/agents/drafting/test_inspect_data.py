@@ -12,7 +12,10 @@ import pytest
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.drafting import listing
+from llmzero_ray.tasks.drafting.base import UserChoices
 from llmzero_ray.tasks.drafting.data_prompt import data_prompt
+from llmzero_ray.tasks.drafting.draft import draft_task
+from llmzero_ray.tasks.drafting.expert_agents import ExpertDraftingAgents
 from llmzero_ray.tasks.drafting.inspect_data import GROUP_OPENED, inspect_data
 from llmzero_ray.tasks.drafting.sampling import FILE_ROWS, HEAD_BYTES, sample_rows
 from llmzero_ray.tasks.sources.prepare import prepare_source
@@ -149,6 +152,18 @@ def test_what_cannot_be_read_is_named_with_its_reason(
     seen = inspect_data(tmp_path)
     assert why in seen.skipped[name]
     assert [table.files for table in seen.tables] == [("good.csv",)]
+
+
+def test_rows_that_cannot_be_read_are_kept_with_their_reasons(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.csv", questions(5))
+    path.write_text(path.read_text() + "a,b,c,d,e,f,g\n")
+    [table] = inspect_data(tmp_path).tables
+    assert table.n_rows == 5
+    [left_out] = table.unreadable
+    assert left_out.startswith("rows.csv, row 6 has 7 cells, the header has ")
+    assert "left out: 1, the first: rows.csv, row 6 has 7 cells" in data_prompt(inspect_data(tmp_path))
+    drafted = draft_task(inspect_data(tmp_path), "Answer it.", UserChoices(), ExpertDraftingAgents())
+    assert drafted.spec.doubts[0].startswith("1 row cannot be read and will be left out, the first: rows.csv")
 
 
 def test_links_pipes_and_hidden_files_are_left_alone(tmp_path: Path) -> None:
