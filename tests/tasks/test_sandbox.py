@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -498,6 +499,14 @@ def test_after_too_many_lost_processes_the_rest_is_given_up(tmp_path: Path) -> N
 
 
 @confined
+def test_a_process_ends_before_its_processor_time_is_used_up(tmp_path: Path) -> None:
+    body = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\nreturn 1.0"
+    limits = replace(FAST, start_cpu_s=2, all_rows_cpu_s=3)
+    with Sandbox(reward(tmp_path, body), limits=limits) as sandbox:
+        outcomes = [sandbox.score([row()])[0] for _ in range(9)]
+    assert [outcome.problem for outcome in outcomes] == [""] * 9
+
+
 def test_an_answer_given_twice_does_not_pass_for_the_next_one(tmp_path: Path) -> None:
     path = reward(tmp_path, f"import os\nif solution_str == 'fork': os.fork()\n{RIGHT}")
     outcomes = score(path, "fork", *["x"] * 5)

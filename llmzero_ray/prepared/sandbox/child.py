@@ -23,7 +23,6 @@ from typing import Any, BinaryIO
 
 _MAX_TEXT = 2_000
 _MAX_KEYS = 64
-_ALL_ROWS_CPU_S = 3_600
 _STACK = 8 * 2**20
 _SIGNALS = 64
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -123,7 +122,7 @@ def _confine(limits: Mapping[str, Any], uid: int | None) -> None:
         most = resource.getrlimit(kind)[1]
         value = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(kind, (value, value))
-    resource.setrlimit(resource.RLIMIT_CPU, (limits["start_cpu_s"], _ALL_ROWS_CPU_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits["start_cpu_s"], limits["all_rows_cpu_s"]))
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -132,7 +131,8 @@ def _confine(limits: Mapping[str, Any], uid: int | None) -> None:
 
 def _allow_cpu(seconds: int) -> None:
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used) + seconds, _ALL_ROWS_CPU_S))
+    _, all_rows = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (min(math.ceil(used) + seconds, all_rows), all_rows))
 
 
 _MODULE = "llmzero_reward"

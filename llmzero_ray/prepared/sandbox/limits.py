@@ -13,6 +13,8 @@ class SandboxLimits:
 
     cpu_s: int = 2
     """Processor seconds for one row."""
+    all_rows_cpu_s: int = 3_600
+    """Processor seconds of one process. A new one takes over before they are used up."""
     wall_s: float = 30.0
     """Seconds for one row; long enough for a row that computes on a busy machine."""
     start_cpu_s: int = 60

@@ -169,10 +169,13 @@ class Sandbox:
         A row is sent after the previous one is answered, because a full pipe would distinguish training from
         validation. Processor time between two answers counts for the later one.
         """
+        if self._process is not None:
+            left_s = self._limits.all_rows_cpu_s - self._tree.own_s()
+            if left_s < len(rows) * self._limits.cpu_s:
+                self.close()
         if self._process is None:
             self._pipe = self._started()
-        assert self._process is not None
-        clock = ProcessTree(self._process.pid, CHILD_FILE) if self._measure else None
+        clock = self._tree if self._measure else None
         used, others = (clock.own_s(), clock.others_s()) if clock else (0.0, 0.0)
         outcomes: list[CallOutcome] = []
         for row, number in zip(rows, self._numbers, strict=False):
@@ -234,6 +237,7 @@ class Sandbox:
         except TaskError:
             self.close()
             raise
+        self._tree = ProcessTree(self._process.pid, CHILD_FILE)
         return pipe
 
     def _check_ready(self, reply: Any) -> None:
@@ -267,7 +271,7 @@ class Sandbox:
         if _ends_within(self._process, 0):
             raise NoLineError("")
         limit = self._limits.memory
-        if ProcessTree(self._process.pid, CHILD_FILE).memory() > limit:
+        if self._tree.memory() > limit:
             raise NoLineError(f"used more than {limit / 2**30:.3g} GiB of memory")
 
     def _how_it_ended(self) -> str:
