@@ -136,6 +136,8 @@ def mcq_rows(choices: Any, answer: Any) -> list[dict[str, Any]]:
         (["x", "y", "z"], "y", "text"),
         (["x", "y", "z"], 1, "index"),
         ({"b": "y", "a": "x", "c": "z"}, "b", "letter"),
+        ({"A": "x", "B": None, "C": "y", "D": "z"}, "c", "letter"),
+        ({"1": "x", "2": "y", "3": "z"}, "2", "letter"),
         ('["x", "y", "z"]', "B", "letter"),
     ],
 )
@@ -157,18 +159,20 @@ def test_rows_whose_gold_or_options_are_unusable_are_left_out_and_counted(tmp_pa
     rows[5] = {**rows[5], "choices": ["x", "x"]}
     rows[7] = {**rows[7], "country": ""}
     rows[9] = {**rows[9], "city": None}
+    rows[11] = {**rows[11], "choices": {"A": "x", "B": None, "C": "y"}, "city": "B"}
     summary = prepared(tmp_path, rows, **MCQ)
     expected = {
-        "gold not among the options": 1,
+        "gold not among the options": 2,
         "duplicate options": 1,
         "empty country": 1,
         "no gold answer": 1,
     }
     assert {reason: summary.dropped[reason] for reason in expected} == expected
-    [example] = summary.examples["gold not among the options"]
-    assert example == (
-        "rows.jsonl, row 4: city is 'C' (read as letter), the options are A, B; correct it, or answer_form"
-    )
+    assert sorted(summary.examples["gold not among the options"]) == [
+        f"rows.jsonl, row {row}: city is {given!r} (read as letter), the options are A, B; correct it, or "
+        "answer_form"
+        for row, given in ((12, "B"), (4, "C"))
+    ]
 
 
 def test_one_column_per_option_does_as_well(tmp_path: Path) -> None:

@@ -95,10 +95,7 @@ class CustomTask(DatasetAdapter):
             options = _options(record, task.choices)
             if isinstance(options, Rejection):
                 return options
-            labels = value_at(record, labels_of(task.choices[0])) if len(task.choices) == 1 else None
-            if task.answer_form == "letter" and isinstance(labels, list) and answer in map(as_text, labels):
-                answer = LETTERS[[as_text(label) for label in labels].index(answer)]
-            letter = _letter(answer, options, task.answer_form)
+            letter = _letter(answer, options, _labels(record, task.choices), task.answer_form)
             if letter is None:
                 return Rejection(
                     reason="gold not among the options",
@@ -195,7 +192,7 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
     if isinstance(values, str):
         values = json_or_none(values)
     if isinstance(values, Mapping):
-        values = [values[key] for key in sorted(values) if values[key] is not None]
+        values = [values[key] for key in _kept_keys(values)]
     if not isinstance(values, list | tuple):
         return Rejection(reason="options unreadable", detail=f"{columns[0]} is neither a list nor an object")
     if any(isinstance(value, Mapping | list) for value in values):
@@ -208,13 +205,32 @@ def _options(record: Record, columns: tuple[str, ...]) -> dict[str, str] | Rejec
     return options_problem(options) or options
 
 
+def _kept_keys(options: Mapping[str, Any]) -> list[str]:
+    return [key for key in sorted(options) if options[key] is not None]
+
+
+def _labels(record: Record, columns: tuple[str, ...]) -> list[str]:
+    """What the data call their options, in capitals and in the order of `_options`: an object's keys, or the
+    column next to the texts. Empty if they have no names."""
+    if len(columns) > 1:
+        return []
+    held = value_at(record, columns[0])
+    held = json_or_none(held) if isinstance(held, str) else held
+    labels = _kept_keys(held) if isinstance(held, Mapping) else value_at(record, labels_of(columns[0]))
+    return [as_text(label).upper() for label in labels] if isinstance(labels, list) else []
+
+
 def labels_of(choices: str) -> str:
     """Column with the labels of options in ARC's form: `choices.label` next to `choices.text`."""
     head, dot, tail = choices.rpartition(".")
     return f"{head}{dot}label" if dot and tail == "text" else ""
 
 
-def _letter(answer: str, options: Mapping[str, str], form: str) -> str | None:
+def _letter(answer: str, options: Mapping[str, str], labels: list[str], form: str) -> str | None:
+    if form == "letter" and answer.upper() in labels:
+        return LETTERS[labels.index(answer.upper())]
+    if form == "letter" and labels and set(labels) <= set(LETTERS):
+        return None  # the label of an option that is null, and so is not shown
     if form == "text":
         return next((letter for letter, text in options.items() if text == answer), None)
     if form == "index":
