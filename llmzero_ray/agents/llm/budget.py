@@ -16,7 +16,7 @@ from typing import Protocol
 
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.messages import LlmCall, LlmResponse, Usage
-from llmzero_ray.agents.llm.prices import Price, cost
+from llmzero_ray.agents.llm.prices import Price, cost, worst_cost
 from llmzero_ray.errors import CapReachedError
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class BudgetLedger:
             CapReachedError: spent + reserved + this would exceed the cap. Nothing is reserved then.
         """
         price = self._price_of(agent)
-        dollars = cost(worst, price)
+        dollars = worst_cost(worst, price)
         with self._lock:
             spent, held = self._spent(), self._held()
             if self.cap_dollars is not None and spent + held + dollars > self.cap_dollars + _ROUNDING:
@@ -109,7 +109,7 @@ class BudgetLedger:
                     f"for calls under way; the {agent}'s call for node {node} could cost {dollars:.4f}. "
                     "Raise budget.dollars to let agents continue."
                 )
-                rest = self.cap_dollars - spent - held - cost(replace(worst, output=0), price)
+                rest = self.cap_dollars - spent - held - worst_cost(replace(worst, output=0), price)
                 refusal.affordable_output = price.output_tokens(rest)
                 raise refusal
             id_ = id_ or uuid.uuid4().hex
@@ -185,12 +185,15 @@ class BudgetLedger:
                 "booked instead",
                 reservation.node, reservation.agent, usage, _PLAUSIBLE, reservation.worst,
             )  # fmt: skip
-        tokens = usage if usage is not None and believed else reservation.worst
+        if usage is not None and believed:
+            tokens, dollars = usage, cost(usage, price)
+        else:
+            tokens, dollars = reservation.worst, worst_cost(reservation.worst, price)
         entry = LedgerEntry(
             agent=reservation.agent,
             node=reservation.node,
             usage=tokens,
-            dollars=cost(tokens, price),
+            dollars=dollars,
             latency_s=latency_s,
             outcome=outcome,
             estimated=not believed,
@@ -211,7 +214,7 @@ class BudgetLedger:
 def _is_plausible(usage: Usage, worst: Usage, price: Price) -> bool:
     if usage.all_input + usage.output > _PLAUSIBLE * (worst.all_input + worst.output):
         return False
-    return cost(usage, price) <= _PLAUSIBLE * cost(worst, price)
+    return cost(usage, price) <= _PLAUSIBLE * worst_cost(worst, price)
 
 
 class CallBudget:

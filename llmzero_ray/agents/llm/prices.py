@@ -133,6 +133,11 @@ def cost(usage: Usage, price: Price) -> float:
     ) / _PER
 
 
+def worst_cost(usage: Usage, price: Price) -> float:
+    """Dollars for the tokens of `worst_case`, some of which may be billed as input that is not cached."""
+    return cost(usage, replace(price, cache_write=max(price.cache_write, price.input)))
+
+
 def _listed(prices: Any, *, cache_is_input: bool = False) -> Price | None:
     """Price in the package. None if it does not state that of the prompt cache, unless that may cost as much
     as other input."""
@@ -146,8 +151,8 @@ def _listed(prices: Any, *, cache_is_input: bool = False) -> Price | None:
 
 
 def worst_case(call: LlmCall, settings: LlmSettings) -> Usage:
-    """Maximum tokens of one answered request of `call`. The whole prompt counts as newly cached, the most
-    expensive case."""
+    """Maximum tokens of one answered request of `call`. The whole prompt counts as newly cached; see
+    `worst_cost`."""
     tools = [[tool.name, tool.description, dict(tool.schema)] for tool in (call.tool, *call.others)]
     text = len(call.system.encode())
     text += sum(len(json.dumps(tool, default=str).encode()) for tool in tools)

@@ -77,6 +77,15 @@ def test_a_price_of_ones_own_counts_for_any_model() -> None:
     assert price_of("claude-sonnet-4-6", [0, 0, 0, 0]).input == 0
 
 
+def test_a_prompt_is_reserved_as_input_where_writing_the_cache_costs_nothing() -> None:
+    ledger = BudgetLedger(Price(input=1e6, output=1e6, cache_write=0, cache_read=0), 100)
+    reservation = ledger.reserve("proposer", 1, Usage(cache_creation=60, output=1))
+    assert reservation.dollars == 61
+    assert ledger.settle(reservation, usage=None, latency_s=1, outcome="x").dollars == 61
+    with pytest.raises(CapReachedError):
+        ledger.reserve("proposer", 1, Usage(cache_creation=39, output=1))
+
+
 # --- the ledger -------------------------------------------------------------------------------------------
 
 
