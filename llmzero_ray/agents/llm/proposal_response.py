@@ -205,10 +205,10 @@ def _within_bounds(
 def _clipped(key: str, value: HyperparameterValue, space: Space) -> HyperparameterValue:
     """Number clipped to the bounds of its key, or None if that is impossible."""
     row = space.bounds(key)
-    if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple):
+    if row is None or row.low is None or row.high is None or isinstance(value, bool | tuple | None):
         return None
     try:
-        number = min(max(float(value or 0), row.low), row.high)
+        number = min(max(float(value), row.low), row.high)
         if number != number:
             return None
         return space.proposed(key, round(number) if row.kind == "int" else number)

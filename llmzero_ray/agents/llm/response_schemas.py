@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from llmzero_ray.agents.llm.structured_output import FEW, ResponseSchema, ResponseTool, Text, Texts
 from llmzero_ray.records import DiagnosisState
@@ -129,7 +129,14 @@ class ErrorSchema(ResponseSchema):
     length: LengthSchema
 
 
-def _percent(value: int) -> int:
+def _percent(value: Any) -> Any:
+    """The value, if it is no fraction: 1.0 and true would be read as one percent."""
+    if isinstance(value, bool) or (isinstance(value, float) and 0 < value <= 1):
+        raise ValueError("a chance must be a whole number of percent, 0 to 100")
+    return value
+
+
+def _within_percent(value: int) -> int:
     if not 0 <= value <= 100:
         raise ValueError("a chance must lie within 0 and 100")
     return value
@@ -140,7 +147,7 @@ class VerdictSchema(ResponseSchema):
 
     reason: Text
     """One sentence with the numbers that decide."""
-    chance: Annotated[int, AfterValidator(_percent)]
+    chance: Annotated[int, BeforeValidator(_percent), AfterValidator(_within_percent)]
     """Chance in percent, 0 to 100, that the phase's best later validation passes the best score."""
 
     @model_validator(mode="before")

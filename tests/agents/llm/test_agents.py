@@ -341,6 +341,7 @@ def test_a_second_answer_is_repaired_with_a_note_for_each_repair(lab: Callable[.
         {"name": "lr", "value": 50, "reason": "x"},
         {"name": "temperature", "value": 0.7, "reason": "y"},
         {"name": "learnin_rate", "value": 1, "reason": "x"},
+        {"name": "clip_high", "value": None, "reason": "z"},
         *FORBIDDEN,
     ]
     start = {"resume_from": {"node": 99, "step": 3}, "reason": "z"}
@@ -356,7 +357,7 @@ def test_a_second_answer_is_repaired_with_a_note_for_each_repair(lab: Callable[.
     assert proposal.resume_from is not None
     assert proposal.resume_from.node in {offered.node for offered in request.checkpoints}
     assert "Repaired: node 99 is not offered" in proposal.rationale
-    for word in ("lr 50 -> 0.1", "learnin_rate left out", "lora_rank left out", "n_steps 100000"):
+    for word in ("lr 50 -> 0.1", "learnin_rate left out", "clip_high left out", "n_steps 100000"):
         assert word in proposal.rationale
     assert "must be a number in [0, 0.1]" in it.server.messages[0].text
     assert normalize({change.key: change.new for change in proposal.changes})
@@ -504,6 +505,8 @@ def test_where_there_is_nothing_to_weigh_the_rules_judge_and_no_request_is_sent(
     [
         Answer(input={"chance": 101, "reason": "sure"}),
         Answer(input={"chance": -1, "reason": "never"}),
+        Answer(input={"chance": 1.0, "reason": "it will pass"}),
+        Answer(input={"chance": True, "reason": "it will pass"}),
         Answer(input={"decision": "MAYBE", "reason": ""}),
         Answer(input={"verdict": "STOP"}),
         Answer(input={"chance": 1, "reason": "  "}),
