@@ -1,2 +1,1 @@
-"""Ray actors as thin shells around the library: they receive, call the library, and carry out. `app.py` wires
-them."""
+"""Ray actors: thin shells that receive calls, ask the library what to do, and do it. `app.py` starts them."""

@@ -31,8 +31,8 @@ from .event_loop import Post
 logger = logging.getLogger("llmzero_ray.actors.agent_calls")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 60.0, 900.0
 _MAX_CALLS = 256
-"""Maximum concurrent calls. They take minutes and have their own threads, because the loop's threads are for
-the journal."""
+"""Maximum concurrent calls. A call takes minutes, so calls have their own threads and do not delay the
+journal's."""
 
 
 class AgentCalls:
@@ -57,7 +57,7 @@ class AgentCalls:
         try:
             proposal = await self._proposal(command)
         except OutageError:
-            return None  # it ended while it waited: the same command asks again if the search goes on
+            return None  # the search or the run ended meanwhile; resuming the search repeats the command
         except CapReachedError:
             return await self._post(self._over_budget())
         except Exception as error:
@@ -69,8 +69,7 @@ class AgentCalls:
         return await self._post(dataclasses.replace(proposed, source=source, sequence=command.tries))
 
     async def _proposal(self, command: cmd.Propose | cmd.Analyze) -> Proposal:
-        """The agent's proposal. While its model is out of service it is asked again, each time about what is
-        known by then.
+        """The agent's proposal. During an outage of its model, the call is retried with a fresh request.
 
         Raises:
             OutageError: the search ended, or the run was cancelled, before the model answered.
@@ -103,7 +102,7 @@ class AgentCalls:
                 return curves_of(node)  # its agent may read any metric of any run
             return self._validations[node] if node in self._validations else curves_of(node).selected(series)
 
-        # A first pass finds out whose curves are needed; meanwhile other slots may have ended more phases.
+        # Each pass finds out whose curves are missing. While they are read, other slots may end more phases.
         while (request := build_request(core, command, curves_of, validations_of)) and missing:
             ended = {node for node in missing if core.runs[node].outcome is not None}
             curves |= await read_curves(self._storage, missing)

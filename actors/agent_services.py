@@ -19,7 +19,7 @@ from .names import coordinator_name, find_actor
 
 logger = logging.getLogger("llmzero_ray.actors.agent_services")
 _DRAW_S = 60.0
-"""Timeout of drawing a figure, in seconds. After it the request is sent without one."""
+"""Timeout for drawing a figure, in seconds. On timeout, the request is sent without a figure."""
 _POST_S = 30.0
 
 
@@ -30,7 +30,8 @@ def search_agents(
     post: Callable[[Event], Coroutine[Any, Any, None]],
     storage: SearchStorage,
 ) -> Agents:
-    """Agents of a search, for threads of the coordinator's process. `post` runs on the caller's loop."""
+    """Agents of a search, to be called from threads of the coordinator's process. `post` runs on the caller's
+    event loop."""
     services = None
     if budget.ledger is not None:
         loop = asyncio.get_running_loop()
@@ -56,8 +57,8 @@ def search_agents(
 def stopping_policy(
     config: SearchConfig, facts: Mapping[str, Any], storage: SearchStorage, n_val: int
 ) -> StoppingPolicy:
-    """Rules and agent of a search's stopper, which runs in another process than the coordinator."""
-    if STOPS in facts:  # answers are recorded: phases end where those did
+    """Rules and agent of a search's stopper, which runs outside the coordinator's process."""
+    if STOPS in facts:  # recorded answers are replayed, and phases end where the recorded ones did
         return StoppingPolicy(config.stopper.model_copy(update={"enabled": False}))
     services = None
     if config.agents.backend in MODEL_BACKENDS:

@@ -1,4 +1,4 @@
-"""Start the coordinator of a search on a cluster, wait for its end, and remove what is left of it."""
+"""Start the coordinator of a search on a cluster, wait until it ends, and clean up its actors."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ _PACKAGES = ("ray", "verl", "vllm", "torch", "transformers", "peft", "tensordict
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A running search: whether its head ends with this process, and a call that returns when the search has
-    ended."""
+    """A running search."""
 
     private_head: bool
+    """Whether the Ray head ends with this process."""
     name: str
-    """Name of its coordinator actor."""
+    """Name of the coordinator actor."""
     coordinator: Any
     joined: Any
+    """Reference of a `join` call, which is ready when the search has ended."""
 
 
 def start_on(
     config: SearchConfig, task: PreparedTask, *, private_head: bool, checks: Iterable[ev.AgentCalled] = ()
 ) -> Running:
-    """Start the search's coordinator on the cluster that this process is connected to, or find it there. The
-    caller has checked the directory. `checks` are the calls of the agents' model made during the checks.
+    """Start the search's coordinator on the cluster that this process is connected to, or find the one that
+    already runs there. The caller has checked the directory. `checks` are the calls that tested the agents'
+    model.
 
     Raises:
         ConfigError: the default recipe cannot be trained.
@@ -71,7 +73,7 @@ def start_on(
     root = SearchStorage(config.storage, config.name).paths.root
     if owner(root) is None:
         end_actor(name)  # an ended coordinator would only return its old result
-        drop_ends(root)  # meant for that one
+        drop_ends(root)  # requests to end that one
     wrapped = ray.remote(SearchCoordinator).options(**restarting(name))
     key, env = None, KEY_ENVS.get(config.agents.provider)
     if env is not None and needs_key(config.agents):
@@ -88,7 +90,8 @@ def start_on(
 
 
 def has_joined(running: Running) -> bool:
-    """Whether the coordinator has ended. Its journal is then complete, unless another command replaced it.
+    """Whether the coordinator has ended. Its journal is then complete, unless another command has replaced
+    the coordinator.
 
     Raises:
         LlmzeroError: the coordinator could not read or write the journal.
@@ -110,8 +113,8 @@ def has_joined(running: Running) -> bool:
 
 
 def clean_up(config: SearchConfig) -> list[str]:
-    """End all actors of a search that has no coordinator, and release its hardware. Returns the names of what
-    was found."""
+    """End all actors that a search without a live coordinator left behind, and release its hardware. Returns
+    the names of the actors that were found."""
     actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     runners = [name for name in actors if slot_of(config.name, name) is not None]
     names = [coordinator_name(config.name), stopper_name(config.name), *runners]

@@ -33,8 +33,7 @@ class CheckpointRetention:
         self._thinning = asyncio.Lock()
 
     async def is_sound(self, spec: PhaseSpec) -> bool:
-        """Whether the resume source of a phase, or of its retry, is intact. A corrupt one is posted as an
-        event."""
+        """Whether the adapter that a phase resumes from is intact. If not, posts `CheckpointCorrupt`."""
         source = spec.resume_from
         if source is None or spec.adapter is None:
             return True
@@ -53,9 +52,9 @@ class CheckpointRetention:
         """Delete adapters until they fit into `checkpoints.max_gib`.
 
         Raises:
-            StorageError: the pinned adapters are larger than that; no further phase may begin.
+            StorageError: the pinned adapters alone are larger; no further phase may begin.
         """
-        async with self._thinning:  # two slots at once would journal the same adapters twice
+        async with self._thinning:  # concurrent calls would journal the same adapters twice
             await self._make_room()
 
     async def _make_room(self) -> None:

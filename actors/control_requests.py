@@ -1,4 +1,4 @@
-"""Control requests: files that commands left in the search's directory become events, or refusals.
+"""Control requests: turns the files that commands leave in the search's directory into events or refusals.
 
 Not here: writing requests (storage/presence.py), their validation (coordinator/steering.py).
 """
@@ -32,7 +32,7 @@ _MAX_PROBLEM = 2000
 
 
 class ControlRequests:
-    """Requests to one search. Each is journalled before its file is removed; its id makes it idempotent.
+    """Requests to one search. Each is journalled before its file is removed. Its id makes it idempotent.
 
     The callback `post` is `EventLoop.post_judged`; `use_settings` is awaited after settings have changed.
     With `fixed_capacity`, the cluster never adds machines.
@@ -57,11 +57,11 @@ class ControlRequests:
         processes them again, and the journal drops their events."""
 
     async def take(self, *, at_start: bool = False) -> None:
-        """Process every pending request. At the start the capacity is left to the reservation of hardware,
-        which follows.
+        """Process every pending request. `at_start` skips the capacity check, because the reservation of
+        hardware that follows makes it.
 
-        Settings that come after the search has finished are left where they are: the next coordinator takes
-        them at its start, and continues the search if they extend it.
+        A `set` request to a finished search is left in place. The next coordinator takes it at its start, and
+        continues the search if the settings extend it.
         """
         for request in await self._threads.run(waiting_requests, self._root):
             if request.id in self._left:
@@ -98,8 +98,7 @@ class ControlRequests:
         return event
 
     async def _capacity_problem(self, request: Request) -> str | None:
-        """Why the settings of a request need machines that the cluster will never add; None if they do not,
-        or for another request."""
+        """Problem of a request that sets more slots than a cluster of fixed size can hold, otherwise None."""
         event = event_of(self._core, request)
         if not isinstance(event, ev.SettingsChanged):
             return None
@@ -124,7 +123,7 @@ def event_of(core: CoordinatorCore, request: Request) -> Event:
     except LlmzeroError as error:
         why = str(error)
     except Exception as error:
-        # Anyone who can write to the directory can send any request: none may end the coordinator's loop.
+        # Anyone who can write to the directory can send anything; it must not end the coordinator's loop.
         logger.debug("request %s (%s)", request.id, request.kind, exc_info=True)
         why = f"it cannot be understood ({type(error).__name__}: {error})"
     return _refused(request, why) if why is not None else dataclasses.replace(event, source=_source(request))
@@ -165,7 +164,7 @@ class _Set(BaseModel):
 
 
 def _event_from(core: CoordinatorCore, request: Request) -> Event:
-    """Event that a request asks for.
+    """Event that a request asks for, before the state is checked.
 
     Raises:
         ValidationError: a field is missing or of another type.
@@ -212,7 +211,7 @@ def _source(request: Request) -> str:
 
 
 def _value(core: CoordinatorCore, key: str) -> Any:
-    """Present value of a dotted key, or None if there is none."""
+    """Current value of a dotted key, or None if there is none."""
     value: Any = core.config.to_json()
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

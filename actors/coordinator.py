@@ -1,7 +1,8 @@
 """Coordinator actor of one search: replays the journal, wires its parts, and closes the search.
 
-It is detached and named. If its process dies, Ray restarts it, and it replays the journal and continues with
-the runners that are still alive. Each part is given what it uses and does not know the coordinator.
+The actor is detached and named. If its process dies, Ray restarts it; it then replays the journal and
+continues with the runners that are still alive. Its parts get what they use as arguments and do not refer to
+the coordinator.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ logger = logging.getLogger("llmzero_ray.actors.coordinator")
 _LINGER_S = 2.0
 """Seconds a finished coordinator stays alive so that clients blocked in `join` receive the result."""
 _LOCK_WAIT_S = 60.0
-"""Timeout for the lock, in seconds: a command holds it while it prepares the directory, and a killed
-coordinator until its process is gone."""
+"""Timeout for the lock, in seconds. A command holds the lock while it prepares the directory; a killed
+coordinator holds it until its process is gone."""
 
 
 class SearchCoordinator:
-    """Coordinator of one search. app.py wraps it as an actor. `storage` is the parent of the search's
+    """Coordinator of one search, wrapped as an actor by app.py. `storage` is the parent of the search's
     directory."""
 
     def __init__(
@@ -69,7 +70,7 @@ class SearchCoordinator:
         held_slots: str | None = None,
     ) -> None:
         """`key_file` and `tracker_keys` are paths of files with the key of the agents' model and the keys of
-        trackers, if the command has them. `held_slots` as in `RunnerPool`."""
+        the trackers, or None without keys. `held_slots` as in `RunnerPool`."""
         import ray
 
         provider = started.config["agents"].get("provider", "anthropic")
@@ -115,8 +116,8 @@ class SearchCoordinator:
         return await getattr(self._budget, what)(*arguments, **spent)
 
     async def resend_to_stopper(self) -> None:
-        """Send running phases and the incumbent to a restarted stopper. Calls that its old process had in
-        flight are booked at their worst case."""
+        """Send running phases and the incumbent to a restarted stopper. Books the calls that its old process
+        had in flight at their worst case."""
         await self._ready.wait()
         assert self._stopper is not None
         assert self._budget is not None
@@ -129,7 +130,7 @@ class SearchCoordinator:
 
     async def take_over(self) -> None:
         """Replay the journal, find or start runners, and execute the outstanding commands."""
-        if self._taken_over:  # Ray repeats the call of a process that was killed
+        if self._taken_over:  # Ray retries the call that a killed process had not answered
             return
         self._taken_over = True
         try:
@@ -192,7 +193,7 @@ class SearchCoordinator:
         return None
 
     async def _restored_budget(self, loop: EventLoop) -> SearchBudget:
-        """The budget as journalled. Calls of processes that have died are booked at their worst case."""
+        """Budget rebuilt from the journal, with calls of dead processes booked at their worst case."""
         budget = SearchBudget(loop.core.config, loop.events, loop.record)
         lost = budget.settle_lost("coordinator")
         if not await asyncio.to_thread(is_there, stopper_name(self._storage.name)):
@@ -275,8 +276,8 @@ class SearchCoordinator:
 
 
 async def _tried(work: Awaitable[Any], problem: str) -> None:
-    """Await a part of the end. An exception in it is logged: the search has ended, and the lock and the
-    hardware must be given back."""
+    """Await one part of the shutdown. An exception is only logged, because the lock and the hardware must be
+    released in any case."""
     try:
         await work
     except Exception:

@@ -2,7 +2,7 @@
 resulting commands.
 
 Every event of a search goes through `EventLoop.post`. Commands and background work run as supervised tasks:
-every exception in one is logged, or ends the search.
+an exception in one of them is logged or aborts the search.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .threads import Threads
 Post: TypeAlias = Callable[[Event], Coroutine[Any, Any, None]]
 """Callback that makes an event durable and acts on it. It returns when the event is durable."""
 Judge: TypeAlias = Callable[[], Event | None]
-"""Callback that makes an event from the present state, or None."""
+"""Callback that makes an event, or None, from the current state."""
 Execute: TypeAlias = Callable[[Command], Coroutine[Any, Any, None]]
 
 logger = logging.getLogger("llmzero_ray.actors.event_loop")
@@ -39,7 +39,7 @@ _REPORT_S = 60.0
 
 
 class EventLoop:
-    """Journal and core of one search, and its tasks. The constructor replays the journal.
+    """Journal, core and tasks of one search. The constructor replays the journal.
 
     Raises:
         JournalError: the journal is damaged.
@@ -86,8 +86,8 @@ class EventLoop:
         await self.post_judged(lambda: event)
 
     async def post_judged(self, judge: Judge) -> Event | None:
-        """`post` for an event that depends on the state: `judge` is called once no other event can come
-        before it. Returns the event, or None if there is none or the journal could not be written."""
+        """`post` for an event that depends on the state: no other event is applied between the call of
+        `judge` and its event. Returns the event, or None if there is none or the journal failed."""
         async with self._turn:
             event = None if self.failure is not None else judge()
             if event is None:
@@ -183,8 +183,8 @@ class EventLoop:
         return written
 
     async def _take(self, event: Event) -> list[Command]:
-        """The commands that follow from an event; an exception leaves the core half changed, so nothing may
-        follow."""
+        """Commands that follow from an event. Any exception becomes an `LlmzeroError`, after which no event
+        is accepted: the core may be half changed."""
         try:
             return await self.core.record(event, self._append)
         except LlmzeroError:

@@ -85,12 +85,12 @@ class CommandExecutor:
         spec, slot = command.spec, command.slot
         await self._checkpoints.make_room()
         if not self._pool.has_runner(slot):
-            return None  # it is being closed; the core starts the phase again with the next one
+            return None  # the runner is being closed; the core starts the phase on the next one
         try:
-            health = await self._pool.health(slot)  # a runner that died while idle costs the phase nothing
+            health = await self._pool.health(slot)  # no attempt is lost if the runner died while idle
         except ray.exceptions.RayError as error:
             return await self._recovery.lost(slot, None, 0, str(error))
-        # A phase that trains already, or has ended, no longer needs what it resumed from.
+        # A phase that already trains, or has ended, no longer needs the adapter that it resumed from.
         begun = health["current"] == (spec.node, spec.attempt)
         ended = await asyncio.to_thread(
             self._storage.result, spec.node, spec.attempt, since=spec.first_attempt
@@ -98,7 +98,7 @@ class CommandExecutor:
         begun = begun or ended is not None
         if not begun and not await self._checkpoints.is_sound(spec):
             return None  # the core plans it again
-        if not begun and spec.attempt and not spec.restore:  # earlier attempts had another start
+        if not begun and spec.attempt and not spec.restore:  # earlier attempts started elsewhere
             await asyncio.to_thread(self._storage.drop_full_checkpoints, spec.node, spec.attempt)
         await asyncio.to_thread(self._storage.write_spec, spec)
         source = f"phase:{spec.node}"

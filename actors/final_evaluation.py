@@ -27,7 +27,7 @@ logger = logging.getLogger("llmzero_ray.actors.final_evaluation")
 
 
 class FinalEvaluator:
-    """Scores policies of one search after its end. `test` is the parquet of its test split."""
+    """Scores policies of one search after its end. `test` is the path of the test split's parquet file."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FinalEvaluator:
         import ray
 
         if not self._pool.has_runner(command.slot):
-            return None  # it is being closed; the core asks again with the next one
+            return None  # the runner is being closed; the core repeats the command for the next one
         runner, tokens = self._pool.runner(command.slot), self._core.config.eval.max_response_length
         source = numbered(f"final:{command.what}", command.extension)
         try:

@@ -1,9 +1,9 @@
-"""Ray metrics of a search: gauges named `llmzero_...`, set from the state about once a second.
+"""Ray metrics of a search: gauges named `llmzero_...`, set from the state every half second.
 
-All values follow from the journal and, while a phase trains, from its runner. A restarted coordinator exports
-the same numbers; therefore these are gauges, not counters. Labels are few: the search, with a status, an
-action or a node. A series ends with the coordinator's process, that of a node with its phase; queries use
-`max by (search, ...)` over the labels that Ray adds (WorkerId, ...).
+All values follow from the journal and, while a phase trains, from its runner. They are gauges, not counters,
+so that a restarted coordinator exports the same numbers. The labels are the search and, for some gauges, a
+status, an action, a use or a node. A series ends with the coordinator's process, that of a node with its
+phase. Queries use `max by (search, ...)` over the labels that Ray adds (WorkerId, ...).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from .names import NAMESPACE
 logger = logging.getLogger("llmzero_ray.actors.head")
 _TRIES = 3
 _CLOCK_S = 1.0
-"""Tolerance, in seconds, of a process's start time as the system reports it."""
+"""Tolerance for the start time that the system reports of a process, in seconds."""
 _END_S = 10.0
 _ANSWER_S = 3.0
 _QUIET = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
@@ -36,9 +36,8 @@ def connect(config: SearchConfig) -> bool:
     """Join the cluster of RAY_ADDRESS or of `ray start`, or start a private head if there is none. Returns
     whether the head is private.
 
-    A process that called `ray.init` itself stays on its cluster.
-
-    Heads that other programs started for themselves are never joined, because they end with those programs.
+    A process that has called `ray.init` stays on its cluster. Heads that other programs started for
+    themselves are never joined, because they end with those programs.
 
     Raises:
         CapacityError: the cluster that RAY_ADDRESS names does not answer.
@@ -52,8 +51,8 @@ def connect(config: SearchConfig) -> bool:
 
 
 def start_text() -> str:
-    """Message about what `connect` is going to do, available before Ray is imported and started, which takes
-    seconds."""
+    """Message about what `connect` is going to do. It is printed first, because importing and starting Ray
+    takes seconds."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address not in ("", "local"):
         return f"joining the Ray cluster at {address} ..."
@@ -61,8 +60,8 @@ def start_text() -> str:
 
 
 def join_if_there() -> bool:
-    """Join a cluster that outlives this process, if there is one, or stay on the one that this process has
-    joined; whether there was one.
+    """Join a cluster that outlives this process, or stay on the one that this process has joined. Returns
+    whether there is one.
 
     Raises:
         CapacityError: RAY_ADDRESS names one and it does not answer.
@@ -89,8 +88,8 @@ def is_to_be_joined() -> bool:
 
 @contextlib.contextmanager
 def disconnecting() -> Iterator[None]:
-    """Leave the cluster at the end, whatever happens; a private head ends with that. A cluster that this
-    process had joined before stays joined."""
+    """Context that leaves the cluster at its end, which ends a private head. A cluster that this process had
+    joined before stays joined."""
     import ray
 
     joined_before = ray.is_initialized()
@@ -103,10 +102,10 @@ def disconnecting() -> Iterator[None]:
 
 
 def start_private_head(hidden: Iterable[str] = (), **options: Any) -> None:
-    """Start a Ray head that ends with this process; `options` of `ray.init` are what it has.
+    """Start a Ray head that ends with this process. `options` are passed to `ray.init`.
 
-    The head and all its workers inherit this process's environment without the variables of the API key and
-    those named `hidden`, and listen on loopback alone.
+    The head and its workers listen on loopback only. They inherit this process's environment, except the
+    variables of API keys and those in `hidden`.
 
     Raises:
         CapacityError: Ray did not start in three tries, for example because the machine is too busy for its
@@ -119,9 +118,9 @@ def start_private_head(hidden: Iterable[str] = (), **options: Any) -> None:
             try:
                 _start_ray(options)
                 return
-            except Exception as error:  # Ray raises plain Exception where a part does not come up in time
+            except Exception as error:  # Ray raises plain Exception if a part does not come up in time
                 _end_what_started(since=before)
-                if n_tries == _TRIES or isinstance(error, ValueError | TypeError):  # of the options
+                if n_tries == _TRIES or isinstance(error, ValueError | TypeError):  # wrong options
                     raise CapacityError(_start_failure(error)) from error
                 logger.warning(
                     "Ray did not start (%s); the machine may be busy. Trying again (%d of %d) ...",
@@ -140,7 +139,7 @@ def environment() -> dict[str, str]:
 
     address = ray.get_runtime_context().gcs_address
     found = {**os.environ, "RAY_ADDRESS": address}
-    if address.startswith("127.0.0.1:"):  # a child would replace it by the machine's address
+    if address.startswith("127.0.0.1:"):  # a child would replace it with the machine's address
         found[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     return found
 
@@ -154,8 +153,8 @@ def _start_ray(options: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Context in which a started head stays on loopback, as on a laptop. Otherwise Ray replaces loopback by
-    the machine's address, and all its processes listen on every address."""
+    """Context in which Ray starts a head on loopback, as it does on a laptop. Otherwise Ray replaces loopback
+    with the machine's address, and all its processes listen on every address."""
     from ray._private import ray_constants
 
     name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
@@ -171,8 +170,8 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _end_what_started(since: float) -> None:
-    """End the processes of a head that this process began to start after `since` (Unix seconds) and that
-    failed to start: an agent outlives a raylet that has given up."""
+    """End the processes left of a head that this process tried to start after `since` (Unix seconds). An
+    agent outlives a raylet that has given up."""
     import psutil
     import ray
 
@@ -198,8 +197,8 @@ def _start_failure(error: Exception) -> str:
 
 
 def _prepare_environment() -> None:
-    # Ray enables authentication for its own head and passes that on to child processes. With a token given,
-    # it does not write one into the user's home, which may not be writable.
+    # Ray enables authentication for its own head and its child processes. Given a token, it does not write
+    # one into the user's home, which may not be writable.
     if os.environ.get("RAY_AUTH_MODE", "token") == "token" and "RAY_AUTH_TOKEN_PATH" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -231,8 +230,8 @@ def _shared_address() -> str | None:
 
 
 def is_alive() -> bool:
-    """Whether the head that this process is connected to takes connections. Ray reports a dead one after a
-    minute."""
+    """Whether the head that this process is connected to accepts connections. Ray itself takes a minute to
+    report a dead head."""
     import ray
 
     return _answers(ray.get_runtime_context().gcs_address)

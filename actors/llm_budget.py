@@ -1,8 +1,8 @@
-"""Budget of a search's language-model calls: its only ledger, and the ledger's clients.
+"""Budget of a search's language-model calls: the one ledger of the search, and the ledger's clients.
 
-Every reservation is in the journal before its request is sent. If a process dies during a call, the call's
-worst case counts until its cost is known. Not here: sums and caps (llmzero_ray.agents.llm.budget), other
-services of the agents (agent_services.py).
+Every reservation is in the journal before its request is sent. If a process dies during a call, the call
+counts at its worst case until its cost is known. Not here: sums and caps (llmzero_ray.agents.llm.budget),
+other services of the agents (agent_services.py).
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class SearchBudget:
     async def reserve(
         self, agent: str, node: int, worst: Usage, *, holder: ev.CallHolder, id_: str
     ) -> Reservation:
-        """Reserve for a call by `holder`. The reservation is durable when this returns. Idempotent: the same
-        id returns the same reservation.
+        """Reserve `worst` for a call by `holder`. The reservation is durable when this returns. Idempotent:
+        the same id returns the same reservation.
 
         Raises:
-            CapReachedError: the cap does not allow it.
+            CapReachedError: not enough is left.
             LlmzeroError: the journal cannot be written.
         """
         assert self.ledger is not None
@@ -90,15 +90,15 @@ class SearchBudget:
         self._holders[id_] = holder
         try:
             await self._record(reserved_event(reservation, holder))
-        except BaseException:  # the request is not sent, even if the caller did not wait
+        except BaseException:  # includes cancellation by a caller that timed out; the request is not sent
             self._holders.pop(id_, None)
             self.ledger.release(reservation)
             raise
         return reservation
 
     async def settle(self, reservation: Reservation, **spent: Any) -> LedgerEntry:
-        """Book the cost of a reservation, even if it is unknown here. Idempotent: another process sends it
-        again if the answer is late."""
+        """Book the cost of a reservation, even of one that this ledger does not know. Idempotent: a client in
+        another process repeats the call if the reply is late."""
         assert self.ledger is not None
         entry = self._settled.get(reservation.id)
         if entry is None:
@@ -108,8 +108,8 @@ class SearchBudget:
         return entry
 
     def settle_lost(self, holder: ev.CallHolder) -> list[ev.AgentCalled]:
-        """Book every open reservation of a process that died during its calls at its worst case. Returns the
-        calls as events, because the provider may have billed each of them in full."""
+        """Book every open reservation of `holder`, a process that died, at its worst case, because the
+        provider may have billed it in full. Returns an event for each call."""
         lost: list[ev.AgentCalled] = []
         if self.ledger is None:
             return lost
@@ -128,8 +128,8 @@ class SearchBudget:
 
 
 class LocalBudget:
-    """Client of the coordinator's budget for threads of its own process, except the thread of `loop`, its
-    event loop."""
+    """Client of the coordinator's budget for threads of its own process. The thread of `loop`, its event
+    loop, must not use it."""
 
     def __init__(self, budget: SearchBudget, loop: asyncio.AbstractEventLoop) -> None:
         self._budget, self._loop = budget, loop
@@ -138,7 +138,7 @@ class LocalBudget:
         """Reserve `worst`. The reservation is in the journal when this returns.
 
         Raises:
-            CapReachedError: there is not enough left.
+            CapReachedError: not enough is left.
             AgentError: it could not be journalled; the call must not be made.
         """
         id_ = uuid.uuid4().hex
@@ -176,7 +176,7 @@ class RemoteBudget:
         """Reserve `worst` in the coordinator's ledger.
 
         Raises:
-            CapReachedError: there is not enough left.
+            CapReachedError: not enough is left.
             AgentError: the coordinator cannot be reached; the call must not be made.
         """
         id_ = uuid.uuid4().hex  # Ray retries the call if the coordinator is killed

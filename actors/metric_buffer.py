@@ -1,7 +1,7 @@
-"""In-memory metric points of the phase that a runner trains, for its readers.
+"""In-memory buffer of the metric points of the phase that a runner trains.
 
 The training thread publishes and other threads read. A reader keeps its own cursor, the number of points it
-has received; restarting at 0 loses nothing.
+has received. It may restart at 0 at any time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MetricBuffer:
         self.current: PhaseKey | None = None
         """The phase that is training, or None between phases."""
         self.newest: Mapping[str, float] = {}
-        """Its newest `step` (global), `reward`, `kl` and `val_score`; what it has not logged is missing."""
+        """Its newest `step` (global), `reward`, `kl` and `val_score`. Values not logged yet are missing."""
         self._changed = threading.Condition()
         self._key: PhaseKey | None = None
         self._points: list[MetricPoint] = []
@@ -64,7 +64,11 @@ class MetricBuffer:
     def poll(
         self, key: PhaseKey, cursor: int, wait_s: float, gather_s: float
     ) -> tuple[tuple[MetricPoint, ...], bool]:
-        """Points of a phase from number `cursor` on, and whether no more will come."""
+        """Points of a phase from index `cursor` on, at most `MAX_POINTS`, and whether no more will come.
+
+        Waits up to `wait_s` seconds for the first new point, then `gather_s` seconds for more. The end of the
+        phase and a first non-finite value end the waiting.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._is_over(key) or self._n_points(key) > cursor, wait_s)
             self._changed.wait_for(lambda: self._is_over(key) or self._urgent, gather_s)
@@ -77,7 +81,7 @@ class MetricBuffer:
         return len(self._points) if key == self._key else 0
 
     def _is_over(self, key: PhaseKey) -> bool:
-        """Whether no more points of that phase will come, which is also true once a later phase has begun."""
+        """Whether no more points of that phase will come. Also true once a later phase has begun."""
         return key != self.current if key == self._key else self.current is not None
 
 

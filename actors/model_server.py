@@ -1,6 +1,6 @@
-"""Language model for the agents, served by vLLM inside the cluster with its own actor and reservation.
+"""Language model for the agents, served by vLLM inside the cluster with its own actor and placement group.
 
-It is separate from the rollout servers, which sleep while a phase trains and hold one adapter.
+The rollout servers cannot serve it: they sleep while a phase trains and hold one adapter.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class ModelServer:
             )
 
     def wait(self, timeout_s: float) -> str:
-        """Address of the server, once it answers.
+        """Wait until the server answers, and return its address.
 
         Raises:
-            EngineError: it ended, or did not answer in time; with the end of its log.
+            EngineError: it ended or did not answer in time; the message has the end of its log.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -89,10 +89,10 @@ class ModelServer:
         raise EngineError(f"the model's server did not answer within {timeout_s:g} s: {self._tail()}")
 
     def check(self) -> None:
-        """Return quietly while the server runs.
+        """Check that the server still runs.
 
         Raises:
-            EngineError: it has ended, with the end of its log.
+            EngineError: it has ended; the message has the end of its log.
         """
         if self._child.poll() is not None:
             raise EngineError(
@@ -135,11 +135,11 @@ def start_server(
     timeout_s: float,
     key: str,
 ) -> tuple[Any, Any, str]:
-    """(actor, placement group, address) of a model that is being served to holders of `key`.
+    """Start a server for a model and wait until it answers. Returns (actor, placement group, address).
 
     Raises:
         CapacityError: the cluster does not have the hardware.
-        EngineError: the server did not come up.
+        EngineError: the server did not start in time.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group

@@ -1,7 +1,7 @@
-"""Middleware for vLLM's HTTP server that requires the key on every path. vLLM's own option `--api-key` leaves
-many paths open, some of which generate. vLLM loads this module by name, in a process that imports nothing
-else of this project.
+"""Middleware for vLLM's HTTP server that requires the key on every path.
 
+vLLM's own option `--api-key` leaves many paths open, including some that generate text. vLLM loads this
+module by name, in a process that imports nothing else of this project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RequireKey:
         self._key = Path(os.environ[SERVER_KEY_FILE_ENV]).read_bytes().strip()
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Pass on requests with the key, and the lifespan messages of the server."""
+        """Pass on requests that have the key, and the server's lifespan messages. Refuse all others."""
         if scope["type"] == "lifespan" or self._has_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":

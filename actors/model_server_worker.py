@@ -1,4 +1,5 @@
-"""Module that vLLM loads by name in the workers of a served model, so that they meet without a port."""
+"""Module that vLLM loads by name in the workers of a served model. Importing it patches their rendezvous so
+that it opens no port."""
 
 from __future__ import annotations
 
@@ -8,5 +9,5 @@ patches.meet_without_ports()
 
 
 class WithoutPorts:
-    """Worker extension for vLLM. It adds nothing itself: vLLM loads its module before any process group
-    begins."""
+    """Worker extension for vLLM without members. It makes vLLM import this module before it creates a process
+    group."""

@@ -1,7 +1,7 @@
 """Periodic checks of a running search: heartbeat, time and cost limits, hang detection.
 
-The coordinator's event loop calls each check at its own interval, so that a check that fails or waits does
-not delay the others.
+The coordinator's event loop calls each check at its own interval, so that a slow or failing check does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger("llmzero_ray.actors.monitor")
 _LOOKS = 20
 """Number of checks for hanging phases within the shortest limit."""
 _ANSWER_S = 30.0
-"""Timeout of a health call, in seconds. An unanswered call counts as silence from its beginning."""
+"""Timeout of a health call, in seconds. After it, the runner counts as silent since its last answer."""
 
 
 class SearchMonitor:
-    """Heartbeat, time and cost limits, and metrics of one search. `events` are those so far; `newest` are
+    """Heartbeat, time and cost limits, and metrics of one search. `events` are all events so far, `newest` is
     `HangDetector.newest`."""
 
     EVERY_S = 0.5
@@ -54,11 +54,11 @@ class SearchMonitor:
         self._worked_before, self._since = active_seconds(events), time.monotonic()
 
     async def beat(self) -> None:
-        """Write the heartbeat for commands on other machines."""
+        """Write the heartbeat, by which commands on other machines see that the search is alive."""
         await self._threads.run(beat, self._root)
 
     async def check_limits(self) -> None:
-        """Post an event for each limit of the budget, and each deadline of an approval, that is reached."""
+        """Post an event for each budget limit that is reached and each approval whose deadline has passed."""
         if self._core.stage == "searching":
             worked_s = self._worked_before + time.monotonic() - self._since
             for reached in over_budget(self._core, worked_s=worked_s, now=time.time()):
@@ -80,7 +80,7 @@ class HangDetector:
         self._answered: dict[tuple[int, int], float] = {}
         """(node, attempt) -> when its runner last answered (monotonic seconds)."""
         self.newest: dict[int, Mapping[str, float]] = {}
-        """Node -> what its runner last said of the phase (`MetricBuffer.newest`)."""
+        """Node -> the newest values of its phase that its runner reported (`MetricBuffer.newest`)."""
 
     def every_s(self) -> float:
         """Seconds between two checks."""
@@ -118,7 +118,8 @@ class HangDetector:
             await self._report(run, stage["name"], quiet_s, limit_s)
 
     def _limit_s(self, stage: dict[str, Any], run: PhaseRun | None) -> float:
-        """Maximum silence of a stage of this run, or of scoring a policy if `run` is None."""
+        """Seconds without progress after which a stage of this run, or of an evaluation if `run` is None,
+        counts as hanging."""
         engine = self._core.config.engine
         hang_s = phase_limits(self._core, run).hang_s
         limit_s = max(hang_s, engine.hang_factor * (stage["usual_s"] or 0.0))
@@ -161,6 +162,7 @@ def phase_limits(core: CoordinatorCore, run: PhaseRun | None) -> TimeLimits:
 
 
 def _quiet_s(stage: dict[str, Any]) -> float:
-    """Seconds without a sign of progress. A user's engine may report only the beginning of the stage."""
+    """Seconds without progress, or since the stage began if the engine, such as a user's own, reports no
+    progress."""
     quiet_s = stage.get("quiet_s")
     return float(stage["since_s"] if quiet_s is None else quiet_s)

@@ -1,6 +1,6 @@
-"""Actors by name: names of actors and placement groups, options that all share, finding and ending one.
+"""Names of actors and placement groups, shared actor options, and finding or ending an actor by name.
 
-Names carry the search and the slot, so that several searches and slots live on one cluster.
+Names contain the search and the slot, so that several searches can run on one cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NAMESPACE = "llmzero"
 logger = logging.getLogger("llmzero_ray.actors.names")
 _LOOK_S = 0.05
 _NAME_S = 10.0
-"""Longest wait for the name of an actor that was killed to be free again."""
+"""Seconds to wait until the name of a killed actor is free again."""
 
 
 def coordinator_name(search: str) -> str:
@@ -37,8 +37,8 @@ def lease_name(slots: str, slot: int) -> str:
 
 
 class Lease:
-    """Actor that does nothing. A trial uses a slot while it owns the lease of that name, which Ray ends with
-    the trial."""
+    """Actor that does nothing but mark a slot as used by a trial. The trial owns it, so Ray ends it together
+    with the trial."""
 
 
 def slot_of(search: str, actor: str) -> int | None:
@@ -72,8 +72,8 @@ def actor_options(name: str, **more: Any) -> dict[str, Any]:
 
 
 def restarting(name: str) -> dict[str, Any]:
-    """Options of an actor that Ray restarts when its process dies, calls included. It runs on the head, where
-    the jobs' commands run and where keys of LLM services may be stored."""
+    """Options of an actor that Ray restarts, and whose calls Ray retries, when its process dies. It runs on
+    the head node, where the jobs' commands run and where keys of LLM services may be stored."""
     place = {"node:__internal_head__": 0.001}
     return actor_options(name, get_if_exists=True, max_restarts=-1, max_task_retries=-1, resources=place)
 
@@ -99,9 +99,10 @@ def is_there(name: str) -> bool:
 
 
 def end_actor(name: str, only: Any = None) -> bool:
-    """Kill the actor of that name and wait until the name is free; whether there was one. Blocks on Ray.
+    """Kill the actor of that name and wait until the name is free. Returns whether there was one. Blocks on
+    Ray.
 
-    With `only` another actor that has the name by now is left alone.
+    With `only`, no other actor that has taken the name is killed.
     """
     import ray
 

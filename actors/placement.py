@@ -1,4 +1,4 @@
-"""Hardware of the slots: finds the machines' resources; reserves, awaits and releases placement groups.
+"""Hardware of the slots: lists the machines' resources, and reserves and releases placement groups.
 
 There is one STRICT_PACK group per machine of a slot and one bundle per GPU. Groups are detached and named, so
 that a restarted coordinator finds them. Waiting is asynchronous: one poll of Ray's table serves all waiting
@@ -32,8 +32,8 @@ _GROUP = "ray.io/node-group"
 
 
 class Placement:
-    """Placement groups of one search. `avoided` returns the ids (hex) of nodes on which a GPU failed. Without
-    `detached`, they are released when the process that reserved them ends."""
+    """Placement groups of one search. `avoided` returns the ids (hex) of nodes on which a GPU failed. Unless
+    `detached`, the groups are released when the process that reserved them ends."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Placement:
         self._looked = float("-inf")
 
     async def reserve_all(self, config: SearchConfig, slots: Collection[int] | None = None) -> bool:
-        """Reserve the hardware of all slots (or of `slots`), or find it reserved. Returns False if it was
-        released meanwhile.
+        """Reserve the hardware of all slots (or of `slots`), or find existing reservations. Returns False if
+        some was released meanwhile.
 
         Raises:
-            CapacityError: the cluster did not create it within `slots.timeout_s`; nothing stays reserved.
+            CapacityError: it was not available within `slots.timeout_s`; nothing stays reserved.
         """
         deadline = time.monotonic() + config.slots.timeout_s
         slots = range(config.slots.count) if slots is None else slots
@@ -79,16 +79,16 @@ class Placement:
         None if the slot was released while it waited.
 
         Raises:
-            CapacityError: the cluster did not create them within `slots.timeout_s`; they stay requested.
+            CapacityError: they were not created within `slots.timeout_s`; they stay requested.
         """
         self._asked.add(slot)
         return await self._reserved(config, slot, time.monotonic() + config.slots.timeout_s)
 
     async def avoidable_machine_of(self, config: SearchConfig, slot: int) -> str | None:
-        """Node id of a slot's machine, if the search can do without it.
+        """Node id of a slot's machine, if the search can do without the machine.
 
-        None if the slot has no hardware, if it has several machines and any may be faulty, or if the other
-        live machines cannot hold all slots.
+        None if the slot has no hardware, if it has several machines (any of them may be faulty), or if the
+        other live machines cannot hold all slots.
         """
         if config.slots.nodes > 1:
             return None
@@ -99,7 +99,8 @@ class Placement:
         return None if shortfall(others, config) is not None else node
 
     async def _request(self, config: SearchConfig, slot: int, machine: int, taken: Sequence[str] = ()) -> Any:
-        """Group of one machine of a slot, requested unless it exists, and not on the nodes in `taken`."""
+        """Placement group for one machine of a slot, requested unless it exists. A new group is not placed on
+        the nodes in `taken`."""
         beside = sorted({*taken, *self._avoided()})
         return await self._threads.run(
             _request_group,
@@ -135,11 +136,10 @@ class Placement:
             self._waiting.discard(slot)
 
     async def _one_by_one(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
-        """Groups of a slot, placed one after another: each must be on another machine than those before
-        it."""
+        """Ids of a slot's groups, placed one by one so that each is on a machine of its own."""
         from ray.util.placement_group import remove_placement_group
 
-        async with self._changing:  # so an autoscaler sees the whole demand and starts all machines
+        async with self._changing:  # all at once, so that an autoscaler sees the whole demand
             if slot not in self._asked:
                 return None
             for machine in range(config.slots.nodes):
@@ -191,8 +191,8 @@ class Placement:
         return self._table
 
     async def _wait_for_side_cpus(self, config: SearchConfig, n_slots: int, deadline: float) -> None:
-        """Wait until VeRL's processes outside the bundles have CPUs. Waiting for them later would look like a
-        hang."""
+        """Wait until CPUs are free for VeRL's processes outside the bundles. If VeRL itself waited for them,
+        the phase would seem to hang."""
         needed = n_slots * side_cpus(config)
         while self._asked and (free := await self._threads.run(free_cpus)) < needed:
             if time.monotonic() > deadline:
@@ -227,7 +227,7 @@ def check_fixed_capacity(config: SearchConfig) -> None:
 
 
 def remove_groups(search: str, slot: int | None = None) -> None:
-    """Remove the placement groups of a search, or of one slot of it, created or pending."""
+    """Remove the created and pending placement groups of a search, or of one of its slots."""
     from ray.util import placement_group_table
     from ray.util.placement_group import remove_placement_group
 
@@ -247,7 +247,8 @@ def group_of(group_id: str) -> Any:
 
 
 def _request_group(slots: SlotsConfig, name: str, *, beside: Sequence[str], detached: bool) -> Any:
-    """Group of one machine of a slot, requested unless it exists, and not on the nodes in `beside`."""
+    """Placement group of that name, requested unless it exists. A new group is not placed on the nodes in
+    `beside`."""
     from ray.util.placement_group import placement_group
 
     elsewhere = {"ray.io/node-id": f"!in({','.join(beside)})"} if beside else {}
@@ -270,7 +271,7 @@ def _existing(name: str) -> Any:
 
 
 def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
-    """Live machines with all their resources, except those with node ids in `without`."""
+    """Live machines with their total resources, except those whose node ids are in `without`."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
@@ -281,8 +282,8 @@ def cluster_machines(without: Collection[str] = ()) -> tuple[Machine, ...]:
 
 
 def may_grow() -> bool:
-    """Whether the cluster may add machines on demand. `ray up` and KubeRay name the group of each machine
-    that they start; `ray start` does not."""
+    """Whether the cluster may add machines on demand. `ray up` and KubeRay label each machine with its node
+    group; `ray start` does not."""
     import ray
 
     return any(_GROUP in node["Labels"] for node in ray.nodes() if node["Alive"])

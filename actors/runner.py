@@ -1,4 +1,4 @@
-"""Runner of one slot: drives an engine, phase after phase, and streams its metrics.
+"""Runner of one slot: trains one phase after another on an engine and streams the metrics.
 
 `run`, `evaluate` and `close` run one at a time on the main thread; `poll`, `stop` and `health` run
 concurrently. Every call is idempotent.
@@ -43,7 +43,7 @@ from .metric_buffer import MetricBuffer, PhaseKey
 
 logger = logging.getLogger(__name__)
 _OF_ENGINE = ("task", "model", "engine", "eval")
-"""Blocks of the configuration that an engine is built from, in addition to its slot."""
+"""Blocks of the configuration that an engine is built from, along with its slot."""
 
 
 class PhaseRunner:
@@ -69,7 +69,7 @@ class PhaseRunner:
         self._buffer, self._ended, self._stops = MetricBuffer(), {}, {}
 
     def run(self, spec: PhaseSpec) -> PhaseResult | PhaseFailure:
-        """Train a phase to its end. A phase that has already ended is not trained again.
+        """Train a phase to its end. If it has already ended, return its stored outcome.
 
         Raises:
             EngineError: the engine cannot start or was lost; the phase itself has not failed.
@@ -107,12 +107,12 @@ class PhaseRunner:
                 point = dataclasses.replace(point, items=stored_items(self._storage, point.taken_from))
             self._buffer.publish(writer.write(checked_point(point)))
             if reason := self._stops.get((spec.node, spec.attempt)):
-                engine.stop(reason)  # the stop was requested before the engine had begun the phase
+                engine.stop(reason)  # the stop was requested before the engine began the phase
 
         engine = self._made_engine()
         try:
             outcome: PhaseResult | PhaseFailure = from_json(to_json(engine.run(spec, publish)))
-            return outcome  # as it will be read back, with Python's own numbers
+            return outcome  # in the form in which it will be read back, with Python's own numbers
         except (EngineError, StorageError):
             raise
         except Exception as error:
@@ -126,7 +126,7 @@ class PhaseRunner:
         return phase_doubts(self._storage, spec.node, spec.hyperparameters, outcome.best_step, golds)
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes of every row. If `adapter` is None, the base model is scored.
+        """Outcome of each row under greedy decoding. If `adapter` is None, the base model is scored.
 
         Raises:
             EngineError: the rows could not be scored.
@@ -146,8 +146,8 @@ class PhaseRunner:
         return self._buffer.poll((node, attempt), cursor, wait_s, gather_s)
 
     def stop(self, node: int, attempt: int, reason: str) -> None:
-        """End that phase at its next step boundary, or at its first one if it has not begun yet. Only the
-        first reason counts."""
+        """End a phase at its next step boundary, or at its first if it has not begun yet. Later calls do not
+        change the reason."""
         key = (node, attempt)
         self._stops.setdefault(key, reason)
         engine = self._engine
@@ -155,8 +155,8 @@ class PhaseRunner:
             engine.stop(self._stops[key])
 
     def health(self) -> dict[str, Any]:
-        """Process id, search, current phase with its newest values, and its stage with the time spent in
-        it."""
+        """Health report: process id, search, current phase with its newest values, and the engine's stage
+        with the time spent in it."""
         engine = self._engine
         stage = engine.stage() if engine is not None else None
         return {

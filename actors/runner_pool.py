@@ -1,7 +1,7 @@
-"""Runners of named slots: started on reserved hardware, found again by name, closed at the end.
+"""Runners of a search's slots: started on reserved hardware, found again by name, closed at the end.
 
-A search has slots of its own. `llmzero compare` and Ray Tune hold slots that their searches and trials use
-one after the other: each takes over the runner of the one before, whose engine is warm.
+A search has slots of its own by default. `llmzero compare` and Ray Tune instead hold slots that their
+searches or trials use in turn. Each one takes over the runner of the previous one, whose engine is warm.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RunnerPool:
     """The runners of one search, by slot. `settings` returns the current configuration.
 
     `storage` is the parent of the search's directory. With `fixed_capacity`, the cluster never adds machines.
-    `avoided` returns the current ids of nodes on which a GPU failed. `held_slots` is the name of the slots
-    that another process holds for this search; by default it has slots of its own. A pool that is `holder`
-    holds slots of the name `search` for others. Their hardware is released when its process ends.
+    `avoided` returns the current ids of nodes on which a GPU failed. `held_slots` is the name of slots that
+    another process holds for this search; by default the search has its own. A `holder` holds slots named
+    `search` for others. Their hardware is released when the holder's process ends.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class RunnerPool:
         """Whether the runners are being closed, so that lost ones are not replaced."""
 
     async def reserve(self, slots: Collection[int] | None = None) -> bool:
-        """Reserve the hardware of all slots (or of `slots`), or find it reserved. Returns False if the pool
-        was closed meanwhile.
+        """Reserve the hardware of all slots (or of `slots`), or find existing reservations. Returns False if
+        the pool was closed meanwhile.
 
         Raises:
             CapacityError: the cluster does not have it.
@@ -86,7 +86,7 @@ class RunnerPool:
         return self._runners[slot]
 
     async def find(self, slot: int) -> bool:
-        """Whether a runner that this search started earlier still answers, so that it is used again."""
+        """Whether the slot's runner still answers and serves this search. If so, the pool uses it again."""
         runner, health = await self._answering(slot)
         if health.get("search") != self._search:
             return False
@@ -94,11 +94,12 @@ class RunnerPool:
         return True
 
     async def health(self, slot: int) -> dict[str, Any]:
-        """The runner's health report, also while it trains."""
+        """Health report of the slot's runner. It also answers while it trains."""
         return await _health(self.runner(slot))
 
     async def start(self, slot: int) -> bool:
-        """Start a new runner on the slot's hardware, after killing an old one, and wait until it answers.
+        """Start a new runner on the slot's hardware, after killing an old one, and wait until it answers. An
+        idle runner of a held slot is taken over instead.
 
         Returns False if the hardware is no longer wanted, because the pool is closing or now has fewer slots.
 
@@ -132,8 +133,8 @@ class RunnerPool:
         return True
 
     async def _took_over(self, slot: int) -> bool:
-        """Whether the held slot has an idle runner, which now serves this search. One that still trains has
-        the phase of a user that is gone."""
+        """Take over the idle runner of a held slot. Returns False if there is none, or if it still trains a
+        phase of a previous user."""
         import ray
 
         runner, health = await self._answering(slot)
@@ -173,15 +174,16 @@ class RunnerPool:
             await self._placement.cancel(slot)
 
     async def close(self, slot: int) -> None:
-        """Shut down an idle slot's runner and release its hardware. A held slot is left to its next user."""
+        """Shut down an idle slot's runner and release its hardware. The runner of a held slot keeps running
+        for its next user."""
         self._runners.pop(slot, None)
         if not self._held:
             await self._close(slot, at_once=False)
             await self._placement.release(slot)
 
     async def close_all(self, *, at_once: bool) -> None:
-        """End all runners, with an orderly shutdown of idle engines unless `at_once`, and release all
-        hardware. The hardware of held slots stays, and so do their runners unless `at_once`."""
+        """End all runners and release all hardware. Idle engines are shut down in order unless `at_once`.
+        Held slots keep their hardware, and their runners unless `at_once`."""
         import ray
 
         self.closing = True

@@ -43,7 +43,7 @@ class RunnerRecovery:
     # --- a coordinator takes over ---------------------------------------------------------------------------
 
     async def attach(self) -> bool:
-        """Find the runners that another coordinator started, and journal those lost meanwhile.
+        """Find the runners that an earlier coordinator started, and journal those that were lost meanwhile.
 
         Returns whether any runner answers.
         """
@@ -61,7 +61,7 @@ class RunnerRecovery:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything may still be trained or scored, since only that needs runners."""
+        """Whether anything may still be trained or scored. Otherwise no runners are needed."""
         return self._core.stage in ("searching", "measuring") or self._core.extension_wanted
 
     async def fill(self) -> None:
@@ -75,15 +75,15 @@ class RunnerRecovery:
     # --- a runner is lost -----------------------------------------------------------------------------------
 
     async def phase_lost(self, slot: int, node: int, attempt: int, error: Exception) -> None:
-        """Handle a training call that ended without an outcome.
+        """Handle a training call that failed without an outcome.
 
         Raises:
-            LlmzeroError: a fresh runner would fail the same way; the search is aborted with it.
+            LlmzeroError: a new runner would fail in the same way; the search is aborted with this error.
         """
         if isinstance(error, LlmzeroError) and not isinstance(error, EngineError):
             raise _cause_of(error)
         if isinstance(error, EngineError) and not isinstance(error, EngineLostError):
-            # It cannot start: one failure may be transient; two, or a wrong version, need the user.
+            # The engine cannot start. One failure may be transient; two, or a wrong version, need the user.
             if isinstance(error, EngineVersionError) or slot in self._cannot_start:
                 raise _cause_of(error)
             self._cannot_start.add(slot)
@@ -97,9 +97,9 @@ class RunnerRecovery:
     async def lost(
         self, slot: int, node: int | None, attempt: int, reason: str, *, avoided: str | None = None
     ) -> None:
-        """Handle a lost runner that was training `node`, or that was idle or scoring if it is None. `avoided`
-        is the id of the slot's machine if no hardware may be requested there any more."""
-        if self._pool.closing:  # it was closed
+        """Handle a lost runner that was training `node`, or was idle or scoring if `node` is None. `avoided`
+        is the id of the slot's machine if the search must no longer use it."""
+        if self._pool.closing:  # not lost, but closed
             return
         await self._report(slot, node, attempt, reason, avoided)
         await self.replace(slot)
@@ -107,7 +107,7 @@ class RunnerRecovery:
     async def _report(
         self, slot: int, node: int | None, attempt: int, reason: str, avoided: str | None = None
     ) -> None:
-        """Journal the loss, with the result or the saved part of the current phase."""
+        """Journal the loss, and the result or the saved part of the phase."""
         storage, n_gpus = self._storage, self._core.config.slots.n_gpus
         left: PhaseFailure | None = None
         restart = 0
@@ -140,10 +140,10 @@ class RunnerRecovery:
         await self._post(lost)
 
     async def replace(self, slot: int) -> None:
-        """Start a new runner. While other slots work, there is no time limit for its hardware to return.
+        """Start a new runner in a slot. While other slots have runners, it waits for hardware without limit.
 
         Raises:
-            CapacityError: the hardware does not come in time, and no other slot works.
+            CapacityError: the hardware is not available in time, and no other slot has a runner.
             LlmzeroError: several runners died before they answered.
         """
         if slot in self._replacing:
@@ -188,15 +188,15 @@ class RunnerRecovery:
         await self.fill()
 
     async def close(self, command: cmd.CloseSlot) -> None:
-        """Release an idle slot. If it is wanted again meanwhile, it gets a new runner."""
+        """Release an idle slot. If it is wanted again by then, it gets a new runner."""
         await self._pool.close(command.slot)
         await self._post(ev.SlotClosed(slot=command.slot))
         if command.slot in self._wanted():
             await self.replace(command.slot)
 
     def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
-        """Kill a runner whose phase does not end. The call that trains it then fails and is handled here.
-        With `timeout` the phase has failed; with `resource` it counts as lost hardware."""
+        """Kill a runner whose phase does not end. Its training call then fails, and `phase_lost` handles the
+        loss. Class `timeout` makes the phase a failure; `resource` counts as lost hardware."""
         self._killed[node, attempt] = (reason, failure_class)
         self._pool.kill(slot)
 

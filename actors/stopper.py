@@ -1,7 +1,7 @@
 """Stopper actor: polls metric points from runners, applies the stopping policy, and posts verdicts.
 
-The coordinator makes a verdict durable, then stops the phase. While it cannot be reached, all phases
-continue, except after a STOP of a hard rule. Each decision is stored with both curves it compared.
+The coordinator makes a verdict durable, then stops the phase. While the coordinator cannot be reached, phases
+continue, unless a hard rule says STOP. Each decision is stored with both curves it compared.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .names import coordinator_name, find_actor, restarting, stopper_name
 
 logger = logging.getLogger("llmzero_ray.actors.stopper")
 _GATHER_S, _MAX_GATHER_S = 0.008, 0.5
-"""Seconds for which a runner collects points before it answers a poll: per watched phase, and at most. This
-gives about 125 polls per second in total."""
+"""Seconds for which a runner collects points before it answers a poll: per watched phase, and the maximum.
+This gives about 125 polls per second in total."""
 _HARD_S = 10.0
-"""Seconds that a hard verdict waits for the coordinator before the phase is stopped without it."""
+"""Seconds that a hard STOP waits for the coordinator. After that the stopper stops the phase itself."""
 _RETRY_S = 2.0
 
 
@@ -49,7 +49,7 @@ class StopperActor:
         facts: dict[str, Any],
         key_file: str | None = None,
     ) -> None:
-        """`facts` as in `SearchStarted.agents`; `key_file` is the path of a file with the agents' key."""
+        """`facts` is `SearchStarted.agents`; `key_file` is the path of a file with the agents' key."""
         import ray
 
         self._config = parse_config(config, source="search.yaml")
@@ -58,11 +58,11 @@ class StopperActor:
         self._policy = stopping_policy(self._config, facts, self._storage, n_val)
         self._n_val = n_val
         self._chain: tuple[NodeView, ...] = ()
-        """Resume chain of the incumbent, which is its last node. Empty without an incumbent."""
+        """Resume chain of the incumbent, base first. Empty without an incumbent."""
         self._verdicts = VerdictDelivery(self._config.name)
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._sent: dict[int | None, float] = {}
-        """Slot, or None for the incumbent -> when the newest call about it was sent."""
+        """Slot, or None for the incumbent -> time at which the newest call about it was sent."""
         log_to(self._storage.paths.logs / "stopper.log")
         gc.freeze()  # excludes imported modules from collections, which delayed verdicts by 100 ms
         if ray.get_runtime_context().was_current_actor_reconstructed:
@@ -72,8 +72,8 @@ class StopperActor:
         return f"StopperActor(search={self._config.name})"
 
     async def set_incumbent(self, chain: tuple[NodeView, ...], sent_at: float) -> None:
-        """Set the node that running phases are compared with, the last of its resume `chain` (base first, the
-        curves of each cut where the path leaves it)."""
+        """Set the incumbent, with which running phases are compared. `chain` is its resume chain, base first;
+        the curves of each node end where the path leaves it."""
         if self._is_newest(None, sent_at):
             self._chain = chain
 
@@ -90,8 +90,8 @@ class StopperActor:
         ended: tuple[NodeView, ...] = (),
     ) -> None:
         """Watch the phase that begins on a slot's runner, until it ends or the next one begins there.
-        `verdicts` are those on this attempt so far, `budget` is the phase's remaining budget, `ended` are the
-        scored phases before it."""
+        `verdicts` are the verdicts on this attempt so far, `budget` is the phase's remaining budget, `ended`
+        are the other scored phases."""
         if not self._is_newest(slot, sent_at):
             return
         old = self._watches.pop(slot, None)
@@ -114,7 +114,7 @@ class StopperActor:
 
         asking: asyncio.Task[bool] | None = None
         try:
-            # Polls are many and alike: they would crowd out other tasks in Ray's task list.
+            # Thousands of polls would crowd out other tasks in Ray's task list.
             poll = runner.poll.options(concurrency_group="ctl", enable_task_events=False)
             while True:
                 gather_s = min(_MAX_GATHER_S, _GATHER_S * len(self._watches))
@@ -144,8 +144,8 @@ class StopperActor:
                 asking.cancel()
 
     def _is_newest(self, about: int | None, sent_at: float) -> bool:
-        """Whether no later call about a slot, or about the incumbent (None), has come before this one. Ray
-        delivers calls to an actor that is still starting in any order."""
+        """Whether a call about a slot, or the incumbent (None), is the newest one so far. Ray delivers calls
+        to an actor that is still starting in any order."""
         if sent_at < self._sent.get(about, 0.0):
             return False
         self._sent[about] = sent_at
@@ -158,7 +158,7 @@ class StopperActor:
     async def _judge(
         self, runner: Any, attempt: int, monitor: PhaseMonitor, facts: Mapping[str, Any]
     ) -> bool:
-        """Let the agent judge a phase, with `facts` of when it began. Returns True for STOP."""
+        """Let the agent judge a phase. `facts` are the facts given when it began. Returns True for STOP."""
         running, chain = monitor.running(), self._chain
         verdicts = tuple(monitor.verdicts)
         request, decision = await asyncio.to_thread(self._decide, running, chain, verdicts, facts)
@@ -201,7 +201,7 @@ class StopperActor:
         request: StopRequest | None = None,
     ) -> None:
         """Deliver a decision as a verdict, and store it. A full disk does not delay the verdict. `request` is
-        the evidence of the decision, or None for a rule."""
+        the agent's request, or None if a rule decided."""
         node, step = running.node, running.curves.steps[-1]
         verdict = ev.VerdictPosted(
             node=node,
@@ -228,7 +228,7 @@ class StopperActor:
 def start_stopper(
     config: SearchConfig, storage: str, n_val: int, facts: dict[str, Any], key_file: str | None = None
 ) -> Any:
-    """Stopper of a search, started unless it exists. The arguments are those of `StopperActor`."""
+    """Handle of a search's stopper, which is started unless it exists. Arguments as in `StopperActor`."""
     import ray
 
     options = restarting(stopper_name(config.name))
@@ -249,7 +249,7 @@ class VerdictDelivery:
         self._coordinator: Any = None
 
     async def deliver(self, runner: Any, verdict: ev.VerdictPosted) -> None:
-        """Post until the coordinator has it. After a timeout, a hard STOP also goes directly to the
+        """Post a verdict until the coordinator has it. After a timeout, a hard STOP also goes directly to the
         runner."""
         posting = asyncio.get_running_loop().create_task(self._post(verdict))
         if not verdict.decision.hard:
@@ -275,5 +275,5 @@ class VerdictDelivery:
                 return
             except (ValueError, ray.exceptions.RayError):
                 self._coordinator = None
-                if not known:  # else another one may have its name by now
+                if not known:  # otherwise look it up again at once: a new coordinator may have the name
                     await asyncio.sleep(_RETRY_S)

@@ -1,5 +1,4 @@
-"""The coordinator's side of the stopper actor: the phases to watch, and the incumbent they are compared
-with."""
+"""The coordinator's client of the stopper actor: sends it the phases to watch and the incumbent."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class StopperClient:
         self._core, self._storage, self._actor, self._pool = core, storage, actor, pool
 
     async def set_incumbent(self, command: cmd.PushIncumbent) -> None:
-        """Send the best node with its path's curve."""
+        """Send the incumbent with the curves along its path."""
         curves = await read_curves(self._storage, [node for node, _, _ in command.path])
         chain = incumbent_chain(self._core, command, curves.__getitem__)
         self._actor.set_incumbent.remote(chain, time.time())
@@ -50,7 +49,7 @@ class StopperClient:
             self._actor.watch.remote(slot, runner, attempt, view, task, time.time(), verdicts, budget, ended)
 
     async def resend(self) -> None:
-        """Send all state again to a stopper that was restarted."""
+        """Send the incumbent and all running phases to a restarted stopper."""
         for command in self._core.outstanding():
             if isinstance(command, cmd.PushIncumbent):
                 await self.set_incumbent(command)

@@ -1,6 +1,8 @@
-"""Thread pools for blocking calls, one per purpose. asyncio's default pool has few threads (CPUs + 4, at most
-32), in which calls wait for each other: many slots lost at once, or many adapter checks, would delay the
-journal. Work that must never wait has its own pool."""
+"""Thread pools for blocking calls, one per purpose.
+
+asyncio's default pool has few threads (CPUs + 4, at most 32). Many slots lost at once, or many adapter
+checks, would fill it and delay the journal. Work that must never wait therefore has a pool of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Pool of at most `most` threads for one purpose. Threads start on demand."""
+    """Pool of at most `most` threads, which start on demand. `purpose` is the prefix of their names."""
 
     def __init__(self, purpose: str, most: int = 1) -> None:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=purpose)

@@ -5,7 +5,7 @@
     search = llmzero_ray.run("search.yaml", budget={"runs": 8}).wait()
     search.nodes().to_pandas()
 
-Importing it is cheap: Ray, torch and VeRL are imported only when needed.
+Importing this package is cheap: Ray, torch and VeRL are imported only when needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The Python interface: `run` a search, `open` its results as tables, `prepare` its task.
+"""Python interface: `run` a search, `open` its results as tables, `prepare` its task.
 
-Everything here blocks on files and on Ray alone and starts no event loop, so it works in scripts, in threads
-and in notebooks, whose loop is running.
+All functions block on files and on Ray and start no event loop, so they work in scripts, in threads and in
+notebooks, where a loop is already running.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def _log(line: str) -> None:
 class RunningSearch:
     """Handle of a search that `run` started, or found running or ended.
 
-    `with run(...) as search:` leaves the cluster at the end of the block, `wait` does so at the search's end.
-    On a cluster that outlives this process the search continues after either. On a private Ray head it ends
-    with this process, and the same call resumes it later.
+    `with run(...) as search:` leaves the cluster at the end of the block; `wait` leaves it at the end of the
+    search. On a cluster that outlives this process, the search continues after you leave. On a private Ray
+    head it ends with this process, and the same call of `run` resumes it later.
     """
 
     def __init__(self, launched: LaunchedSearch, config: SearchConfig) -> None:
@@ -82,12 +82,12 @@ class RunningSearch:
 
     @property
     def root(self) -> Path:
-        """The search's directory."""
+        """Directory of the search."""
         return self._follower.storage.paths.root
 
     @property
     def done(self) -> bool:
-        """Whether no process runs it any more: it has ended, was paused, or its processes died.
+        """Whether no process runs the search any more: it has ended, was paused, or its processes died.
 
         Raises:
             LlmzeroError: its coordinator could not read or write the journal.
@@ -100,10 +100,11 @@ class RunningSearch:
         return run_status(self._follower)
 
     def wait(self, timeout_s: float | None = None) -> Search:
-        """Results, once the search has ended or was paused. `await` does the same in an event loop.
+        """Wait until the search has ended or was paused, and return its results. In an event loop, `await`
+        the handle instead.
 
         Raises:
-            TimeoutError: the search still runs after `timeout_s` seconds; nothing is stopped.
+            TimeoutError: the search still runs after `timeout_s` seconds; it is not stopped.
             LlmzeroError: the search could not continue; the same `run` resumes it once the cause is fixed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -120,18 +121,18 @@ class RunningSearch:
         return asyncio.to_thread(self.wait).__await__()
 
     def stop(self, reason: str = "stopped from Python", *, deadline_s: float | None = None) -> None:
-        """Ask it to end in good order; running phases end at their next step. `wait` returns its results.
+        """Ask the search to end. Running phases end at their next step. `wait` then returns the results.
 
-        `deadline_s`: seconds after which phases that have not ended are killed; 0 kills them now.
+        After `deadline_s` seconds, phases that have not ended are killed; 0 kills them at once.
         """
         self._request("stop", reason, deadline_s=deadline_s)
 
     def pause(self, reason: str = "paused from Python") -> None:
-        """Request that it ends its processes and releases the hardware. The same `run` resumes it."""
+        """Ask the search to end its processes and release its hardware. The same call of `run` resumes it."""
         self._request("pause", reason)
 
     def hint(self, text: str) -> None:
-        """Tell the proposer something; it is part of every later question."""
+        """Give the proposer a hint, which is part of every later request to it."""
         self._request("hint", "", text=text)
 
     def approve(
@@ -143,8 +144,8 @@ class RunningSearch:
         refuse: bool = False,
         reason: str = "",
     ) -> None:
-        """Answer a proposal of `status().waiting`: accept it, with `changes` (hyper-parameter -> value) or
-        another number of steps if given, or `refuse` it. The agents are told the reason."""
+        """Answer the proposal of a node in `status().waiting`: accept it, optionally with `changes`
+        (hyper-parameter -> value) or another number of steps, or `refuse` it. The agents see the reason."""
         self._request(
             "approve", reason, node=node, changes=dict(changes or {}), n_steps=n_steps, refuse=refuse
         )
@@ -155,7 +156,7 @@ class RunningSearch:
         request(self.root, kind, reason, **fields)
 
     def close(self) -> None:
-        """Leave the cluster; repeatable. A search on a head of its own that has not ended is interrupted."""
+        """Leave the cluster. Idempotent. A search that still runs on a private Ray head is interrupted."""
         if not self._left:
             self._left = True
             self._launched.leave()
@@ -170,7 +171,7 @@ class RunningSearch:
         self.close()
 
     def _repr_html_(self) -> str | None:
-        """The page of the search as of now, for notebooks; None before it has begun."""
+        """Current page of the search, for notebooks. None before the search has begun."""
         self._follower.poll()
         return None if self._follower.core.started is None else Search(self.root)._repr_html_()
 
@@ -179,7 +180,7 @@ class RunningSearch:
 
 
 _private: set[RunningSearch] = set()
-"""Searches of this process on a Ray head that is theirs alone."""
+"""Searches of this process that run on a private Ray head."""
 
 
 def run(
@@ -189,21 +190,22 @@ def run(
     progress: Say = _log,
     **settings: Any,
 ) -> RunningSearch:
-    """Start, attach to or resume a search by its name. Returns right after the start.
+    """Start a search, or attach to or resume the one of the same name. Returns once it has started.
 
-    `config` is a search.yaml, its data, or a configuration. Keyword arguments replace fields of it: blocks
-    (`budget={"runs": 8}`, the other fields of the block stay) or dotted keys (`**{"budget.runs": 8}`). The
-    callback `progress` receives a line for each step of the preparation; by default it is logged.
+    `config` is the path of a search.yaml, its data, or a `SearchConfig`. Keyword arguments replace fields of
+    it: blocks (`budget={"runs": 8}`, other fields of the block stay) or dotted keys
+    (`**{"budget.runs": 8}`). The callback `progress` gets a line for each step of the preparation; by
+    default, lines are logged.
 
-    The search runs on the cluster that this process is connected to (`ray.init`), on that of RAY_ADDRESS or
-    `ray start`, or on a private Ray head, which ends with this process.
+    The search runs on the cluster to which this process is connected (`ray.init`), on that of RAY_ADDRESS or
+    `ray start`, or otherwise on a private Ray head, which ends with this process.
 
     Raises:
-        ConfigError: the configuration is wrong, or differs from the one that the search began with.
+        ConfigError: the configuration is wrong, or differs from the one with which the search began.
         TaskError: there is no task, or another one than the search began with.
         CapacityError: a cluster is named and does not answer, or Ray does not start.
         StorageError: the directory cannot be used.
-        SearchBusyError: a search of this process has a private Ray head without capacity for another.
+        SearchBusyError: another search of this process runs on a private Ray head.
     """
     wanted, given = _resolved(config, settings)
     for other in tuple(_private):
@@ -224,7 +226,7 @@ def run(
 def _resolved(
     config: str | os.PathLike[str] | Mapping[str, Any] | SearchConfig, settings: Mapping[str, Any]
 ) -> tuple[SearchConfig, list[str]]:
-    """(the configuration with these settings, the dotted keys that they gave)."""
+    """(configuration with these settings, keys of the settings)."""
     source = "the configuration"
     if isinstance(config, SearchConfig):
         data = config.to_json()
@@ -243,10 +245,10 @@ def _resolved(
 
 
 def _path(name: str, given: object) -> str:
-    """A path that was given.
+    """A path argument as text.
 
     Raises:
-        ConfigError: it is of another type.
+        ConfigError: it is not a path.
     """
     if isinstance(given, str | os.PathLike):
         return os.fspath(given)
@@ -266,13 +268,13 @@ def retrain(
     progress: Say = _log,
     **settings: Any,
 ) -> RetrainComparison:
-    """Train a found strategy again, phase by phase, once for each of `seeds` seeds; returns at the end.
+    """Train a strategy again, phase by phase, once for each of `seeds` seeds. Returns when all have ended.
 
     `strategy` is a strategy.yaml, a search's directory or name, or a `Strategy`. With another `task` (the
-    directory of a prepared one) its steps are rescaled to as many epochs, unless `keep_steps`. `settings`
-    replace fields of the configuration, as in `run`. Each seed is a search `<name>-<number>` in `storage`, so
-    that the same call continues after an interruption. The result compares validations and test scores with
-    the original; its `deviations` list phases that could not be trained as in the strategy.
+    directory of a prepared one), steps are rescaled to the same number of epochs, unless `keep_steps`.
+    `settings` replace fields of the configuration, as in `run`. Each seed is a search `<name>-<number>` in
+    `storage`, so the same call continues after an interruption. The result compares validation and test
+    scores with the original; its `deviations` list phases that were not trained as in the strategy.
 
     Raises:
         ConfigError: there is no strategy, or the settings are wrong.
@@ -305,7 +307,8 @@ def retrain(
 
 
 def open(search: str | os.PathLike[str], *, storage: str | os.PathLike[str] = "runs") -> Search:  # noqa: A001
-    """The results of a search so far: by its directory, its search.yaml, or its name in `storage`.
+    """Results of a search so far. The search is given by its directory, its search.yaml, or its name in
+    `storage`.
 
     Raises:
         ConfigError: there is no search, or it has not started.
@@ -315,9 +318,9 @@ def open(search: str | os.PathLike[str], *, storage: str | os.PathLike[str] = "r
 
 
 class Search:
-    """Results of one search as of the moment it was opened; open it again to see more.
+    """Results of one search when it was opened. Open it again to see newer ones.
 
-    Tables are Arrow tables (`pyarrow.Table`); `to_pandas()` makes data frames of them.
+    Tables are Arrow tables (`pyarrow.Table`); `to_pandas()` converts them to data frames.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -325,17 +328,17 @@ class Search:
 
     @property
     def root(self) -> Path:
-        """Its directory."""
+        """Directory of the search."""
         return self._facts.paths.root
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the search."""
         return self._facts.name
 
     @property
     def config(self) -> SearchConfig:
-        """Its configuration, changes of limits included."""
+        """Configuration of the search, including changes made while it ran."""
         return self._facts.config
 
     @property
@@ -345,23 +348,23 @@ class Search:
 
     @property
     def best(self) -> int | None:
-        """The node whose best step the strategy ends with; None while nothing has a score."""
+        """Node with whose best step the best strategy ends. None if no node has a score yet."""
         return None if self._facts.best is None else self._facts.best.node
 
     @property
     def adapter(self) -> Path | None:
-        """Directory of the best strategy's PEFT adapter; None while there is none."""
+        """Directory of the best strategy's PEFT adapter. None if there is none yet."""
         if not self._facts.path:
             return None
         last = self._facts.path[-1]
         return last.run.adapter(self._facts.paths, last.cut)
 
     def nodes(self) -> pa.Table:
-        """One row per node: kind, start, length, scores, why it was proposed and how it ended."""
+        """One row per node: kind, start, length, scores, the reason for it and how it ended."""
         return table(node_rows(self._facts), NODES)
 
     def metrics(self, node: int | None = None) -> pa.Table:
-        """One row per step of a node, or of all nodes; VeRL's metrics under their own names.
+        """One row per step of a node, or of all nodes. VeRL's metrics keep their names.
 
         Raises:
             ConfigError: there is no such node.
@@ -374,7 +377,7 @@ class Search:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
     def items(self, node: int, step: int | None = None) -> pa.Table:
-        """Validated items of a node with their scores and responses: of one step of its phase, or of all.
+        """Validated items of a node, with scores and responses, for one step of its phase or for all.
 
         Raises:
             ConfigError: there is no such node.
@@ -391,7 +394,7 @@ class Search:
         return table(rows, ITEMS)
 
     def changes(self, node: int | None = None) -> pa.Table:
-        """Hyper-parameters in which nodes differ from the phase they continue, with the reasons; values are
+        """Hyper-parameters in which nodes differ from the phase that they continue, with reasons. Values are
         JSON.
 
         Raises:
@@ -401,11 +404,11 @@ class Search:
         return table(change_rows(self._facts, nodes), CHANGES)
 
     def scores(self) -> pa.Table:
-        """Base model, default recipe and best strategy on the validation and the test split."""
+        """Scores of base model, default recipe and best strategy on the validation and the test split."""
         return table(score_rows(self._facts), SCORES)
 
     def strategy(self) -> Strategy | None:
-        """The best strategy so far, as strategy.yaml has it; None while there is none.
+        """Best strategy so far, as in strategy.yaml. None if there is none yet.
 
         Raises:
             StorageError: its adapter cannot be read.
@@ -414,7 +417,8 @@ class Search:
         return best_strategy(self._facts, {} if adapter is None else adapter_checksums(adapter))
 
     def write_report(self) -> Path:
-        """Write report.md, report.html, strategy.yaml and best/ as of now; the path of report.md.
+        """Write current versions of report.md, report.html, strategy.yaml and best/. Returns the path of
+        report.md.
 
         Raises:
             StorageError: the directory cannot be written.
@@ -423,7 +427,7 @@ class Search:
         return self._facts.paths.report
 
     def _repr_html_(self) -> str:
-        """The page of the search, for notebooks: report.html in a frame of its own."""
+        """Page of the search for notebooks: report.html in an iframe."""
         page = extension("llmzero_ray.pages", "report")(self._facts)
         return f'<iframe srcdoc="{html.escape(page)}" width="100%" height="900" style="border:0"></iframe>'
 
@@ -445,13 +449,14 @@ def prepare(
     progress: Callable[[str], None] = _log,
     **settings: Any,
 ) -> PreparedTask:
-    """The task of a task.yaml, or of a search.yaml, its data or its configuration; made if it is not there.
+    """Prepared task of a task.yaml, or of a search.yaml, its data or a `SearchConfig`. It is prepared if it
+    does not exist yet.
 
-    Keyword arguments replace keys of the file, as `run` takes them.
+    Keyword arguments replace keys of the file, as in `run`.
 
     Raises:
         ConfigError: the file or the data is wrong.
-        TaskError: the task cannot be made, or another one is in its directory.
+        TaskError: the task cannot be prepared, or its directory has another one.
         StorageError: it cannot be written.
     """
     if isinstance(task, str | os.PathLike) and is_task_file(Path(task)):

@@ -4,13 +4,13 @@ A message says what failed, what was given, what is allowed and what to do. Each
 message, so that it survives pickling between Ray processes. The command line prints that message and exits
 with the class's exit code, without a traceback.
 
-To add one: subclass the nearest relative (and the standard class a caller would expect), keep the
-one-argument constructor, and give it an `exit_code` only when scripts must tell it apart.
+To add an error, subclass the closest one (and the standard exception that a caller would expect) and keep the
+one-argument constructor. Give it an `exit_code` only if scripts must tell it apart.
 """
 
 
 class LlmzeroError(Exception):
-    """Base class of all errors. `exit_code` is the exit code of a command whose user sees this error."""
+    """Base class of all errors. `exit_code` is the exit code of a command that ends with the error."""
 
     exit_code = 1
 
@@ -40,7 +40,7 @@ class HyperparameterError(LlmzeroError, ValueError):
 
 
 class ProposalError(LlmzeroError, ValueError):
-    """A proposal cannot become a phase; sent back to the proposer with this message."""
+    """A proposal cannot become a phase. The proposer gets the message."""
 
 
 class AgentError(LlmzeroError, RuntimeError):
@@ -48,19 +48,20 @@ class AgentError(LlmzeroError, RuntimeError):
 
 
 class OutageError(LlmzeroError, RuntimeError):
-    """The language model cannot be reached now, and `agents.on_outage` is `wait`: ask again later."""
+    """The language model cannot be reached, and `agents.on_outage` is `wait`, so the call is made later."""
 
 
 class CapReachedError(LlmzeroError, RuntimeError):
-    """The next agent call could cost more than `budget.dollars` has left; it was not made."""
+    """The next agent call could cost more than what is left of `budget.dollars`, so it was not made."""
 
     affordable_output: int = 0
-    """Tokens of an answer that the same call could still be given, or 0 or less if its prompt alone is too
+    """Maximum output tokens that the same call could still afford. 0 or less if its prompt alone is too
     expensive."""
 
 
 class SearchError(LlmzeroError, RuntimeError):
-    """The search was driven against its rules (finishing an unknown node, ...): a bug of the caller."""
+    """A call broke the rules of the search, such as finishing an unknown node. This is a bug of the
+    caller."""
 
 
 class JournalError(LlmzeroError, RuntimeError):
@@ -76,7 +77,7 @@ class StorageError(LlmzeroError, OSError):
 
 
 class SearchBusyError(StorageError):
-    """Another process is at work on the search; it can be followed."""
+    """Another process is running the search. It can be followed."""
 
 
 class HubError(LlmzeroError, RuntimeError):
@@ -104,15 +105,16 @@ class EngineVersionError(EngineError):
 
 
 class EngineLostError(EngineError):
-    """A process or node of the engine went away: infrastructure. The engine starts cold when used again."""
+    """A process or machine of the engine was lost. The engine starts cold when it is used again."""
 
 
 class PhaseError(LlmzeroError, RuntimeError):
-    """A phase failed; becomes a `PhaseFailure` at the runner's border."""
+    """A phase failed. The runner turns the error into a `PhaseFailure`."""
 
 
 class NonFiniteError(PhaseError):
-    """A loss, gradient or reward was NaN or infinite: VeRL skips such updates silently, we end the phase."""
+    """A loss, gradient or reward was NaN or infinite. VeRL skips such updates silently; here the phase
+    ends."""
 
 
 class EffectiveConfigError(PhaseError):
@@ -120,4 +122,4 @@ class EffectiveConfigError(PhaseError):
 
 
 class RewardError(PhaseError):
-    """A reward cannot be started, ends its process again and again, or scores hardly any answer."""
+    """A reward cannot be started, crashes its process repeatedly, or scores hardly any answer."""

@@ -1,3 +1,3 @@
-"""Library version; this module imports nothing."""
+"""Library version. This module imports nothing."""
 
 __version__ = "0.2.0"

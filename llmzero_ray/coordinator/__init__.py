@@ -1,4 +1,4 @@
-"""The functional core of a search: events in, commands out, no clock, no Ray, no disk."""
+"""Functional core of a search: events in, commands out. It uses no clock, no Ray and no disk."""
 
 from llmzero_ray.coordinator.budget import budget_limits, gpu_hours, over_budget, time_left
 from llmzero_ray.coordinator.core import CoordinatorCore

@@ -1,4 +1,4 @@
-"""Budget limits that a search has reached, from figures that its actor measures. Pure."""
+"""Budget limits that a search has reached, given the times that its actor measures. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from llmzero_ray.search import plans_its_runs
 
 
 def over_budget(state: SearchState, *, worked_s: float, now: float) -> Iterator[BudgetReached]:
-    """Events for the limits reached after `worked_s` seconds of search. Reserved slots count up to `now`.
+    """Events for the limits reached after `worked_s` seconds of search. Reserved slots are charged up to
+    `now`.
 
     The source of each event contains the limit, its value and the number of changed settings. The journal
     therefore records a limit once, and again only after settings have changed.
@@ -34,7 +35,7 @@ def reached_limits(
 def budget_limits(
     state: SearchState, config: SearchConfig, *, worked_s: float, now: float
 ) -> Iterator[tuple[BudgetKind, float, float]]:
-    """(kind, used, limit) of each limit that ends the search, besides that of runs."""
+    """(kind, used, limit) of each limit that ends the search, except `budget.runs`."""
     budget = config.budget
     used: tuple[tuple[BudgetKind, float, float | None], ...] = (
         ("wall_clock", worked_s / 3600, budget.wall_clock_hours),
@@ -50,10 +51,10 @@ def budget_limits(
 def time_left(
     state: SearchState, *, worked_s: float, now: float
 ) -> tuple[float, BudgetKind | Literal["runs"]]:
-    """About how many seconds pass until a limit ends the training, and that limit.
+    """Estimated seconds until a limit ends the training, and that limit.
 
-    The runs that are left take as long as the median phase of their slots did; the other limits are used up
-    as fast as so far. Infinite before a phase has ended.
+    Assumes that each remaining run takes as long as the median phase of its slot, and that the other limits
+    are used up as fast as so far. Infinite if nothing can be estimated yet.
     """
     runs = [run for run in state.runs.values() if run.node != REFERENCE]
     ended = [(run.slot, run.outcome.wall_s) for run in runs if run.outcome is not None]
@@ -72,7 +73,7 @@ def time_left(
 
 
 def gpu_hours(state: SearchState, now: float) -> tuple[float, float]:
-    """(GPU hours of training, the reference included; GPU hours in which reserved slots were idle). Running
+    """(GPU hours of training including the reference, GPU hours in which reserved slots were idle). Running
     phases count up to `now`."""
     running_s = sum(
         now - run.started_at

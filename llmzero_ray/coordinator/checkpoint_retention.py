@@ -1,8 +1,8 @@
 """Checkpoint retention: which adapters a search may still need, and the order in which the others are
 deleted. Pure.
 
-Pinned adapters are all adapters of running phases and of the reference, resume sources of any run (also of
-one whose proposal waits for a person), every run's best step, and the last step of every node that may still
+These adapters are pinned: all of running phases and of the reference, the resume source of every run (even if
+its proposal still waits for a person), every run's best step, and the last step of every node that may still
 be expanded. All others may be deleted, those of the oldest run first. Not here: measuring sizes and deleting
 (actors/checkpoint_retention.py).
 """
@@ -34,7 +34,7 @@ class Thinning:
 
 
 def pinned(state: SearchState) -> set[Place]:
-    """Adapters of ended runs that must not be deleted. Adapters of other runs are never deleted."""
+    """Adapters of ended runs that must not be deleted. Adapters of running phases are never deleted."""
     found: set[Place] = set()
     for run in state.runs.values():
         spec = run.shown.spec

@@ -2,8 +2,8 @@
 
 Every event changes the state, and the commands depend only on the state. A restart replays the journal into a
 new core and executes `outstanding()`. The core's own conclusions (a decision, a plan, a failure) are commands
-to record an event, and the core acts on them only when that event arrives. The record of what was decided is
-therefore the journal, not the code.
+to record an event; the core acts on them only when that event arrives. The journal, not the code, is
+therefore the record of what was decided.
 
 No clock, no Ray, no disk.
 """
@@ -37,7 +37,7 @@ from llmzero_ray.storage.strategy import plain
 
 
 class CoordinatorCore(SearchState):
-    """The state of one search, and how events change it. `space` replaces VeRL's hyper-parameters."""
+    """The state of one search, and how events change it. `space` defaults to VeRL's hyper-parameters."""
 
     def __init__(self, paths: SearchPaths, space: Space | None = None) -> None:
         super().__init__(paths)
@@ -47,10 +47,10 @@ class CoordinatorCore(SearchState):
     # --- in and out -----------------------------------------------------------------------------------------
 
     async def record(self, event: Event, append: Callable[[Event], Awaitable[Event | None]]) -> list[Command]:
-        """Append an event to the journal and handle it, then each event that the core concludes from it; the
-        other commands that are new.
+        """Append an event to the journal and handle it, then do the same with every event that the core
+        concludes from it. Returns the other new commands.
 
-        `append` makes an event durable and returns it as written, or None if the journal has it already.
+        `append` makes an event durable and returns it as written, or None if the journal already has it.
 
         Raises:
             JournalError: an event cannot follow the earlier events.
@@ -75,7 +75,7 @@ class CoordinatorCore(SearchState):
         return fresh
 
     def apply(self, event: Event) -> None:
-        """Apply an event without returning commands, to replay a journal. `resume` then returns the commands.
+        """Apply an event of a replayed journal. After the last one, `resume` returns the commands.
 
         Raises:
             JournalError: the event cannot follow the earlier events.
@@ -145,8 +145,8 @@ class CoordinatorCore(SearchState):
         self.interrupted = None
 
     def _on_interrupted(self, event: ev.SearchPaused | ev.SearchAborted) -> None:
-        """Free all slots: the runners are about to be closed. Their phases start again later, and this does
-        not count as a lost attempt. A search that has finished cannot be interrupted any more."""
+        """Free all slots, because the runners are about to be closed. Their phases start again later, which
+        does not count as a loss. A search that has finished cannot be interrupted."""
         if self.finished is not None:
             return
         code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
@@ -175,7 +175,7 @@ class CoordinatorCore(SearchState):
         assert event.slot is not None
         kind: NodeKind = event.action
         run = PhaseRun(node=event.node, kind=kind, on=event.on, slot=event.slot)
-        # The journal is authoritative, also where this version would decide differently.
+        # The journal is authoritative, even if this version would decide differently.
         if event.clone and event.on is not None:
             run.clone = self._take_clone(event.clone)
             run.answer = None if run.clone is None else steering.clone_proposal(self, run.clone)
@@ -203,7 +203,7 @@ class CoordinatorCore(SearchState):
             run.no_answer = f"the agent gave no answer ({event.reason})"
 
     def _waiting_for_answer(self, node: int, tries: int) -> PhaseRun | None:
-        """Run that this answer is for, or None. A cancelled run keeps its answer in case the search is
+        """Run that waits for this answer, or None. A cancelled run takes it too, in case the search is
         extended."""
         run = self.runs.get(node)
         return run if run is not None and run.needs_answer(tries) else None
@@ -235,7 +235,7 @@ class CoordinatorCore(SearchState):
     def _on_phase_ended(self, event: ev.PhaseFinished | ev.PhaseFailed) -> None:
         run = self._current(event.node, event.phase_attempt)
         if run is None:
-            return  # an attempt that was given up did end after all
+            return  # a late outcome of an attempt that was given up
         outcome = finite(event.result if isinstance(event, ev.PhaseFinished) else event.failure)
         run.stage, run.outcome = "done", outcome
         self.slots[run.slot].node = None
@@ -266,7 +266,7 @@ class CoordinatorCore(SearchState):
             self._end("compute")
 
     def _compute_is_spent(self, outcome: PhaseResult | PhaseFailure) -> bool:
-        """Whether the remaining compute is less than one step of the phase that has just ended. False for a
+        """Whether the remaining compute is at most one step of the phase that has just ended. False for a
         method that plans its runs, because it gives each run its share."""
         whole = self.config.budget.compute
         if whole is None or plans_its_runs(self.search):
@@ -296,7 +296,7 @@ class CoordinatorCore(SearchState):
         run.losses, run.salvaged = run.losses + 1, event.salvaged or nothing
         no_further = run.restart_step == event.restart_step
         run.restart_step = event.restart_step
-        # A phase that was being stopped is not repeated, nor one that was lost twice at the same step.
+        # Do not repeat a phase that was being stopped, or one that was lost twice at the same step.
         if no_further or run.losses > self.config.slots.max_infra_retries or run.stop_reason is not None:
             run.given_up = True
         else:
@@ -319,7 +319,7 @@ class CoordinatorCore(SearchState):
         self.runs[event.node].lost_steps |= {event.step}
         for run in self.runs.values():
             source = None if run.spec is None else run.spec.resume_from
-            # The phase that found it may count as started: its runner was lost before it began.
+            # The phase that found it may be marked as started, if its runner was lost before it began.
             waits = run.stage == "planned" and (not run.started or run.node == event.found_by)
             waits = waits and not run.given_up
             if source is not None and waits and (source.node, source.step) == (event.node, event.step):
@@ -333,7 +333,7 @@ class CoordinatorCore(SearchState):
         base = 0 if source is None else self.runs[source.node].base_step + source.step
         run.spec = dataclasses.replace(run.spec, resume_from=source, base_step=base)
         run.replanned += 1
-        # Checkpoints of earlier attempts have another start.
+        # Checkpoints of earlier attempts started from another adapter.
         run.first_attempt, run.restart_step, run.salvaged = run.attempt, None, None
         if run.node != REFERENCE:
             self.search.set_resume_from(
@@ -392,7 +392,7 @@ class CoordinatorCore(SearchState):
 
     def _on_search_finished(self, event: ev.SearchFinished) -> None:
         self.finished = event
-        for slot in self.slots:  # all are given back
+        for slot in self.slots:  # all hardware is released
             slot.ready, slot.node, slot.scoring = False, None, None
 
     # --- parts ----------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ class CoordinatorCore(SearchState):
         return run if run is not None and run.stage == "planned" and run.attempt == attempt else None
 
     def _end(self, reason: str) -> None:
-        """Start no further run; stop running phases and cancel those that have not started."""
+        """Begin to end the search: stop running phases and cancel those that have not started."""
         if self.ending is not None:
             return
         self.ending = reason
@@ -447,7 +447,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.RunnerLost: CoordinatorCore._on_runner_lost,
     ev.VerdictPosted: CoordinatorCore._on_verdict,
     ev.AgentCalled: CoordinatorCore._on_agent_called,
-    ev.CallReserved: lambda *_: None,  # for the ledger of calls
+    ev.CallReserved: lambda *_: None,  # used by the ledger of agent calls
     ev.BudgetReached: CoordinatorCore._on_budget_reached,
     ev.RunnerSilent: CoordinatorCore._on_runner_silent,
     ev.SlotClosed: CoordinatorCore._on_slot_closed,
@@ -460,7 +460,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.SettingsChanged: CoordinatorCore._on_settings_changed,
     ev.SearchExtended: steering.extend,
     ev.RequestRefused: CoordinatorCore._on_request_refused,
-    ev.BackgroundTaskFailed: lambda *_: None,  # for reports
+    ev.BackgroundTaskFailed: lambda *_: None,  # used by reports
     ev.UserStop: CoordinatorCore._on_user_stop,
     ev.FinalScored: CoordinatorCore._on_final_scored,
     ev.FinalFailed: CoordinatorCore._on_final_failed,

@@ -1,7 +1,7 @@
 """Final evaluation: confirmation of the winner on fresh items, test scores, and the reference for comparison.
 
-The best strategies are confirmed first, because only the winner is tested. Test scores are measured here and
-not earlier; agents and rules never see them.
+The best strategies are confirmed first, because by default only the winner is tested. Test scores are
+measured only here, so agents and rules never see them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmzero_ray.storage import SearchPaths
 
 TEST, CONFIRM = "test", "confirm"
 WHOLE = "reference-whole"
-"""Key of the default recipe, at its best step within the compute of the whole search."""
+"""Key of the default recipe at its best step within the compute of the whole search."""
 POLICY_NAMES = {
     "base": "base model",
     "reference": "default recipe",
@@ -36,7 +36,7 @@ _MOST = 10
 
 
 class FinalEvaluation:
-    """The final test-set evaluations of one search."""
+    """Final evaluations of one search: those that are due, running and done."""
 
     def __init__(
         self,
@@ -48,14 +48,13 @@ class FinalEvaluation:
         extension: int = 0,
         earlier: Mapping[str, FinalJob] = MappingProxyType({}),
     ) -> None:
-        """`earlier` are the evaluations before the search's `extension`th extension; each policy is scored
-        only once."""
+        """`earlier` has the scored evaluations from before extension number `extension` of the search, so
+        that no policy is scored twice."""
         self._config, self._planner, self._runs = config, planner, runs
         self._paths, self._extension, self._earlier = paths, extension, earlier
         self.jobs: dict[str, FinalJob] = {}
         self.winner: int | None = None
-        """Node whose best step is the best strategy: the best confirmed node, otherwise the best-scored
-        one."""
+        """Node that ends the best strategy: the best confirmed node, or without one the best-scored node."""
         self.dropped = False
         """Whether evaluations of a scored search were cancelled."""
         self._ranked: list[SearchNode] = []
@@ -63,7 +62,7 @@ class FinalEvaluation:
         self._is_testing = False
         """Whether the winner is known and the test scores are scheduled."""
         self._reference_spec: PhaseSpec | None = None
-        """Reference that is not yet trained."""
+        """Phase of the reference, until it is assigned to a slot."""
         self._strategy_compute: float | None = None
         """Compute of the best strategy's phases, if the reference is compared at equal compute."""
 
@@ -72,7 +71,7 @@ class FinalEvaluation:
         self._config, self._planner = config, planner
 
     def for_extension(self, extension: int) -> FinalEvaluation:
-        """Evaluation for the next end of a search that is extended."""
+        """Evaluation for the next end of an extended search. Scores are carried over."""
         earlier = {**self._earlier, **{what: job for what, job in self.jobs.items() if job.score is not None}}
         return FinalEvaluation(
             self._config, self._planner, self._runs, self._paths, extension=extension, earlier=earlier
@@ -87,7 +86,7 @@ class FinalEvaluation:
 
     @property
     def is_testing(self) -> bool:
-        """Whether the winner is known, so that only scheduled work is left."""
+        """Whether the winner is known. From then on, no further work is added."""
         return self._is_testing
 
     @property
@@ -118,7 +117,7 @@ class FinalEvaluation:
         self._test_when_confirmed()
 
     def _test_when_confirmed(self) -> None:
-        """Name the winner and schedule the test scores, once everything is confirmed."""
+        """Once all confirmations are done, determine the winner and schedule the test scores."""
         if self._is_testing or not all(job.done for job in self.confirmed):
             return
         self._is_testing = True
@@ -161,7 +160,8 @@ class FinalEvaluation:
                     self._add(self._job_of(node, f"node-{node.id}", TEST))
 
     def _planned_reference(self, best: SearchNode) -> PhaseSpec:
-        """The reference, by steps where the engine did not count the tokens of its phases."""
+        """Phase of the reference. Its length is set in steps if it is not compared at equal compute, or if
+        the engine did not count the strategy's tokens."""
         assert best.best_step is not None
         n_steps = self._runs[best.id].base_step + best.best_step
         wanted = self._config.final.default_recipe
@@ -176,7 +176,7 @@ class FinalEvaluation:
         return self._planner.reference_phase(longest, limit)
 
     def assign(self, slots: list[SlotState]) -> None:
-        """Assign work to idle slots: training first, since it takes longest."""
+        """Assign work to idle slots. The reference comes first, because its training takes longest."""
         for slot in slots:
             if not (slot.ready and slot.idle):
                 continue
@@ -224,7 +224,7 @@ class FinalEvaluation:
         return found
 
     def reference_ended(self, run: PhaseRun) -> None:
-        """Record that the reference has been trained; its best checkpoint by validation is scored next."""
+        """Record that the reference has been trained. Its best checkpoint by validation is scored next."""
         if run.outcome is None:
             return
         for what, limit in (("reference", self._strategy_compute), (WHOLE, None)):
@@ -243,7 +243,7 @@ class FinalEvaluation:
                 self._reuse(job)
 
     def scored(self, event: ev.FinalScored, slots: list[SlotState]) -> None:
-        """Record the test score of a policy."""
+        """Record the score of a policy."""
         self._close(event.what, slots, event, None)
 
     def failed(self, event: ev.FinalFailed, slots: list[SlotState]) -> None:
@@ -251,7 +251,7 @@ class FinalEvaluation:
         self._close(event.what, slots, None, event.reason)
 
     def slot_lost(self, slot: int, reason: str) -> None:
-        """Repeat a scoring once after lost hardware."""
+        """Queue the evaluations of a lost slot again. After a second loss, an evaluation fails."""
         for job in self.jobs.values():
             if job.slot == slot and not job.done:
                 job.slot, job.losses = None, job.losses + 1
@@ -259,7 +259,7 @@ class FinalEvaluation:
                     job.problem = f"its runner was lost twice: {reason}"
 
     def unassign(self, slot: SlotState) -> None:
-        """Unassign the work of a slot that closes in good order. It starts again later or in another slot."""
+        """Unassign the work of a slot that is closed. It starts again later, perhaps in another slot."""
         slot.scoring = None
         for job in self.jobs.values():
             if job.slot == slot.index and not job.done:
@@ -285,7 +285,7 @@ class FinalEvaluation:
             self._reuse(job)
 
     def _reuse(self, job: FinalJob) -> None:
-        """Take over the score of the same policy from before an extension."""
+        """Reuse the score that the same policy got before an extension."""
         known = self._earlier.get(job.what)
         if known is not None and (known.node, known.step, known.attempt) == (job.node, job.step, job.attempt):
             job.done, job.score = True, known.score
@@ -319,14 +319,14 @@ class FinalEvaluation:
 
 
 def numbered(key: str, extension: int) -> str:
-    """Key of something that occurs once per end of a search. Events with a known source are dropped, so each
-    extension needs its own key."""
+    """Key of something that occurs once per end of a search. Each extension needs keys of its own, because
+    the journal drops events whose source it already has."""
     return f"{key}-{extension}" if extension else key
 
 
 def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: TokenCost) -> int | None:
-    """Step with the best validation score. With a limit of compute, a step counts if it exceeds the limit by
-    at most half a step, because phases end with the step nearest to their limit."""
+    """Step with the best validation score. With a compute limit, steps up to half a step beyond it count,
+    because phases end with the step nearest to their limit."""
     if limit is None:
         return outcome.best_step
     kept = [one for one in outcome.checkpoints if one.val_score is not None and one.tokens is not None]
@@ -337,13 +337,13 @@ def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: T
 
 
 def _cost_of(reference: PhaseRun) -> TokenCost:
-    """Cost of a token in the compute limit of a reference."""
+    """Token cost in which the compute limit of a reference is counted."""
     limit = None if reference.spec is None else reference.spec.compute
     return TokenCost() if limit is None else limit.cost
 
 
 def _is_trained(reference: PhaseRun, wanted: PhaseSpec) -> bool:
-    """Whether a reference of the same length was already trained before the search was extended."""
+    """Whether the trained reference has the wanted length, so that an extended search need not repeat it."""
     spec = reference.spec
     same = spec is not None and (spec.n_steps, spec.compute) == (wanted.n_steps, wanted.compute)
     return same and isinstance(reference.outcome, PhaseResult)

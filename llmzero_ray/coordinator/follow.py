@@ -1,7 +1,6 @@
-"""Follows a search through its files: the growing journal, the newest metrics of running phases, and its
-stage.
+"""Follow a search through its files: the growing journal, the newest metrics of running phases, the stage.
 
-Reads files only, so it works during a search, after it, and on a copy.
+It only reads files, so it works during a search, after it, and on a copy.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from llmzero_ray.storage.presence import last_heartbeat, owner, start_of
 
 
 class Follower:
-    """One search, followed; `core` is its state as of the last `poll`."""
+    """Reader of one search. `core` is the state as of the last `poll`."""
 
     def __init__(self, storage: SearchStorage) -> None:
         self.storage = storage
@@ -33,10 +32,10 @@ class Follower:
 
     @classmethod
     def of(cls, storage: SearchStorage, *, started: bool = True) -> Follower:
-        """The follower of a search that exists, up to date; `started` False: or that is being initialized.
+        """Follower of an existing search, after a first `poll`.
 
         Raises:
-            ConfigError: there is none, or it has not started.
+            ConfigError: the search does not exist, or `started` is set and it has not started.
             JournalError: its journal is damaged.
         """
         follower = cls(storage)
@@ -54,7 +53,7 @@ class Follower:
 
     @property
     def replaced(self) -> bool:
-        """Whether another journal, or none, stands in the place of the one that was read."""
+        """Whether the journal that was read has been deleted or replaced by another."""
         return self._reader is not None and self._reader.replaced
 
     @property
@@ -64,7 +63,7 @@ class Follower:
 
     @property
     def has_trained(self) -> bool:
-        """Whether any phase was ever started; before that the search has no results to lose."""
+        """Whether any phase has started. Until then, the search has no results to lose."""
         return any(isinstance(event, PhaseStarted) for event in self.events)
 
     def poll(self) -> tuple[Event, ...]:
@@ -82,7 +81,7 @@ class Follower:
             for number, event in enumerate(new, start=len(self.events) + 1):
                 apply_recorded(self.core, event, number)
             self.events += new
-        except KeyboardInterrupt:  # between the two an event would be lost: the next call begins again
+        except KeyboardInterrupt:  # events may be read but not applied, so the next call starts over
             self.core, self.events, self._reader = CoordinatorCore(self.storage.paths), (), None
             raise
         return new
@@ -97,8 +96,8 @@ class Follower:
 
 
 def stage_now(core: CoordinatorCore, root: Path) -> str:
-    """Stage of `core`, combined with the search's directory: a journal without a final event belongs to a
-    running search or to one whose coordinator has died."""
+    """Stage of `core`, corrected by the search's directory: only the directory tells whether an unfinished
+    search is running or its coordinator has died."""
     someone = owner(root)
     if core.stage == "new":
         start = start_of(root)
@@ -109,11 +108,11 @@ def stage_now(core: CoordinatorCore, root: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """A search as of one moment."""
+    """Snapshot of a search."""
 
     stage: str
-    """starting, never begun, initializing, searching, measuring, writing, finished, or interrupted: paused,
-    or left by its coordinator without a word."""
+    """starting, never begun, initializing, searching, measuring, writing, finished, or interrupted (paused,
+    aborted, or its coordinator died)."""
     runs: int
     """Phases begun so far, the root included."""
     max_runs: int | None
@@ -127,17 +126,17 @@ class RunStatus:
     best_score: float | None
     """Its best validation score."""
     gpu_hours: float
-    """GPU hours for which slots were reserved, whatever they did."""
+    """GPU hours for which slots were reserved, busy or idle."""
     dollars: float
     """Cost of the agents' calls."""
     seconds: float
-    """Seconds with a coordinator at work, up to now."""
+    """Seconds with a live coordinator, up to now."""
     last_alive: float | None
-    """Unix seconds of the last sign of life, by the clock of the coordinator's machine; None without one."""
+    """Unix seconds of the last sign of life, by the clock of the coordinator's machine. None without one."""
 
 
 def run_status(follower: Follower) -> RunStatus:
-    """A search as of the follower's last poll."""
+    """Status of a search as of the follower's last poll."""
     core, root = follower.core, follower.storage.paths.root
     best = core.best
     started = core.started is not None

@@ -1,4 +1,4 @@
-"""GPU hours for which slots were reserved, idle time included, computed from event times."""
+"""GPU hours for which slots were reserved, including idle time, computed from the times of events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from llmzero_ray.storage.presence import STALE_S
 
 
 class Meter:
-    """Meter of slots with `n_gpus` GPUs each, from the moment a slot is ready until it is released."""
+    """Meter of slots with `n_gpus` GPUs each. A slot counts from when it is ready until it is released."""
 
     def __init__(self, n_gpus: int) -> None:
         self._n_gpus = n_gpus
@@ -16,7 +16,7 @@ class Meter:
         self._closed_s = 0.0
 
     def take(self, event: Event) -> None:
-        """Apply an event, in the order of the journal."""
+        """Apply the next event of the journal."""
         if isinstance(event, ev.SlotReady):
             self._since.setdefault(event.slot, event.time)
         elif isinstance(event, ev.SlotClosed):
@@ -39,7 +39,7 @@ class Meter:
             self._closed_s += max(0.0, now - since)
 
     def _taken_over(self, now: float, previous_alive: float | None) -> None:
-        """Close the meter over a long gap between events: the cluster was gone, so nothing was reserved."""
+        """Exclude a long gap before a new coordinator: the cluster was gone, so nothing was reserved."""
         if previous_alive is not None and now - previous_alive > STALE_S:
             for slot in tuple(self._since):
                 self._close(slot, previous_alive)

@@ -1,6 +1,6 @@
-"""The commands that are due in a state of the search.
+"""Commands that are due in a state of the search.
 
-Functions here never change the state, and equal states give equal commands with equal ids.
+These functions never change the state. Equal states give equal commands with equal ids.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def _next_decision(state: SearchState) -> Command | None:
 
 
 def _need_slots(state: SearchState) -> Command | None:
-    """Command to reserve the slots that were not needed so far. None unless a phase could begin and every
-    reserved slot is busy."""
+    """Command to reserve the remaining slots. None unless a phase could begin and every reserved slot is
+    busy."""
     if state.slots_needed or any(state.slots[index].idle for index in state.wanted_slots):
         return None
     if not state.clones and state.search.ask().action in ("wait", "stop"):
@@ -141,7 +141,7 @@ def _need_slots(state: SearchState) -> Command | None:
 
 
 def _decide_clone(state: SearchState, slot: int) -> Command | None:
-    """Decide the oldest requested clone; clones take precedence over the search rules."""
+    """Start the oldest requested clone. Clones take precedence over the search method."""
     clone = state.clones[0]
     problem = clone_problem(state, clone)
     if problem is not None:
@@ -163,8 +163,8 @@ def _refuse_clone(state: SearchState, why: str) -> Command | None:
 
 
 def _end_by_compute(state: SearchState) -> Command:
-    """The end of a search whose compute left pays for no validated step. An event of its own, so that an
-    older journal, whose search went on here, is replayed as it was."""
+    """Command to end a search whose remaining compute does not pay for one validated step. It records an
+    event, so that older journals, whose searches continued at this point, replay unchanged."""
     limit = state.config.budget.compute
     assert limit is not None
     reached = ev.BudgetReached(kind="compute", used=state.compute, limit=limit)
@@ -186,7 +186,7 @@ def run_phase(state: SearchState, run: PhaseRun) -> Command:
         spec,
         attempt=run.attempt,
         first_attempt=run.first_attempt,
-        # Set here alone: the search's directory may be moved after the run was planned.
+        # Paths are set only now, because the search's directory may be moved after the run was planned.
         adapter=None if source is None else str(state.runs[source.node].adapter(paths, source.step)),
         checkpoint_dir=str(paths.checkpoints(run.node)),
         rolling_dir=str(paths.rolling(run.node, run.attempt)),

@@ -31,9 +31,11 @@ from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.utils.text import number_ranges
 
 MAX_REFUSALS = 3
-"""Proposals of one run: the first and two corrections. After that the parent's configuration is continued."""
+"""Maximum proposals of one run: the first and two corrections. After that, the parent's configuration is
+continued."""
 _JITTER = (0.8, 1.25)
-"""Factors on the learning rate that turn a duplicate continuation into a distinct phase."""
+"""Factors for the learning rate that make a duplicate continuation distinct. Each is applied up to
+`_MOST_JITTERS` times."""
 _MOST_JITTERS = 6
 
 
@@ -47,7 +49,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
-    """Inputs of a phase's plan except the proposal."""
+    """Plans phases. Its fields are all inputs of a plan except the proposal."""
 
     config: SearchConfig
     n_train: int
@@ -56,23 +58,23 @@ class Planner:
     space: Space = VERL_SPACE
 
     def root_phase(self) -> PhaseSpec:
-        """The first run of the search: no proposer, `root.overrides` as they are."""
+        """Phase of the search's first run: the root's configuration, without a proposer."""
         return self._spec(self.root, self.config.phase.n_steps)
 
     def reference_phase(self, n_steps: int, compute: ComputeLimit | None = None) -> PhaseSpec:
-        """The reference: the root's configuration in one phase of `n_steps`, with the root's seed, so that
-        its first steps equal the root's. With `compute` it ends there, after `n_steps` at most."""
+        """Phase of the reference: the root's configuration and seed for `n_steps`, so that its first steps
+        equal the root's. `compute` may end it earlier."""
         return self._spec(self.root, n_steps, node=REFERENCE, compute=compute)
 
     def proposed_phase(self, run: PhaseRun, proposal: Proposal, offered: tuple[int, ...]) -> Planned:
-        """The phase spec of a proposal.
+        """Phase spec of a proposal.
 
-        A step that is not saved, or a change without effect, is returned to the author once. In the corrected
-        proposal the nearest saved step is used and the change is dropped, and the note says so. A duplicate
-        of another phase is never planned, unless the user asked for it.
+        A first proposal that names an unsaved step, or makes a change without effect, is rejected. In later
+        ones, the nearest earlier saved step is used and the change is dropped, and the note says so. A
+        duplicate of another phase is never planned, unless the user asked for it.
 
         Raises:
-            ProposalError: it breaks a rule; the message names the rule and what is allowed, for the agent.
+            ProposalError: it breaks a rule; the message tells the agent the rule and what is allowed.
         """
         proposal = self._within_bounds(proposal, by_user=run.clone is not None)
         self._check_length(proposal.n_steps)
@@ -99,11 +101,11 @@ class Planner:
         return Planned(spec=self._spec(full, proposal.n_steps, source, run), note=note)
 
     def fallback(self, run: PhaseRun, offered: tuple[int, ...]) -> Planned:
-        """Spec of the fallback if the agents gave no usable proposal: continue the parent's configuration.
+        """Phase if the agents gave no usable proposal: a continuation of the parent's configuration.
 
-        It resumes from the best saved step of the last phase of the resume chain that has one (from the last
-        step if nothing was scored). A run from scratch repeats the root's configuration with its own seed. If
-        that would duplicate another phase, the learning rate moves until it is distinct.
+        It resumes from the last phase of the resume chain that has a saved step: from its best step if that
+        is saved, otherwise from its last saved one. A run from scratch repeats the root's configuration with
+        its own seed. If the phase would duplicate another one, its learning rate is changed.
         """
         source = None
         for node in reversed(offered if run.kind != "scratch" else ()):
@@ -120,12 +122,12 @@ class Planner:
 
     @property
     def validates_every_start(self) -> bool:
-        """Whether every phase is validated before its first step, and not an engine's first one alone."""
+        """Whether every phase is validated before its first step. If not, only an engine's first one is."""
         return validates_every_start(self.config, on_gpus=self.config.engine.platform != "cpu")
 
     def known_start(self, spec: PhaseSpec) -> KnownStart | None:
-        """Scores that an earlier phase measured for the policy that this one starts from, on the same rows
-        and with the same cap and sampling. None if there are none, or if they must be measured again
+        """Score that an earlier phase measured for the policy that this one starts from, under the same
+        validation settings. None if there is none, or if it must be measured again
         (`phase.validate_start`)."""
         if self.validates_every_start:
             return None
@@ -149,7 +151,7 @@ class Planner:
         )
 
     def _measured_base(self, spec: PhaseSpec) -> tuple[ResumeFrom | None, float | None]:
-        """(step 0 of the first phase that validated the base model before its first step, that score)."""
+        """(step 0 of the first phase that measured the base model under the same settings, its score)."""
         for run in self.runs.values():
             outcome = run.outcome
             if run.node == spec.node or run.spec is None or run.spec.resume_from is not None:
@@ -162,7 +164,7 @@ class Planner:
         return None, None
 
     def base_of(self, run: PhaseRun, source: ResumeFrom | None) -> Hyperparameters:
-        """The configuration to which changes apply (`base_of_changes`)."""
+        """Configuration to which a proposal's changes apply (`base_of_changes`)."""
         return base_of_changes(
             run.kind,
             on=self.root if run.on is None else self.hyperparameters_of(run.on),
@@ -189,7 +191,7 @@ class Planner:
     def _without_effect(
         self, base: Hyperparameters, full: Hyperparameters, changes: Sequence[Change]
     ) -> dict[str, str]:
-        """Name of each change without effect -> a sentence about it."""
+        """Key of each change without effect -> a sentence that says why."""
         moved, inert = self.space.diff(base, full), self.space.inert(full)
         found = {}
         for change in changes:
@@ -199,9 +201,8 @@ class Planner:
         return found
 
     def _twin(self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None) -> PhaseRun | None:
-        """Phase that this one would duplicate: same start and same configuration, whatever its length. A
-        debug run and a planned run may repeat a failed phase, because the configuration need not be the
-        cause."""
+        """Phase that this one would duplicate: same start and same configuration, at any length. A debug run
+        or a planned run may repeat a failed phase, because its configuration need not be the cause."""
         for other in self.runs.values():
             spec = other.spec
             if spec is None or other.node in (run.node, REFERENCE) or other.stage == "cancelled":
@@ -230,8 +231,8 @@ class Planner:
     def _moved(
         self, run: PhaseRun, full: Hyperparameters, source: ResumeFrom | None
     ) -> tuple[Hyperparameters, str]:
-        """Smallest change of the learning rate (of another space's first rate) that makes the phase distinct:
-        (configuration, description)."""
+        """(configuration, description) with the smallest change of the learning rate that makes the phase
+        distinct. A space without a learning rate changes its first float. Unchanged if no change helps."""
         numbers = (row.key for row in self.space.parameters if isinstance(full.get(row.key), float))
         key = LR if LR in full else next(numbers, LR)
         rate = full.get(key)
@@ -248,7 +249,8 @@ class Planner:
         return full, ""
 
     def _within_bounds(self, proposal: Proposal, *, by_user: bool) -> Proposal:
-        """The proposal with typed values. A user's values only have to satisfy the bounds of the root."""
+        """The proposal with typed values that are within the agents' bounds. A user's values only have to
+        satisfy the root's bounds."""
         changes: list[Change] = []
         for change in proposal.changes:
             try:
@@ -270,7 +272,7 @@ class Planner:
     def _source(
         self, run: PhaseRun, wanted: ResumeFrom | None, offered: tuple[int, ...]
     ) -> tuple[ResumeFrom | None, str]:
-        """(saved checkpoint nearest to the requested one, note on the difference)."""
+        """(nearest saved checkpoint that is not later than the requested one, note on the difference)."""
         if wanted is None:
             return None, ""
         if run.kind == "scratch" or not offered:
@@ -301,7 +303,7 @@ class Planner:
         node: int = 0,
         compute: ComputeLimit | None = None,
     ) -> PhaseSpec:
-        """The spec, without directories, of `run`, or of a root numbered `node`."""
+        """Spec of `run`, or of a root numbered `node` if `run` is None. Directories are not set."""
         phase = self.config.phase
         node = node if run is None else run.node
         return PhaseSpec(
@@ -321,8 +323,8 @@ class Planner:
         )
 
     def compute_limit(self, node: int) -> ComputeLimit | None:
-        """Compute limit of a phase: its share of the budget if the method plans its runs, otherwise the rest
-        of the budget. Phases that are still training count as zero."""
+        """Compute limit of a phase: its share of the budget if the method plans its runs, otherwise what is
+        left of the budget. Phases that are still training are not subtracted."""
         budget, run = self.config.budget, self.runs.get(node)
         if budget.compute is None or node == REFERENCE:
             return None

@@ -1,6 +1,6 @@
-"""Price of a phase before it is trained, as a share of what the limits of the search leave.
+"""Price of a phase before it is trained, as a share of the remaining budget.
 
-Tokens are counted as compute.py charges them, with the answers and prompts of a phase that has ended. Pure.
+Tokens are counted as in compute.py, with answer and prompt lengths of a phase that has ended. Pure.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from llmzero_ray.search import plans_its_runs
 from llmzero_ray.utils.text import short_duration
 
 _Limit = tuple[str, float, TokenCost]
-"""(name, what is left, what a token takes of it)."""
+"""(name, amount left, cost of a token in the same unit)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePrice:
-    """Share of the limit that a phase uses up most."""
+    """Share of the limit of which a phase uses the most."""
 
     limit: str
     """Name of that limit."""
     share: float
-    """Share of what is left; above 1 the phase does not fit."""
+    """Share of what is left. Above 1, the phase does not fit."""
 
 
 def phase_price(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> PhasePrice | None:
@@ -48,7 +48,7 @@ def phase_price(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> PhasePric
 
 
 def price_text(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
-    """`about 1.2 h, 23% of the GPU time that is left`: the price of a phase, as far as it is known."""
+    """Price of a phase, as far as it is known: `about 1.2 h, 23% of the GPU time that is left`."""
     price = phase_price(state, run, spec)
     parts = [_duration(state, run, spec)]
     if price is not None:
@@ -66,8 +66,8 @@ def _duration(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> str:
 
 
 def a_step_fits(state: SearchState, on: int | None, config: SearchConfig) -> bool:
-    """Whether the compute that `config` leaves pays for one step like those of node `on`, with its
-    validation. True where that is not known, and for a method that shares the compute out itself."""
+    """Whether the compute left under `config` pays for one step like those of node `on`, with its validation.
+    True if the price is unknown, and for a method that divides the compute among its runs itself."""
     whole, run = config.budget.compute, None if on is None else state.runs[on]
     if whole is None or run is None or run.spec is None or plans_its_runs(state.search):
         return True
@@ -76,8 +76,8 @@ def a_step_fits(state: SearchState, on: int | None, config: SearchConfig) -> boo
 
 
 def fresh_start_fits(state: SearchState) -> bool:
-    """Whether a run from the base model can still become as long as the best strategy, by the price of the
-    root's steps. True where that is not known."""
+    """Whether the budget left pays for a run from the base model as long as the best strategy, at the price
+    of the root's steps. True if the price is unknown."""
     best, root = state.best, state.runs.get(0)
     if best is None or best.outcome is None or best.outcome.best_step is None or root is None:
         return True
@@ -86,8 +86,8 @@ def fresh_start_fits(state: SearchState) -> bool:
 
 
 def _validates_start(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> bool:
-    """Whether a planned phase is validated before its first step: no score of its start is stored, or the
-    engine of its slot has to start for it."""
+    """Whether a planned phase is validated before its first step: because no score of its start is stored, or
+    because its slot has to start an engine for it."""
     if state.planner.known_start(spec) is None:
         return True
     earlier = [one for one in state.runs.values() if one.slot == run.slot and one.started and one is not run]
@@ -98,7 +98,7 @@ def _validates_start(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> bool
 
 
 def _similar(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> Iterator[PhaseRun]:
-    """Runs whose tokens tell those of the phase, the most similar first."""
+    """Runs from which the tokens of a phase can be estimated, the most similar first."""
     nodes = (None if spec.resume_from is None else spec.resume_from.node, run.on, 0)
     return (state.runs[node] for node in nodes if node in state.runs)
 
@@ -123,7 +123,7 @@ def _hourly(seconds: TokenCost, n_gpus: int) -> TokenCost:
 
 
 def _planned(state: SearchState, like: PhaseRun, run: PhaseRun, spec: PhaseSpec) -> TokenCounts | None:
-    """Tokens of a planned phase, with the answers and prompts of `like`."""
+    """Tokens of a planned phase, with the answer and prompt lengths of `like`."""
     at_start = _validates_start(state, run, spec)
     return _tokens(state, like, spec.hyperparameters, spec.n_steps, at_start=at_start)
 
@@ -136,8 +136,8 @@ def _tokens(
     *,
     at_start: bool | None = None,
 ) -> TokenCounts | None:
-    """Tokens of a phase of that length, with the answers and prompts of `like`. `at_start` says whether it is
-    validated before its first step (default: whether every phase is)."""
+    """Tokens of a phase of `n_steps`, with the answer and prompt lengths of `like`. `at_start` is whether it
+    is validated before its first step (default: whether every phase is). None if `like` was not counted."""
     spec, outcome = like.spec, like.outcome
     if spec is None or outcome is None:
         return None
@@ -155,7 +155,7 @@ def _tokens(
 
 
 def step_tokens(outcome: PhaseResult | PhaseFailure, n_validated: int) -> TokenCounts | None:
-    """Mean tokens of a phase's steps without its validations: of `n_validated` steps, and of its start."""
+    """Mean tokens of one step of a phase, without those of validating `n_validated` steps and the start."""
     if outcome.tokens is None or not outcome.steps_done:
         return None
     at_start = outcome.start_score is not None and outcome.start_from is None

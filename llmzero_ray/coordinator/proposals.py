@@ -1,9 +1,9 @@
-"""The way from a proposal to a phase's plan: the rules it must keep, its price, and a person's approval.
+"""From a proposal to a phase's plan: checks of its rules and memory, its price, and a person's approval.
 
-With `agents.approve`, `ApprovalAsked` says that a proposal waits, and `ApprovalAnswered` ends the wait: a
-person accepts, edits or refuses it, or the deadline accepts it. Everything that an agent decides waits:
-continuations, forced fresh starts and fixes of failed phases. Not the root, the default recipe, runs of a
-method that plans them, clones, and the parent's configuration where no proposal was usable.
+With `agents.approve`, `ApprovalAsked` makes a proposal wait. `ApprovalAnswered` ends the wait: a person
+accepts, edits or refuses it, or the deadline accepts it. Everything that an agent proposes waits:
+continuations, forced fresh starts and fixes of failed phases. These do not wait: the root, the default
+recipe, runs of a method that plans them, clones, and continuations without a usable proposal.
 
 Pure.
 """
@@ -28,7 +28,8 @@ from llmzero_ray.utils.text import one_line
 
 
 def towards_plan(state: SearchState, run: PhaseRun) -> Command | None:
-    """Next command towards a new run's spec: propose, analyze, plan or fail."""
+    """Next command towards a new run's spec: ask an agent, ask a person, refuse the proposal, or plan. None
+    while a person is asked."""
     if run.kind == "root" and not run.plan:
         return _record_plan(run, state.planner.root_phase(), None, "")
     if run.no_answer is not None or run.tries >= (MAX_REFUSALS if run.clone is None else 1):
@@ -37,7 +38,7 @@ def towards_plan(state: SearchState, run: PhaseRun) -> Command | None:
         return _record_plan(run, continued.spec, None, f"{why}. {continued.note}")
     if run.answer is not None:
         return _judge(state, run, run.answer)
-    # A planned root is proposed like a run from scratch, below itself: there is no other node.
+    # A planned root is proposed like a run from scratch. It refers to itself, because no other node exists.
     on = run.node if run.on is None else run.on
     ask_id, rejected = f"propose-{run.node}-{run.tries}" + "-again" * run.revived, run.rejected
     if run.kind == "debug":
@@ -49,7 +50,7 @@ def towards_plan(state: SearchState, run: PhaseRun) -> Command | None:
 
 
 def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command | None:
-    """Refuse the proposal, ask a person for it, or plan it. None while it waits for the answer."""
+    """Command to refuse a proposal, ask a person about it, or plan it. None while a person is asked."""
     answer = run.approval
     if answer is not None and not answer.accepted:
         why = _because(answer) or ", without a reason; propose another phase"
@@ -74,10 +75,10 @@ def _judge(state: SearchState, run: PhaseRun, proposal: Proposal) -> Command | N
 
 
 def checked_phase(state: SearchState, run: PhaseRun, proposal: Proposal) -> Planned:
-    """The phase of a proposal that keeps the rules and fits into GPU memory.
+    """Phase of a proposal, checked against the rules and the GPU memory.
 
     Raises:
-        ProposalError: what is wrong with it, and what is allowed.
+        ProposalError: it breaks a rule or does not fit; the message says what is allowed.
     """
     planned = state.planner.proposed_phase(run, proposal, state.offered(run.node))
     _check_memory(state, run, planned.spec)
@@ -91,10 +92,11 @@ def _refuse(run: PhaseRun, message: str) -> Command:
 
 
 def _check_memory(state: SearchState, run: PhaseRun, spec: PhaseSpec) -> None:
-    """Reject an agent's phase that does not fit into GPU memory, unless it repairs a phase that needed more.
+    """Check that an agent's phase fits into GPU memory. A fix of a failed phase only has to need less than
+    that phase.
 
     Raises:
-        ProposalError: what is too large, which changes made it so, and what would help.
+        ProposalError: it does not fit; the message says what is too large, why, and what would help.
     """
     if state.memory is None or run.clone is not None:
         return
@@ -126,7 +128,7 @@ def deadline(state: SearchState, asked: ev.ApprovalAsked) -> float | None:
 
 
 def unanswered(state: SearchState, now: float) -> Iterator[ev.ApprovalAnswered]:
-    """Acceptance of each proposal whose deadline has passed."""
+    """Event that accepts the proposal, for each one whose deadline has passed."""
     for run in waiting(state):
         asked = run.asked
         until = None if asked is None else deadline(state, asked)
@@ -162,7 +164,7 @@ def answer_problem(state: SearchState, answer: ev.ApprovalAnswered) -> str | Non
 
 
 def apply_answer(state: SearchState, answer: ev.ApprovalAnswered) -> None:
-    """Keep an answer with its run, and what later requests tell the proposer about it."""
+    """Store a person's answer with its run. Refusals and edits are also shown to the proposer later."""
     run = state.runs.get(answer.node)
     if run is None or run.answer is None or run.tries != answer.tries or run.approval is not None:
         return
@@ -185,7 +187,7 @@ def edited(state: SearchState, proposal: Proposal, answer: ev.ApprovalAnswered) 
 
 
 def edits_text(answer: ev.ApprovalAnswered) -> str:
-    """A person's edits: `lr = 5e-4, 20 steps`. Empty if there are none."""
+    """A person's edits as text: `lr = 5e-4, 20 steps`. Empty if there are none."""
     values = [f"{short(key)} = {format_value(key, value)}" for key, value in answer.changes.items()]
     return ", ".join(values + ([] if answer.n_steps is None else [f"{answer.n_steps} steps"]))
 
@@ -199,7 +201,7 @@ def _because(answer: ev.ApprovalAnswered) -> str:
 
 
 def _recorded_answer(state: SearchState, run: PhaseRun) -> ev.ApprovalAnswered | None:
-    """A person's answer here in the search that this one repeats."""
+    """Answer that a person gave to this proposal in the recorded search that this one repeats."""
     facts: Mapping[str, Any] = {} if state.started is None else state.started.agents
     found = facts.get("approvals", {}).get(f"{run.node}-{run.tries}")
     return None if found is None else ev.ApprovalAnswered(node=run.node, tries=run.tries, **found)

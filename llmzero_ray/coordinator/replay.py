@@ -1,4 +1,4 @@
-"""Replay of a journal: the state of the search, and every decision made again, compared, and as text."""
+"""Replay of a journal: the state of the search, and a check of every decision against the current rules."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from llmzero_ray.utils.text import one_line, short_duration
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionCheck:
-    """A recorded decision, and the decision of this version's rules on the same history."""
+    """A recorded decision, and the decision that this version's rules make on the same history."""
 
     number: int
     """Position of the event in the journal, from 1."""
     recorded: Decided
     again: Decision
     reason: str
-    """The search method's explanation of it."""
+    """The search method's explanation of the recorded decision."""
     differences: tuple[str, ...]
-    """Descriptions of the differences."""
+    """Differences between the two, as text."""
 
 
 def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
@@ -47,7 +47,7 @@ def replay(events: Iterable[Event], root: Path) -> CoordinatorCore:
 
 
 def apply_recorded(core: CoordinatorCore, event: Event, number: int) -> None:
-    """Apply event `number` of a journal, whose content is not trusted.
+    """Apply event `number` (from 1) of a journal, whose content is not trusted.
 
     Raises:
         JournalError: it cannot follow the earlier events.
@@ -64,10 +64,10 @@ def apply_recorded(core: CoordinatorCore, event: Event, number: int) -> None:
 
 
 def started_core(events: Iterable[Event], root: Path) -> CoordinatorCore:
-    """`replay` of a search that has started.
+    """`replay` for a search that must have started.
 
     Raises:
-        ConfigError: there is none, or its task is still being initialized.
+        ConfigError: there is no search, or its task is still being initialized.
         JournalError: an event cannot follow the earlier events.
     """
     core = replay(events, root)
@@ -77,7 +77,7 @@ def started_core(events: Iterable[Event], root: Path) -> CoordinatorCore:
 
 
 def not_started(core: CoordinatorCore, root: Path) -> str:
-    """Message of a command that needs a started search."""
+    """Error message for a command that needs a started search."""
     if core.initialization is None and (start := start_of(root)) is not None:
         return f"{root}: the search has not begun: {start}."
     if core.initialization is None and (root / "search.yaml").is_file():
@@ -97,10 +97,10 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
 
 
 def run_of(runs: Mapping[int, PhaseRun], node: int, search: str) -> PhaseRun:
-    """The run of a node that a user named, among the `runs` of a search.
+    """Run of the node that a user named, among the `runs` of a search.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such node.
     """
     if node not in runs:
         raise ConfigError(f"{search} has no node {node!r}; it has {', '.join(map(str, runs)) or 'none'}.")
@@ -108,14 +108,15 @@ def run_of(runs: Mapping[int, PhaseRun], node: int, search: str) -> PhaseRun:
 
 
 class DecisionChecks:
-    """The decisions of a growing journal, each made again on the history before it."""
+    """Checks of the decisions of a growing journal, each made again on the history before it."""
 
     def __init__(self, root: Path) -> None:
         self._core, self._n_events = CoordinatorCore(SearchPaths(root=root)), 0
         self._found: list[DecisionCheck] = []
 
     def of(self, events: Sequence[Event]) -> list[DecisionCheck]:
-        """Those among `events`, which begin with the events of earlier calls; only the rest is replayed.
+        """Checks of all decisions in `events`. These must begin with the events of earlier calls; only the
+        new ones are replayed.
 
         Raises:
             JournalError: an event cannot follow the earlier events.
@@ -124,7 +125,7 @@ class DecisionChecks:
         for number, event in enumerate(events[self._n_events :], start=self._n_events + 1):
             if isinstance(event, Decided):
                 again = core.search.ask()
-                # A clone is the user's decision, not the rules'; only the state that it saw can be compared.
+                # A clone is the user's decision, which the rules cannot reproduce.
                 differences = () if event.clone else tuple(_differences(event, again, core.ending))
                 facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
                 self._found.append(
@@ -142,7 +143,7 @@ class DecisionChecks:
 
 
 def check_decisions(events: Sequence[Event], root: Path) -> list[DecisionCheck]:
-    """The decisions of a journal, as recorded and as made again on the history before each.
+    """Checks of all decisions of a journal.
 
     Raises:
         JournalError: an event cannot follow the earlier events.
@@ -152,7 +153,7 @@ def check_decisions(events: Sequence[Event], root: Path) -> list[DecisionCheck]:
 
 def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iterator[str]:
     action, on, reason = again.action, again.on, again.stop_reason
-    if ending is not None:  # a cap, a target or the user ended the search, whatever the rules would do next
+    if ending is not None:  # a limit, a target or the user ended the search, not the rules
         action, on, reason = "stop", None, None
     expected_reason = ending or reason
     for name, old, new in (
@@ -169,7 +170,7 @@ def _differences(recorded: Decided, again: Decision, ending: str | None) -> Iter
 
 
 def _plain(data: Any) -> Any:
-    """The value with lists as tuples, so that journal and rules compare equal."""
+    """The value with tuples as lists and text keys, so that journal and rules compare equal."""
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
@@ -180,19 +181,19 @@ class DecisionRow:
     """One decision as text."""
 
     node: int | None
-    """The run it began; None for the end of the search."""
+    """Run that it began. None for the end of the search."""
     action: str
     on: int | None
     reason: str
-    """The reason of the choice, with its numbers."""
+    """Reason for the decision, with its numbers."""
     outcome: str = ""
-    """Outcome of the run; empty when there is none."""
+    """Outcome of the run. Empty for the end of the search."""
     differences: tuple[str, ...] = ()
     """Differences between replay and record."""
 
 
 def decision_row(check: DecisionCheck, nodes: Mapping[int, SearchNode]) -> DecisionRow:
-    """A checked decision of a journal as text, with `nodes` at the journal's end."""
+    """A checked decision as text. `nodes` are the search's nodes at the end of the journal."""
     recorded = check.recorded
     return DecisionRow(
         node=recorded.node,

@@ -1,6 +1,6 @@
 """Requests to the agents: views of the state without test scores.
 
-Pure; metric series come through a function.
+Pure. Metric series are loaded by a function that the caller passes.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def _facts(state: SearchState) -> Mapping[str, Any]:
 
 
 def budget_of(state: SearchState, node: int, curves: LoadCurves | None = None) -> Budget:
-    """Remaining budget for the run of a node; for training runs, what remains after it. Without `curves` the
-    price of the root's steps is left out."""
+    """Budget that remains for a node's run; `runs` counts the runs after it. Without `curves`, the price of
+    the root's steps is left out."""
     root = state.runs[0].outcome if 0 in state.runs else None
     budget, spent = state.config.budget, state.meter.gpu_hours(state.now)
     n_asked = sum(run.proposal is not None for run in state.runs.values())
@@ -233,17 +233,17 @@ def earlier_verdicts(state: SearchState, node: int, attempt: int) -> tuple[Earli
 
 
 def request_record(request: ProposalRequest | ErrorRequest) -> dict[str, Any]:
-    """A request as JSON data for its record, without metric series, which are in the nodes' metrics."""
+    """A request as JSON data for its record, without metric series, which the nodes' metric files have."""
     data = _without_series(to_json(request))
     assert isinstance(data, dict)
-    if "tree" in data:  # each of its nodes has records of its own
+    if "tree" in data:  # each node of the tree has its own records
         data["tree"] = [view["node"] for view in data["tree"]]
     return data
 
 
 def overlay_record(running: NodeView, decision: StopDecision, request: StopRequest | None) -> dict[str, Any]:
-    """A verdict on a running phase with its evidence: both curves by global step, their differences, and what
-    a stop saves. `request` is None for a rule, which looks only at the phase."""
+    """Record of a verdict on a running phase with its evidence: both curves by global step, their
+    differences, and what a stop saves. `request` is None for a rule, which looks only at the phase."""
     curves = running.curves
     scores = zip(curves.val_steps, curves.val_scores, strict=True)
     return {

@@ -1,4 +1,4 @@
-"""State of each run, slot and test score: plain mutable records.
+"""State of each run, slot and final evaluation, as plain mutable records.
 
 Only the core and its functions change them.
 """
@@ -47,7 +47,7 @@ class PhaseRun:
     answer: Proposal | None = None
     """Proposal that is neither planned nor rejected yet."""
     asked: ApprovalAsked | None = None
-    """Set once `answer` waits for a person."""
+    """Event with which `answer` began to wait for a person. None before."""
     approval: ApprovalAnswered | None = None
     """The answer of the person, or of the deadline, to `answer`."""
     no_answer: str | None = None
@@ -68,20 +68,20 @@ class PhaseRun:
     silent: RunnerSilent | None = None
     """Set if the current attempt hangs and must be killed."""
     first_attempt: int = 0
-    """First attempt from the current start. Later attempts continue from full checkpoints of it or of later
-    ones."""
+    """First attempt from the current resume point. Later attempts continue from full checkpoints of attempts
+    since that one."""
     replanned: int = 0
-    """Number of times its checkpoint source was replaced because the adapter was corrupt."""
+    """Number of times its resume source was replaced because the adapter was corrupt."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Plan of a search method that plans its runs (`search.RunPlan`). Empty if an agent decides."""
     clone: CloneAsked | None = None
     """The user's clone request; None for runs that the rules chose."""
     revived: int = 0
-    """Number of times it was cancelled by an end of the search that was later revoked."""
+    """Number of times it was cancelled at an end of the search and queued again when the search continued."""
     lost_steps: frozenset[int] = frozenset()
-    """Adapters that were deleted or found corrupt."""
+    """Steps whose adapters were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
-    """Outcome of the last lost attempt, as far as it was saved."""
+    """What the last lost attempt had saved."""
     given_up: bool = False
     """Whether the loss is final: the run fails, or ends as requested."""
     stop_reason: str | None = None
@@ -96,12 +96,12 @@ class PhaseRun:
 
     @property
     def waits(self) -> bool:
-        """Whether its proposal waits for a person, unless it was cancelled."""
+        """Whether its proposal waits for a person. Also True if the run was cancelled while it waited."""
         return self.spec is None and self.asked is not None and self.approval is None
 
     @property
     def shown(self) -> PhaseRun:
-        """The run with the phase that waits, as if it were planned; itself if none waits."""
+        """The run with its waiting phase as if it were planned. The run itself if no phase waits."""
         if self.asked is None or not self.waits:
             return self
         return dataclasses.replace(self, spec=self.asked.spec, proposal=self.answer)
@@ -124,12 +124,12 @@ class PhaseRun:
 
     @property
     def score(self) -> float | None:
-        """Best validation score of its own steps."""
+        """Best validation score of its own steps, without the validation of its start."""
         return self.outcome.best_score if self.outcome else None
 
     @property
     def doubts(self) -> tuple[str, ...] | None:
-        """Reasons not to believe its score. None if none were looked for."""
+        """Reasons not to trust its score. None if they were not checked."""
         return self.outcome.doubts if isinstance(self.outcome, PhaseResult) else None
 
     @property
@@ -141,8 +141,7 @@ class PhaseRun:
 
     @property
     def best_saved_step(self) -> int | None:
-        """Step of its best score if that adapter is on disk, otherwise the last one that is; None if none
-        is."""
+        """Step of its best score if that adapter is on disk, otherwise the last step on disk, or None."""
         saved = [kept.step for kept in self.checkpoints]
         best = None if self.outcome is None else self.outcome.best_step
         return best if best in saved else max(saved, default=None)
@@ -153,7 +152,7 @@ class PhaseRun:
         return self.spec.base_step if self.spec else 0
 
     def adapter(self, paths: SearchPaths, step: int) -> Path:
-        """Directory of its adapter after `step`, as saved by the attempt that counts."""
+        """Directory of its adapter after `step`, saved by the attempt that is recorded in its outcome."""
         kept = () if self.outcome is None else self.outcome.checkpoints
         return paths.adapter(self.node, step, next((one.attempt for one in kept if one.step == step), 0))
 
@@ -163,7 +162,7 @@ class PhaseRun:
             self.attempt, self.started, self.silent = self.attempt + 1, False, None
 
     def as_ended(self) -> PhaseResult:
-        """Result of a stopped run whose runner was lost: what the lost attempt had saved."""
+        """Result of a run that was being stopped when its runner was lost: what that attempt had saved."""
         left = self.salvaged
         assert left is not None
         assert self.stop_reason is not None
@@ -204,7 +203,7 @@ class SlotState:
 
 @dataclass(kw_only=True)
 class FinalJob:
-    """A policy to score after the search."""
+    """Evaluation of one policy after the search."""
 
     what: FinalWhat
     split: str = "test"
@@ -212,13 +211,13 @@ class FinalJob:
     node: int | None = None
     step: int | None = None
     attempt: int = 0
-    """Number of the reference run. A search that is extended may train a longer one."""
+    """Attempt of the reference run. An extended search may train a longer reference."""
     ready: bool = True
     """Whether its checkpoint exists; False while the reference still trains."""
     slot: int | None = None
     losses: int = 0
     problem: str | None = None
-    """Reason why it cannot be scored; to be posted as an event."""
+    """Reason why it cannot be scored, to be posted as an event."""
     done: bool = False
     score: FinalScored | None = None
 
@@ -237,7 +236,7 @@ def without_infinities(score: float | None) -> float | None:
 
 
 def finite(outcome: PhaseResult | PhaseFailure) -> PhaseResult | PhaseFailure:
-    """The outcome with a finite best score, or with none."""
+    """The outcome, without its best score if that is not finite."""
     score = without_infinities(outcome.best_score)
     if score == outcome.best_score:
         return outcome

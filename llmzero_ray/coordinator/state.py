@@ -20,8 +20,8 @@ from llmzero_ray.storage import SearchPaths
 
 
 class SearchState:
-    """The state of one search. `paths` are the current locations of its files, which may differ from those
-    when the journal was written.
+    """The state of one search. `paths` are the current locations of its files; the directory may have moved
+    since the journal was written.
 
     `config`, `search`, `planner` and `final` are set once the search has started.
     """
@@ -38,27 +38,26 @@ class SearchState:
         """Nodes of the tree by id, and the reference run."""
         self.slots: list[SlotState] = []
         self.ending: str | None = None
-        """Reason to end the search as soon as no phase trains."""
+        """Reason for which the search will end as soon as no phase trains."""
         self.end_reason: str | None = None
         """Reason why the search has ended. Set once no phase trains."""
         self.interrupted: tuple[str, int] | None = None
         """Reason and exit code of a pause or an abort, until the next coordinator takes over."""
         self.finished: ev.SearchFinished | None = None
         self.n_extensions = 0
-        """Number of extensions after the search had ended."""
+        """Number of times that the search was extended after its end."""
         self.extension_wanted = False
         """Whether a limit was raised during the final evaluation, so that the search continues after it."""
         self.problem: str | None = None
         """Error of writing the outcome, or None."""
         self.gpu_hours = 0.0
-        """GPU hours of all ended phases of the search, lost attempts included. The reference is not
-        counted."""
+        """GPU hours of all ended phases of the search, including lost attempts, without the reference."""
         self.reference_gpu_hours = 0.0
-        """GPU hours of all ended reference runs. A search that is extended may train a longer one."""
+        """GPU hours of all ended reference runs. An extended search may train a longer reference."""
         self.meter = Meter(0)
         """GPU hours for which slots were reserved, busy or idle."""
         self.memory: SearchMemory | None = None
-        """Judges whether phases fit into GPU memory. If None, they are not judged."""
+        """Memory estimate that checks whether phases fit. If None, phases are not checked."""
         self.active_time = ActiveTime()
         """Seconds with a live coordinator."""
         self.hints: list[str] = []
@@ -66,15 +65,15 @@ class SearchState:
         self.approvals: list[str] = []
         """The user's refusals and edits of proposals with their reasons, oldest first."""
         self.clones: list[ev.CloneAsked] = []
-        """Clones that the user requested and that no slot has started yet."""
+        """The user's clone requests that have not begun, oldest first."""
         self.stop_deadline_s: float | None = None
         """Seconds that running phases may take to end after a user's stop."""
         self.now = 0.0
         """Unix seconds of the newest event."""
         self.slots_needed = False
-        """Whether to reserve all slots: from the start, or since a phase could begin and no slot was idle."""
+        """Whether to reserve all slots: from the start, or since a phase could begin but no slot was idle."""
         self.n_settings = 0
-        """Number of changes of settings."""
+        """Number of times that settings were changed."""
         self.deletions: list[ev.CheckpointsDeleted] = []
         self.avoided_nodes: frozenset[str] = frozenset()
         """Ray node ids (hex) of the machines whose GPU failed."""
@@ -83,18 +82,18 @@ class SearchState:
         self.n_calls = 0
         """Number of agent calls."""
         self.initialization: ev.InitializationStarted | None = None
-        """Source that the task is drafted from, or None if the search did not begin with a folder."""
+        """Folder from which the task is drafted, or None if the search did not begin with a folder."""
         self.n_initializations = 0
-        """Number of times that the user decided on it, the first time included."""
+        """Number of times that initialization was started."""
         self.drafted: ev.TaskDrafted | None = None
         """Current draft, or None if there is none yet."""
         self.confirmed: ev.InitializationConfirmed | None = None
         """The user's confirmation of that draft."""
         self.started: ev.SearchStarted | None = None
         self.n_ended = 0
-        """Nodes of the tree that have an outcome."""
+        """Number of nodes that have an outcome."""
         self.n_interruptions = 0
-        """Number of coordinators that ended while the search was unfinished."""
+        """Number of pauses and aborts."""
         self.written = False
         """Whether the outcome is on disk."""
 
@@ -113,7 +112,7 @@ class SearchState:
 
     @property
     def best(self) -> PhaseRun | None:
-        """Best-scored node so far; the winner once the search has ended."""
+        """Run of the best-scored node so far, or of the winner once it is known."""
         if self.started is None:
             return None
         if self.end_reason is not None and self.final.winner is not None:
@@ -128,8 +127,8 @@ class SearchState:
 
     @property
     def compute(self) -> float:
-        """Compute of all ended phases of the search, in the unit of `budget.compute`. The reference is not
-        counted."""
+        """Compute of all ended phases of the search without the reference, in the unit of
+        `budget.compute`."""
         outcomes = (run.outcome for run in self.runs.values() if run.node != REFERENCE)
         return spent(outcomes, token_cost(self.config))
 
@@ -150,9 +149,9 @@ class SearchState:
 
     @property
     def wanted_slots(self) -> list[int]:
-        """Indices of the slots that should have a runner: the configured number, and any other slot that is
-        still busy. With `slots.reserve: when_needed`, only the first slot and those that had a runner, until
-        more are needed. During the winner's final evaluation, only as many as have work."""
+        """Indices of the slots that should have a runner: the first `slots.count`, and others that are still
+        busy. With `slots.reserve: when_needed`, only the first slot and those that had a runner, until more
+        are needed. Once the winner is tested, only as many as have work."""
         working = [slot.index for slot in self.slots if not slot.idle]
         reserved = [
             slot for slot in self.open_slots if self.slots_needed or slot.generation or not slot.index
@@ -163,10 +162,10 @@ class SearchState:
         return sorted([*working, *(slot.index for slot in idle[: self.final.n_waiting])])
 
     def stop_or_cancel(self, run: PhaseRun, reason: str) -> None:
-        """Ask a running phase to stop, or cancel one that has not started."""
+        """Request a stop of a phase that has started, or cancel one that has not."""
         if run.started:
             run.stop_reason = run.stop_reason or reason
-        elif run.salvaged is not None:  # an earlier attempt trained: it ends with what that one left
+        elif run.salvaged is not None:  # it ends with what an earlier attempt had saved
             run.stop_reason, run.given_up = run.stop_reason or reason, True
         else:
             run.stage = "cancelled"
@@ -177,5 +176,5 @@ class SearchState:
         return numbered(key, self.n_extensions)
 
     def fit_slots(self) -> None:
-        """Adjust the slots to `slots.count`. Surplus slots close when idle."""
+        """Add slots up to `slots.count`. Surplus slots close once they are idle."""
         self.slots += [SlotState(index=i) for i in range(len(self.slots), self.config.slots.count)]

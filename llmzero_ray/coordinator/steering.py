@@ -1,4 +1,4 @@
-"""The user's steering requests to a running search: their validation, and their effect on the state.
+"""Validation of the user's steering requests, and their effect on the state.
 
 `refusal` validates a request before it becomes an event. The other functions apply the events to the state.
 """
@@ -26,7 +26,7 @@ MAX_HINT = 2000
 MAX_HINTS = 20
 """Maximum hints of one search. The newest ones are shown to the proposer."""
 _MORE_RUNS = 4
-"""Runs by which a suggestion raises `budget.runs`."""
+"""Number of runs by which error messages suggest raising `budget.runs`."""
 _LIFTED = {
     "gpu_hours": "budget.gpu_hours",
     "wall_clock": "budget.wall_clock_hours",
@@ -86,7 +86,7 @@ def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
 
 
 def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
-    """A clone request as a proposal."""
+    """Proposal that a clone request stands for."""
     run = state.runs[clone.of]
     old = {} if run.spec is None else run.spec.hyperparameters
     step = run.best_saved_step if clone.step is None else clone.step
@@ -105,7 +105,7 @@ def clone_proposal(state: SearchState, clone: ev.CloneAsked) -> Proposal:
 
 
 def veto(state: SearchState, event: ev.NodeVetoed) -> None:
-    """Prune a subtree: stop its running phases, cancel those that have not started."""
+    """Prune a subtree. Running phases in it are stopped; those that have not started are cancelled."""
     reason = f"veto: {event.reason}" if event.reason else "veto"
     for node in state.search.veto(event.node):
         run = state.runs[node]
@@ -115,10 +115,10 @@ def veto(state: SearchState, event: ev.NodeVetoed) -> None:
 
 
 def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
-    """Apply changed limits and slots.
+    """Apply changed settings.
 
-    If only an old limit ended the search, the end is revoked. During the final evaluation, the search
-    continues after it.
+    If the search is ending because of a limit that is changed, it continues. If it is already in its final
+    evaluation, it continues after that.
     """
     _use(state, event.changes)
     if state.end_reason is not None:
@@ -130,8 +130,8 @@ def change_settings(state: SearchState, event: ev.SettingsChanged) -> None:
 
 
 def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | None:
-    """Reason why an ended search, or one in its final evaluation, cannot continue with these settings. None
-    if it can."""
+    """Reason why a search that has ended, or is in its final evaluation, cannot continue with these settings,
+    or None if it can."""
     if state.end_reason is None:
         return "the search has not ended; its settings are changed with `llmzero set`."
     try:
@@ -155,7 +155,7 @@ def extension_problem(state: SearchState, changes: Mapping[str, Any]) -> str | N
 
 
 def _extending(state: SearchState, config: SearchConfig) -> dict[str, Any]:
-    """Settings, on top of `config`, with which an ended search continues. Empty if there are none."""
+    """Settings that would make an ended search with this `config` continue. Empty if there are none."""
     budget = config.budget
     wanted = {key: value for _, key, value in _causes_to_end(state, config) if key is not None}
     if not wanted and (own := _LIFTED.get(state.end_reason or "")) is not None:
@@ -169,8 +169,8 @@ def _extending(state: SearchState, config: SearchConfig) -> dict[str, Any]:
 
 
 def extend(state: SearchState, event: ev.SearchExtended) -> None:
-    """Continue a search that has ended. Its runs and scores stay, and its outcome is written again at the
-    end: immediately if only measurements after the search have changed."""
+    """Continue a search that has ended, with its runs and scores. Its outcome is written again at the next
+    end. If only `final` settings change, just the final evaluation is repeated."""
     if event.changes:
         _use(state, event.changes)
     state.n_extensions += 1
@@ -185,7 +185,7 @@ def extend(state: SearchState, event: ev.SearchExtended) -> None:
 
 
 def measures_alone(changes: Mapping[str, Any]) -> bool:
-    """Whether the changes affect only measurements after the search."""
+    """Whether all changes are `final` settings, which affect only measurements after the search."""
     return bool(changes) and all(key.startswith("final.") for key in changes)
 
 
@@ -204,7 +204,7 @@ def _use(state: SearchState, changes: Mapping[str, Any]) -> None:
 
 
 def _revive(state: SearchState) -> None:
-    """Queue again the runs that were cancelled because the search was about to end."""
+    """Queue the runs again that were cancelled because the search was ending."""
     for run in state.runs.values():
         if run.stage != "cancelled" or run.node == ev.REFERENCE or not state.search.node(run.node).is_running:
             continue  # a vetoed run has ended in the tree
@@ -213,8 +213,8 @@ def _revive(state: SearchState) -> None:
 
 
 def _causes_to_end(state: SearchState, config: SearchConfig) -> Iterator[tuple[str, str | None, Any]]:
-    """Causes for which a search with this configuration would end now: (sentence, setting to change, value of
-    it). The setting is None if none helps."""
+    """Causes for which a search with this configuration would end now: (sentence, setting to change, its new
+    value). The setting is None if no change helps."""
     begun, best = len(state.search.nodes), state.search.best
     before, state.search.budget = state.search.budget, config.budget.runs
     try:

@@ -1,4 +1,4 @@
-"""Compute of a strategy, and the cost of a token for comparisons at equal compute.
+"""Compute of a strategy, and token costs for comparisons at equal compute.
 
 Pure.
 """
@@ -26,8 +26,8 @@ def compared_cost(config: SearchConfig, runs: Mapping[int, PhaseRun], node: int)
 
 
 def compute_of(runs: Mapping[int, PhaseRun], node: int, step: int | None, cost: TokenCost) -> float | None:
-    """Compute of a strategy's phases, each up to its cut, the last one up to `step` of `node`. None if some
-    phase was not counted."""
+    """Compute of a strategy: of each phase up to where the next one resumes, of the last up to `step` of
+    `node`. None if the tokens of a phase were not counted."""
     total = 0.0
     for run in _phases(runs, node):
         kept = () if run.outcome is None else run.outcome.checkpoints
@@ -41,8 +41,8 @@ def compute_of(runs: Mapping[int, PhaseRun], node: int, step: int | None, cost: 
 
 
 def steps_within(limit: ComputeLimit, root: PhaseRun | None) -> int | None:
-    """Expected steps of the default recipe within `limit`, needed if its learning rate depends on the number
-    of steps. None if it does not, or if the root's run gives no estimate."""
+    """Expected number of steps of the default recipe within `limit`. None if its learning rate does not
+    depend on that number, or if the root's run gives no estimate."""
     if root is None or root.spec is None or root.outcome is None or not root.outcome.steps_done:
         return None
     recipe = root.spec.hyperparameters
@@ -53,7 +53,7 @@ def steps_within(limit: ComputeLimit, root: PhaseRun | None) -> int | None:
 
 
 def _phases(runs: Mapping[int, PhaseRun], node: int) -> Iterator[PhaseRun]:
-    """Phases that lead to a node, last one first."""
+    """Phases of the resume chain of a node, the last one first."""
     at: int | None = node
     while at is not None:
         run = runs[at]

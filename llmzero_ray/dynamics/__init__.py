@@ -1,1 +1,1 @@
-"""Conclusions from the curves, scores and answers of a phase."""
+"""Analysis of the curves, scores and answers of phases."""

@@ -1,8 +1,8 @@
-"""Checks whether a phase's score can be believed, from its answers.
+"""Checks of a phase's answers for reasons not to trust its score.
 
-A policy can earn reward without solving the task. Then cut-off answers still count, one text is right for
-rows with different gold answers, or right answers contain no answer. Each of these is counted and reported
-with its numbers, together with how similar the answers have become since the phase's start.
+A policy can earn reward without solving the task. Signs of that are cut-off answers that still count, one
+text that is right for rows with different gold answers, and right answers that contain no answer. Each sign
+is reported with its numbers, together with how similar the answers have become since the phase's start.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from llmzero_ray.utils.text import one_line
 FEW = 10
 """Minimum number of right answers for any statement about them."""
 MOST = 0.5
-"""Share of the right answers from which a defect is reported."""
+"""Share of the right answers that must have a defect for it to be reported."""
 CLOSE = 0.05
 """Relative difference up to which a number counts as the gold answer."""
 CONSTANT = 0.8
-"""Share of the right answers from which one text counts as the answer to all of them."""
+"""Share of the right answers that must be one text to count as the same answer to everything."""
 DIFFERENT = 4
 """Minimum number of different gold answers for which that text was right."""
 HELD = 0.8
-"""Share of the right answers that contain their gold answer, from which a low cap does no harm."""
+"""Share of the right answers that must contain their gold answer for cut-off answers to be harmless."""
 BY_CHANCE = 0.5
-"""Share of the right answers that also contain another row's gold answer, from which containing it is no
-evidence."""
+"""Share of the right answers that may also contain another row's gold answer. Beyond it, containing the own
+gold answer is no evidence."""
 ALIKE = 0.25
 """Share of distinct answers up to which the answers count as similar."""
 
@@ -47,7 +47,7 @@ _IN_NUMBERS = re.compile(r"(?<=\d)(?:,|\{,\}|\\,)(?=\d)")
 
 @dataclass(frozen=True, kw_only=True)
 class Gold:
-    """Question of a validation row, and the wordings of its answer."""
+    """Question of a validation row, and the accepted wordings of its answer."""
 
     prompt: str
     wordings: tuple[str, ...]
@@ -60,7 +60,7 @@ def phase_doubts(
     best_step: int | None,
     golds: Mapping[int, Gold],
 ) -> tuple[str, ...]:
-    """Reasons not to believe the score of a node's best step, from the files on disk. Empty if there are
+    """Reasons not to trust the score of a node's best step, from the files on disk. Empty if there are
     none."""
     items = load_items(storage, node)
     now = items.get(best_step, ()) if best_step is not None else ()
@@ -71,26 +71,26 @@ def phase_doubts(
 def doubts(
     d: Dynamics, start: Sequence[ItemOutcome], now: Sequence[ItemOutcome], golds: Mapping[int, Gold]
 ) -> tuple[str, ...]:
-    """Reasons not to believe the score of the answers `now`, each a sentence with its numbers.
+    """Reasons not to trust the score of the answers `now`, each a sentence with its numbers.
 
-    `start` are the answers of the policy that the phase started from; `golds` maps a row's index to its gold
-    answer. Either may be empty, which leaves fewer checks.
+    `start` are the answers of the policy from which the phase started; `golds` maps a row's index to its gold
+    answer. If either is empty, fewer checks are made.
     """
     if len(golds) != len(now):
-        golds = {}  # prompts that are too long were left out: the rows that follow have other numbers
+        golds = {}  # overlong prompts were dropped, which changes the indices of the rows after them
     if not any(item.response for item in now):
         now = ()  # texts were not kept
     unanswered = right_without_answer(d)
     found = [] if unanswered is None else [unanswered]
     found += [*_empty(now), *_without_number(now, golds), *_same_for_all(now, golds)]
     reward = rewarded_when_cut_off(d)
-    # Where right answers hold the gold answer, what is cut off comes after it.
+    # If right answers contain the gold answer, only text after it was cut off.
     if reward is not None and not _hold_gold(now, golds):
         found.insert(0, reward)
     return tuple([*found, *_alike(start, now)] if found else ())
 
 
-# --- signs, each on its own enough --------------------------------------------------------------------------
+# --- signs, each of them sufficient -------------------------------------------------------------------------
 
 
 def _right(items: Iterable[ItemOutcome]) -> list[ItemOutcome]:
@@ -106,12 +106,12 @@ def _empty(now: Sequence[ItemOutcome]) -> list[str]:
 
 
 def _without_number(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list[str]:
-    """Defect: right answers that do not contain the gold answer, a whole number. Rows whose question contains
-    that number do not count, because they may ask for a way to reach it."""
+    """Defect: right answers do not contain their gold answer, a whole number. Rows whose question contains
+    the number are skipped, because they may ask for a way to reach it."""
     pairs = ((item, _whole_number(golds.get(item.index))) for item in _right(now))
     asked = [(item, gold) for item, gold in pairs if gold is not None]
     lacking = [(item, gold) for item, gold in asked if not _holds_number(item.response, gold)]
-    # One digit may stand for a choice or a label, which answers name in other words.
+    # One digit may stand for a choice or a label, which answers may give in words.
     is_label = all(0 <= gold <= 9 for _, gold in asked)
     if len(asked) < FEW or len(lacking) < MOST * len(asked) or is_label:
         return []
@@ -156,17 +156,17 @@ def _same_for_all(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> list
 
 
 def _plain(gold: Gold | None) -> str:
-    """Gold answer in one wording. Empty if there is none, or if it is JSON, which may contain more than the
+    """One wording of a gold answer. Empty if there is none, or if it is JSON, which may contain more than the
     answer."""
     wordings = sorted({" ".join(wording.casefold().split()) for wording in gold.wordings}) if gold else []
     return "" if not wordings or wordings[0][:1] in "{[" else wordings[0]
 
 
-# --- what supports or refutes them --------------------------------------------------------------------------
+# --- evidence for or against them ---------------------------------------------------------------------------
 
 
 def _hold_gold(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> bool:
-    """Whether right answers contain their own gold answer, and contain other rows' less often."""
+    """Whether right answers contain their own gold answer, and those of other rows less often."""
     right = [(item, gold) for item in _right(now) if (gold := _plain(golds.get(item.index)))]
     other = [
         (item, next_gold)
@@ -187,8 +187,8 @@ def _share_held(pairs: Sequence[tuple[ItemOutcome, str]]) -> float:
 
 
 def _alike(start: Sequence[ItemOutcome], now: Sequence[ItemOutcome]) -> list[str]:
-    """Statement about how few answers differ apart from their numbers. Empty if many do. Not evidence by
-    itself: answers in a fixed form, or to yes/no questions, are just as similar."""
+    """Statement that few answers differ apart from their numbers. Empty if many differ. It is no evidence by
+    itself, because answers in a fixed form, or to yes/no questions, are just as similar."""
     share = _differing(now) if len(now) >= FEW else 1.0
     if share > ALIKE:
         return []

@@ -1,7 +1,6 @@
 """Numbers that describe the dynamics of one phase: trends with their noise, spikes, levels, plateaus.
 
-`observe` turns recorded curves into a `Dynamics`, without judging them. The thresholds of a "spike" or a
-"trend" are defined where they are used.
+`observe` turns recorded curves into a `Dynamics` without judging them.
 """
 
 from __future__ import annotations
@@ -38,27 +37,27 @@ from llmzero_ray.records.metrics import (
 from llmzero_ray.utils.text import is_number
 
 SPIKE = 5.0
-"""Factor over its settled level that makes a jump a spike."""
+"""Factor over a settled level from which a jump counts as a spike."""
 _SETTLING = 5
 
 
 def significance(n: int) -> float:
-    """Threshold of |slope| / standard error for a trend of n points, with about a 2 % chance of error.
+    """Threshold of |slope| / standard error for a trend of n points, with an error probability of about 2 %.
 
-    Near Student's quantiles for n - 2 degrees of freedom: 5 at 3 points, 3.1 at 10, 2.5 at 40.
+    Close to Student's quantiles for n - 2 degrees of freedom: 5 at 3 points, 3.1 at 10, 2.5 at 40.
     """
     return 2.3 + 8 / max(n, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A straight line through a series (least squares)."""
+    """Least-squares line through a series."""
 
     n: int
     slope: float
     """Slope per step."""
     slope_se: float
-    """Standard error of the slope, infinite below 3 points."""
+    """Standard error of the slope. Infinite with fewer than 3 points."""
     noise: float
     """Standard deviation of the residuals."""
     change: float
@@ -83,7 +82,7 @@ class Trend:
 
 
 def fit(series: Series) -> Trend:
-    """Line through a series. Flat with infinite error below 2 points."""
+    """Fit a line to a series. It is flat with an infinite error if there are fewer than 2 points."""
     n = len(series)
     if n < 2 or series.steps[0] == series.steps[-1]:
         return Trend(n=n, slope=0.0, slope_se=math.inf, noise=0.0, change=0.0)
@@ -93,7 +92,7 @@ def fit(series: Series) -> Trend:
     slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
     rest = [b - mean_y - slope * (a - mean_x) for a, b in zip(x, y, strict=True)]
     noise = math.sqrt(sum(r * r for r in rest) / (n - 2)) if n > 2 else 0.0
-    # Rounding leaves ~1e-17 of a constant series: that is not a slope.
+    # For a constant series, rounding leaves a slope of ~1e-17, which is none.
     tiny = 1e-12 * max(1.0, abs(mean_y))
     slope_se = noise / math.sqrt(spread) if n > 2 else math.inf
     if abs(slope) * (x[-1] - x[0]) < tiny:
@@ -106,7 +105,7 @@ class Spike:
     """A rise of a metric far above its own past."""
 
     onset: int
-    """First step above `threshold` times the previous level."""
+    """First step at or above `SPIKE` times the previous level."""
     peak_step: int
     peak: float
     before: float
@@ -116,11 +115,11 @@ class Spike:
 
 
 def find_spike(series: Series, *, floor: float) -> Spike | None:
-    """First jump to `SPIKE` times a settled level that lasts two points or more, or None.
+    """First jump to `SPIKE` times a settled level that lasts at least two points, or None.
 
-    The level is the median of five points, at least `floor`; the last point before the jump is left out,
-    because it may belong to it. If the past itself multiplies, nothing has settled yet: normal training
-    leaves its reference from a KL of almost 0.
+    The level is the median of five points, but at least `floor`. The last point before the jump is skipped,
+    because it may already belong to it. If one of the five exceeds 2.5 times the level, the metric has not
+    settled: in normal training, the KL grows by large factors from almost 0.
     """
     for i in range(_SETTLING + 1, len(series) - 1):
         window = series.values[i - 1 - _SETTLING : i - 1]
@@ -140,8 +139,8 @@ def find_spike(series: Series, *, floor: float) -> Spike | None:
 
 
 def change_point(series: Series) -> int | None:
-    """Step at which the level changes: the best split into two levels, if it explains most of the
-    variance."""
+    """Step at the best split of a series into two levels, if the split explains most of the variance,
+    otherwise None."""
     n = len(series)
     if n < 6:
         return None
@@ -160,7 +159,7 @@ class Validation:
     steps: tuple[int, ...]
     scores: tuple[float, ...]
     start: float | None
-    """Score at step 0, that is, of the policy that the phase started from."""
+    """Score at step 0: that of the policy from which the phase started."""
     best: float
     best_step: int
     last: float
@@ -169,36 +168,36 @@ class Validation:
     one_item: float
     """Change in score per additional correct answer."""
     gains: tuple[ScoreGain, ...] = ()
-    """Change of each score against the start, paired if outcomes were stored. Empty without a start."""
+    """Change of each score from the start, paired if outcomes were stored. Empty without a start."""
 
     @property
     def margin(self) -> float:
-        """Smallest difference of two scores that counts: 1.5 standard errors of one score, because both share
-        their items."""
+        """Smallest difference of two scores that counts: 1.5 standard errors of one score. That suffices
+        because both scores are of the same items."""
         return 1.5 * self.se
 
     @property
     def gain(self) -> float:
-        """Best score minus the start's (or the first score's)."""
+        """Best score minus the start, or minus the first score without a start."""
         return self.best - (self.start if self.start is not None else self.scores[0])
 
     @property
     def recent_gain(self) -> float:
-        """Mean of the later half of the points minus mean of the earlier half, start included. 0 with one
-        point."""
+        """Mean of the later half of the points, including the start, minus mean of the earlier half. 0 with
+        one point."""
         points = ((self.start,) if self.start is not None else ()) + self.scores
         half = len(points) // 2
         return fmean(points[-half:]) - fmean(points[:half]) if half else 0.0
 
     @property
     def last_gain(self) -> float:
-        """Last score minus the best earlier one (start included). 0 with one point."""
+        """Last score minus the best earlier one, including the start. 0 with one point."""
         earlier = ((self.start,) if self.start is not None else ()) + self.scores[:-1]
         return self.last - max(earlier) if earlier else 0.0
 
     @property
     def swings(self) -> int:
-        """Reversals of direction in which both moves exceed 2 margins."""
+        """Number of reversals of direction in which both moves exceed 2 margins."""
         moves = [b - a for a, b in pairwise(self.scores)]
         big = 2 * self.margin
         return sum(a * b < 0 and min(abs(a), abs(b)) > big for a, b in pairwise(moves))
@@ -219,15 +218,15 @@ class Dynamics:
     length: Series
     learning_rate: Series
     truncated: Series
-    """Share of responses at the cap, or 0 if the batch's longest response is below it."""
+    """Share of responses cut off at the cap. 0 if the batch's longest response is shorter."""
     unanswered: Series
-    """Smallest possible share of a source's validation rows that are right although no answer was found:
-    accuracy minus `fmt_ok`. Empty if `fmt_ok` is not logged, or always 0."""
+    """Lower bound of the share of validation rows that are right although no answer was found: accuracy minus
+    `fmt_ok`, of the data source where it is largest. Empty if `fmt_ok` is not logged, or always 0."""
     group_spread: Series
     """Largest minus smallest advantage. 0 if no group has both good and bad answers."""
     cap: int
     clip_inert: bool
-    """Whether each step makes one update on its own rollouts, so that clip ranges and ppo_kl have no
+    """Whether each step makes only one update on its rollouts, so that clip ranges and ppo_kl have no
     effect."""
     validation: Validation | None
     temperature: float = 1.0
@@ -237,13 +236,14 @@ class Dynamics:
 
     @property
     def sampled(self) -> float | None:
-        """Accuracy of sampled answers late in the phase. None if rewards are not between 0 and 1."""
+        """Accuracy of sampled answers late in the phase. None without rewards, or if some are not in [0,
+        1]."""
         rewards = self.reward.values
         return self.reward.last if rewards and min(rewards) >= 0 and max(rewards) <= 1 else None
 
     @property
     def gap(self) -> float | None:
-        """Greedy accuracy of the last validation minus accuracy of sampled answers. None if either is
+        """Greedy accuracy in the last validation minus accuracy of sampled answers. None if either is
         missing."""
         if self.sampled is None or self.validation is None:
             return None
@@ -259,7 +259,7 @@ class Dynamics:
 def observe(
     curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500, chance: float = 0.0
 ) -> Dynamics:
-    """Dynamics of a phase. `n_val` (validation items) determines the noise of a validation score."""
+    """Dynamics of a phase. `n_val`, the number of validation items, determines the noise of its scores."""
     reward = series(curves, REWARDS[0])
     cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
     return Dynamics(
@@ -285,8 +285,8 @@ def observe(
 
 
 def truncated(curves: Curves, cap: int) -> Series:
-    """Share of a step's answers that are cut off at the cap, 0 where none is that long."""
-    # VeRL's response_length/clip_ratio counts responses at the *batch's* longest, not at the cap.
+    """Share of a step's answers that are cut off at the cap. 0 for steps with only shorter answers."""
+    # VeRL's response_length/clip_ratio counts responses as long as the *batch's* longest, not at the cap.
     longest, share = series(curves, LENGTH_MAX), series(curves, LENGTH_AT_MAX)
     longest = longest if len(longest) else series(curves, LENGTH)
     at = dict(zip(longest.steps, longest.values, strict=True))

@@ -1,8 +1,7 @@
-"""Effects of phases on the score: gains with the errors of rows and of runs, and the attempts from a
-checkpoint.
+"""Effects of phases on the score: gains with their errors, and the attempts of a search.
 
 All validations of a search use the same rows, so a phase is compared with its own start row by row. Two
-sources of error remain: other rows, or another run of the same phase, would give another difference.
+sources of error remain: the choice of rows, and the variation between runs of the same phase.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from llmzero_ray.records.metrics import Curves, accuracy_error
 
 RUN_ERROR = 0.03
 """Standard deviation of a score between runs of one configuration, at a score of one half. Small real runs
-differed by .03 to .05. Towards 0 and 1 the deviation shrinks."""
+differed by .03 to .05. The deviation shrinks towards scores of 0 and 1."""
 CLEAR = 2.0
 """Number of standard errors from which a change counts."""
 
 DESTROYED = 0.5
-"""Share of the base model's accuracy whose loss in one phase counts as destruction."""
+"""Share of the base model's accuracy that a phase must lose to count as destroyed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class ScoreGain:
 
     @property
     def error(self) -> float:
-        """Combined error, which a statement on settings has to exceed."""
+        """Combined error of rows and runs, for statements about settings."""
         return math.hypot(self.rows_error, self.runs_error)
 
     @property
@@ -49,13 +48,13 @@ class ScoreGain:
 
     @property
     def fell(self) -> bool:
-        """Whether this policy is worse than its start beyond the rows' error, and by at least the combined
+        """Whether the score fell by at least `CLEAR` times the rows' error and by at least the combined
         error."""
         return self.value <= -max(CLEAR * self.rows_error, self.error)
 
     @property
     def rose(self) -> bool:
-        """Whether this policy is better than its start, by the same criterion."""
+        """Whether the score rose, by the same criterion."""
         return self.value >= max(CLEAR * self.rows_error, self.error)
 
     def __str__(self) -> str:
@@ -69,10 +68,10 @@ def runs_error(score: float) -> float:
 
 
 def gains(curves: Curves, n_val: int) -> tuple[ScoreGain, ...]:
-    """Gain of each validation over the phase's start. Empty without a score of the start.
+    """Gain of each validation over the phase's start. Empty if the start has no score.
 
-    If outcomes were not stored row by row, the standard error of one score is used as the rows' error: the
-    rows are the same, so about half of their variance cancels.
+    If outcomes were not stored row by row, the rows' error is the standard error of one score, because about
+    half of the variance of the two cancels on the same rows.
     """
     start = curves.start_score
     if start is None or not math.isfinite(start):
@@ -89,8 +88,7 @@ def gains(curves: Curves, n_val: int) -> tuple[ScoreGain, ...]:
 
 
 def outcome(curves: Curves, n_val: int) -> ScoreGain | None:
-    """Gain of a phase: the mean of the later half of its validations over its start. None without
-    validations.
+    """Gain of a phase: the mean gain of the later half of its validations. None if there is no gain.
 
     The best validation would favour phases that fluctuate, and the last one alone is noisier.
     """
@@ -107,24 +105,24 @@ def outcome(curves: Curves, n_val: int) -> ScoreGain | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """Attempt of one node."""
+    """One phase as an attempt to improve on its start."""
 
     node: int
     source: ResumeFrom | None
-    """Checkpoint it started from, or None for the base model."""
+    """Checkpoint from which it started, or None for the base model."""
     base: Hyperparameters
     """Configuration that trained that checkpoint, or the root's for the base model."""
     full: Hyperparameters
     gain: ScoreGain | None
     """Gain of the phase. None while it runs, or without a validation."""
     failed: bool
-    """Whether training itself failed: a loss that is not finite."""
+    """Whether training itself failed, with a value that was not finite."""
     doubted: bool = False
     """Whether its gain is doubtful (`NodeView.doubts`)."""
 
 
 def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
-    """All phases of the search that have a configuration, by number. The root is an attempt from the base
+    """Attempts of all phases that have a configuration, by node number. The root is an attempt from the base
     model."""
     known = known_nodes(request)
     found = []
@@ -150,14 +148,14 @@ def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
 
 
 def known_nodes(request: ProposalRequest) -> dict[int, NodeView]:
-    """Number -> node, for all nodes in the request."""
+    """Node number -> view, for all nodes in the request."""
     best = () if request.best is None else (request.best,)
     shown: Iterable[NodeView] = (*request.tree, *best, *request.siblings, *request.path, request.on)
     return {view.node: view for view in sorted(shown, key=lambda view: view.node)}
 
 
 def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
-    """Learning rates at which a phase from the base model clearly lost accuracy -> whether it lost half."""
+    """Learning rate at which a phase from the base model clearly lost accuracy -> whether one lost half."""
     found: dict[float, bool] = {}
     for view in known_nodes(request).values():
         start, scores, rate = view.curves.start_score, view.curves.val_scores, view.hyperparameters.get(LR)
@@ -171,7 +169,7 @@ def losing_rates(request: ProposalRequest, n_val: int) -> dict[float, bool]:
 
 
 def lowest_losing_raise(known: Iterable[Attempt]) -> float | None:
-    """Lowest learning rate at which a phase lost accuracy after raising it, or None if no phase did."""
+    """Lowest learning rate to which a phase raised it and lost accuracy, or None if no phase did."""
     lost = []
     for attempt in known:
         old, new = attempt.base.get(LR), attempt.full.get(LR)
@@ -183,9 +181,9 @@ def lowest_losing_raise(known: Iterable[Attempt]) -> float | None:
 
 
 def went_on(view: NodeView, step: int, n_val: int) -> ScoreGain | None:
-    """Gain of a phase itself after `step`: the attempt "unchanged" from that checkpoint.
+    """Gain of a phase after `step`, which shows what training on from there without a change gives.
 
-    None without a validation at the step and one after it.
+    None unless there are a validation at the step and one after it.
     """
     points = dict(zip(view.curves.val_steps, view.curves.val_scores, strict=True))
     later = [score for at, score in points.items() if at > step]

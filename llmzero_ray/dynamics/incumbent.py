@@ -1,7 +1,7 @@
 """Comparison of a running phase with the incumbent: differences at equal global step and to its best score.
 
-Both answer the same validation items, so a difference is taken item by item if the outcomes of both are
-known. The difficulty of an item then cancels out, and half of the noise with it.
+Both answer the same validation items, so differences are computed item by item if the outcomes of both are
+known. The difficulty of the items then cancels out, and with it half of the noise.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def scores_along(chain: Sequence[NodeView]) -> tuple[tuple[int, float], ...]:
 
 
 def score_to_beat(incumbent: float | None, path: Iterable[tuple[int, float]]) -> float | None:
-    """Score that a phase has to beat, or None if there is none: the incumbent's, or the base model's while
-    every phase is worse. `path` is the incumbent's (`scores_along`); its best counts if no score is known."""
+    """Score that a phase has to beat: the incumbent's, or the base model's while every phase is worse. None
+    if there is none. `path` is the incumbent's (`scores_along`); without a score, its best point counts."""
     known = [score for step, score in path if step == 0 or incumbent is None]
     return max(known if incumbent is None else (incumbent, *known), default=None)
 
@@ -46,11 +46,11 @@ def score_to_beat(incumbent: float | None, path: Iterable[tuple[int, float]]) ->
 def standings(
     running: NodeView, chain: Sequence[NodeView], load_items: LoadItems, *, n_val: int
 ) -> tuple[Standing, ...]:
-    """Comparisons of the running phase, at its start and at each validation, with the incumbent, the last
-    node of `chain` (its resume chain, base first).
+    """Comparisons of the running phase, at its start and at each validation, with the incumbent. `chain` is
+    the incumbent's resume chain, base first, itself last.
 
-    If the outcomes of either are missing, both count as independent samples of `n_val` right or wrong
-    answers, which overestimates the error.
+    If outcomes of either are missing, both scores are treated as independent samples of `n_val` right or
+    wrong answers, which overestimates the error.
     """
     items: dict[int, Mapping[int, Sequence[ItemOutcome]]] = {}
 
@@ -63,7 +63,7 @@ def standings(
 
     def difference(new: _Validated, old: _Validated) -> Difference:
         exact = paired(outcomes(new), outcomes(old))
-        # Outcomes and scores are of the same answers, unless the score is not an accuracy.
+        # The outcomes must give the same difference as the scores, which need not be accuracies.
         if exact is not None and math.isclose(exact.gain, new.score - old.score, abs_tol=1e-6):
             return exact
         return _independent(new.score, old.score, n_val)
@@ -89,7 +89,7 @@ def _along(chain: Sequence[NodeView]) -> list[_Validated]:
 
 
 def _best(path: Sequence[_Validated], score: float | None) -> _Validated | None:
-    """Validation with the score to beat, or that score alone if none has it."""
+    """Last validation on the path with the score to beat. If none has it, a stand-in with that score."""
     target = score_to_beat(score, [(one.global_step, one.score) for one in path])
     if target is None:
         return None

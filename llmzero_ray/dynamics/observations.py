@@ -1,4 +1,4 @@
-"""Predicates on dynamics that several patterns and the early stopper share, and facts as text with
+"""Predicates on dynamics that are shared by diagnoses and the early stopper, and facts as text with
 numbers."""
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from llmzero_ray.utils.text import number
 LOW_ENTROPY = 0.35
 """Share of its first level at which entropy counts as low (the paper's collapse: 0.2 of 0.7-0.8)."""
 NO_KL = 1e-3
-"""KL to the base model up to which a policy may still equal it, read in low precision."""
+"""KL to the base model up to which a policy may still equal it, given low precision."""
 HARDLY_MOVED = 5e-3
-"""KL to the base model below which a whole phase has hardly moved the policy. Phases of the tiny models had
-.011 and more after ten steps if they learnt something later, and .001 if they learnt nothing in thirty."""
+"""KL to the base model below which a whole phase has hardly moved the policy. Phases of tiny models had at
+least .011 after ten steps if they learned something later, and .001 if they learned nothing in thirty."""
 QUIET_UPDATE = 2e-3
-"""Usual KL of an update. A spike counts from this level."""
+"""Usual KL of an update, and the lowest level from which its spikes are measured."""
 LEAST_STEPS = 8
-"""Steps from which a phase without a change says something."""
+"""Minimum number of steps after which an unchanged policy is meaningful."""
 NEAR_BASE = 0.05
 """KL to the base model up to which a rising KL means that the run has only begun."""
 LOST = 0.5
-"""Share of its best level that the reward loses in a collapse."""
+"""Share of its best level that the reward must lose to count as lost."""
 CLIMB = 0.5
 """Rise of the entropy over its lowest level that counts as a climb: this share of the level, but at least
-`LEAST_CLIMB` and at most this many nats."""
+`LEAST_CLIMB` nats, and never more than this number of nats."""
 LEAST_CLIMB = 0.2
 NEVER = 0.9
 """Share of responses cut off, or mean length / cap, from which answers do not end by themselves."""
 REWARDED = 0.25
-"""Share of all sampled answers that are cut off and still rewarded, from which a rise is doubted."""
+"""Minimum share of sampled answers that are cut off but rewarded, for a doubtful rise."""
 GREW = 0.2
-"""Growth of that share within the phase that makes a rise doubtful."""
+"""Minimum growth of that share within the phase, for a doubtful rise."""
 
 
 # --- evidence in words
@@ -43,7 +43,8 @@ GREW = 0.2
 
 
 def course(series: Series) -> tuple[str, ...]:
-    """`actor/kl_loss 0.02 -> 0.31 (x15) over steps 8-20`, or nothing for an empty series."""
+    """Course of a series as text: `actor/kl_loss 0.02 -> 0.31 (x15) over steps 8-20`. Empty if the series
+    is."""
     if not len(series):
         return ()
     first, last = series.first, series.last
@@ -74,15 +75,15 @@ def spiked(spike: Spike | None, name: str) -> tuple[str, ...]:
 
 
 def reward_rising(d: Dynamics) -> bool:
-    """Whether the train reward still rises beyond its noise: late in the phase, or steadily throughout."""
+    """Whether the training reward still rises beyond its noise, late in the phase or steadily throughout."""
     whole, late = fit(d.reward), fit(d.reward.since(d.half))
     steadily = whole.rising and late.change >= 0.3 * whole.change
     return steadily or (late.rising and len(d.reward) >= 8)
 
 
 def reward_lost(d: Dynamics) -> tuple[float, int] | None:
-    """(share lost, step of the best level) if the reward has fallen from its best level for good, otherwise
-    None."""
+    """(share lost, step of the best level) if the reward has fallen far from its best level and not
+    recovered, otherwise None."""
     smooth = d.reward.smooth()
     if len(smooth) < 4:
         return None
@@ -94,7 +95,8 @@ def reward_lost(d: Dynamics) -> tuple[float, int] | None:
 
 
 def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
-    """First spike of the KL to the base model, otherwise of an update's KL."""
+    """(first spike, metric) of the KL to the base model, or else of the KL of updates. The spike is None if
+    neither has one."""
     spike = find_spike(d.kl, floor=NEAR_BASE / 5)
     return (spike, d.kl.name) if spike else (find_spike(d.ppo_kl, floor=QUIET_UPDATE), d.ppo_kl.name)
 
@@ -118,8 +120,7 @@ class EntropyClimb:
 
 
 def entropy_climb(d: Dynamics) -> EntropyClimb | None:
-    """Rise of the entropy to a multiple, up to the end, with no gain in reward or validation. None without
-    one."""
+    """Large rise of the entropy that lasts to the end, without a gain in reward or validation, or None."""
     smooth = d.entropy.smooth()
     if len(d.entropy) < 6:
         return None
@@ -139,8 +140,8 @@ def entropy_climb(d: Dynamics) -> EntropyClimb | None:
 
 
 def improved_after(v: Validation, step: int) -> bool:
-    """Whether a validation after the step beats all earlier ones, start included, by more than noise. If
-    there is no earlier one, whether one beats the first."""
+    """Whether a validation after the step beats all earlier ones, including the start, by more than noise. If
+    there is no earlier one, whether a later one beats the first."""
     points = list(zip(v.steps, v.scores, strict=True))
     earlier = [score for at, score in points if at <= step] + ([v.start] if v.start is not None else [])
     later = [score for at, score in points if at > step]
@@ -148,10 +149,11 @@ def improved_after(v: Validation, step: int) -> bool:
 
 
 def rewarded_when_cut_off(d: Dynamics) -> str | None:
-    """Statement on the share of sampled answers that must have been cut off and rewarded, if it has grown.
+    """Statement that sampled answers were cut off and still rewarded, if their share has grown.
 
-    With rewards up to 1, a mean of R needs a share R of the answers. If only 1 - T end by themselves, R + T -
-    1 of them were cut off. None if the share is small, has not grown, or if rewards exceed 1.
+    With rewards up to 1, a mean reward of R needs at least a share R of rewarded answers. If only a share
+    1 - T ends by itself, at least R + T - 1 were cut off and rewarded. None if that share is small or has not
+    grown, or if rewards exceed 1.
     """
     if d.sampled is None or not len(d.truncated):
         return None
@@ -166,7 +168,7 @@ def rewarded_when_cut_off(d: Dynamics) -> str | None:
 
 
 def right_without_answer(d: Dynamics) -> str | None:
-    """Statement on the share of validation rows that are right without an answer, if it has grown."""
+    """Statement that validation rows are right without an answer, if their share has grown."""
     values = d.unanswered.values
     if not values or values[-1] < REWARDED or values[-1] - min(values) < GREW:
         return None
@@ -177,7 +179,7 @@ def right_without_answer(d: Dynamics) -> str | None:
 
 
 def doubts_of_curves(d: Dynamics) -> tuple[str, ...]:
-    """Reasons not to believe a rise of the score that need no answers. Empty if there are none."""
+    """Reasons in the curves not to trust a rise of the score. Empty if there are none."""
     return tuple(fact for fact in (rewarded_when_cut_off(d), right_without_answer(d)) if fact is not None)
 
 
@@ -190,8 +192,8 @@ def cap_is_harmless(d: Dynamics) -> bool:
 
 
 def ends_never(d: Dynamics) -> bool:
-    """Whether answers reach the cap from the first step to the last. Without the share at the cap, whether
-    their mean length does."""
+    """Whether nearly all answers reach the cap, both at the start and at the end. If the share at the cap is
+    not logged, the mean length is compared with the cap."""
     found, most = (d.truncated, 1.0) if len(d.truncated) else (d.length, float(d.cap))
     if not d.cap or not len(found):
         return False
@@ -204,11 +206,11 @@ def rate_is_zero(d: Dynamics) -> bool:
 
 
 def stands_still(d: Dynamics) -> bool:
-    """Whether nothing is trained: learning rate 0, or no trend in any metric, a KL of 0 and unchanged
-    answers.
+    """Whether nothing is trained: the learning rate is 0, or no metric has a trend, the KL is 0 and the
+    answers do not change.
 
-    A policy that trains but is stuck differs: it changes a few answers, or has long left the base model.
-    Small runs stayed at the same score for ten steps and more before they improved.
+    This is not a policy that trains but is stuck: that changes a few answers, or has long left the base
+    model. Small runs stayed at the same score for ten steps or more before they improved.
     """
     if rate_is_zero(d):
         return True
@@ -221,7 +223,8 @@ def stands_still(d: Dynamics) -> bool:
 
 
 def hardly_moves(d: Dynamics) -> bool:
-    """Whether a phase of some length left the policy near the base model, and did not lose accuracy."""
+    """Whether a phase of at least `LEAST_STEPS` left the policy near the base model without losing
+    accuracy."""
     if d.validation is None or len(d.reward) < LEAST_STEPS or not len(d.kl):
         return False
     gains = d.validation.gains
@@ -235,7 +238,7 @@ def warms_up(d: Dynamics) -> bool:
 
 
 def _same_scores(v: Validation | None) -> bool:
-    """Whether at least three scores, the start included, differ by no more than one answer."""
+    """Whether there are at least three scores, including the start, and they differ by at most one answer."""
     scores = () if v is None else v.scores if v.start is None else (v.start, *v.scores)
     return v is not None and len(scores) >= 3 and max(scores) - min(scores) <= 1.5 * v.one_item
 

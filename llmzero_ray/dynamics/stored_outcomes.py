@@ -1,4 +1,4 @@
-"""Parts of requests that come from stored outcomes: shown answers, scores by kind of question, and
+"""Parts of proposal requests that come from stored outcomes: sample answers, scores by kind of question, and
 differences between checkpoints."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Outcomes: TypeAlias = Mapping[int, tuple[ItemOutcome, ...]]
 
 
 def load_rows(val_file: str | None) -> Rows:
-    """The validation rows in a parquet file. Empty if there is none, or it cannot be read."""
+    """Validation rows of a parquet file. Empty if there is no file, or it cannot be read."""
     if val_file is None:
         return ()
     try:
@@ -46,9 +46,11 @@ def load_rows(val_file: str | None) -> Rows:
 def load_answers(
     storage: SearchStorage, node: int, items: Mapping[int, Outcomes], rows: Rows, below: int | None = None
 ) -> tuple[Answer, ...]:
-    """Answers of a node's last validation, each to another prompt, and some that its training sampled, read
-    from disk. Without those whose outcomes, texts or rows are missing. Each has the answer of the
-    phase `below` to the same prompt, if there is one; `items` are the outcomes of both nodes."""
+    """A few answers of a node's last validation, each to another prompt, and a few that its training sampled.
+
+    Answers whose outcomes, texts or rows are missing are left out. If `below` is given, each validation
+    answer comes with that node's answer to the same prompt. `items` has the outcomes of both nodes.
+    """
     found: list[Answer] = []
     for read in (partial(_validated, node, items, rows, below), partial(load_sampled, storage, node)):
         try:
@@ -75,7 +77,8 @@ def _last(items: Outcomes) -> tuple[ItemOutcome, ...]:
 
 
 def kind_scores(items: Outcomes, rows: Rows) -> tuple[KindScore, ...]:
-    """Scores of a node by kind of question. Empty if there is one kind, or outcomes are missing."""
+    """Scores of a node by kind of question. Empty if there is only one kind, each row is its own kind, or
+    outcomes are missing."""
     last, start = _last(items), {item.index: item.acc for item in items.get(0, ())}
     kinds = {item.index: item.data_source for item in last}
     if len(set(kinds.values())) == 1:
@@ -91,8 +94,8 @@ def kind_scores(items: Outcomes, rows: Rows) -> tuple[KindScore, ...]:
 
 
 def wrong_answers(items: Outcomes) -> tuple[int, int, int | None] | None:
-    """Wrong answers of a node's last validation, how many of them were cut off, and in how many others the
-    reward found no answer (`NodeView.wrong`). None if it is not known which were cut off."""
+    """Counts of wrong answers in a node's last validation (`NodeView.wrong`). None if there are none, or if
+    it is not known which were cut off."""
     wrong = [item for item in _last(items) if item.acc < 0.5]
     if not wrong or any(item.cut is None for item in wrong):
         return None
@@ -102,11 +105,11 @@ def wrong_answers(items: Outcomes) -> tuple[int, int, int | None] | None:
 
 
 def by_length(items: Outcomes) -> tuple[int, float, float] | None:
-    """Accuracy of shorter and of longer answers of a node's last validation (`NodeView.by_length`), divided
-    at the median. None without texts, or with fewer than a tenth of them on a side."""
+    """Accuracy of shorter and of longer answers in a node's last validation (`NodeView.by_length`), split at
+    the median. None without texts, or if less than a tenth of the answers are on one side."""
     whole = [item for item in _last(items) if item.cut is False and item.response]
     middle = int(median(len(item.response) for item in whole)) if whole else 0
-    for length in (middle, middle + 1):  # answers of the median length belong to one side
+    for length in (middle, middle + 1):  # answers of the median length may go to either side
         shorter = [item.acc for item in whole if len(item.response) < length]
         longer = [item.acc for item in whole if len(item.response) >= length]
         if 10 * min(len(shorter), len(longer)) >= max(1, len(whole)):
@@ -115,7 +118,8 @@ def by_length(items: Outcomes) -> tuple[int, float, float] | None:
 
 
 def number_places(items: Outcomes, rows: Rows) -> tuple[float, float, float, float] | None:
-    """Places in the prompts of the numbers that a node's last validation answers (`NodeView.places`)."""
+    """How often the answers of a node's last validation are the first or last number of their prompt
+    (`NodeView.places`)."""
     found = []
     with contextlib.suppress(LookupError):
         for item in _last(items):
@@ -132,8 +136,8 @@ def number_places(items: Outcomes, rows: Rows) -> tuple[float, float, float, flo
 
 
 def _with_shortcuts(task: TaskView, rows: Rows) -> TaskView:
-    """The task with the shares of the validation rows that numbers of their prompts would answer: one of the
-    different ones picked blindly, always the first, always the last. Unchanged without rows."""
+    """The task with the scores of shortcuts on the validation rows: answering with a random number of the
+    prompt, or always with the first or the last one. Unchanged without rows."""
     blind, first, last = [], [], []
     with contextlib.suppress(LookupError):
         for row in rows:
@@ -150,8 +154,8 @@ def _with_shortcuts(task: TaskView, rows: Rows) -> TaskView:
 
 
 def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
-    """A right, two wrong and a cut-off answer, as far as they exist, or two of a kind if there is no other.
-    One answer of a kind has the median length and two have the terciles, because extremes are not typical."""
+    """A right, two wrong and a cut-off answer, as far as they exist, or two of one kind if there is no other.
+    A single answer of a kind has the median length, two are at the terciles: extremes are not typical."""
     if not any(item.response for item in items):
         return ()  # texts were not kept
     right = [item for item in items if item.acc >= 0.5]
@@ -162,7 +166,7 @@ def choose(items: Sequence[ItemOutcome]) -> tuple[ItemOutcome, ...]:
 
 
 def _typical(items: Iterable[ItemOutcome], most: int = 1) -> tuple[ItemOutcome, ...]:
-    """Up to `most` items at even distances in the order of length."""
+    """Up to `most` items, evenly spaced in order of length."""
     ordered = sorted(items, key=lambda one: (len(one.response), one.index))
     most = min(most, len(ordered))
     return tuple(ordered[len(ordered) * part // (most + 1)] for part in range(1, most + 1))
@@ -182,14 +186,14 @@ def _answer(item: ItemOutcome, row: Mapping[str, Any], below: tuple[int, str, bo
 
 
 def expected_of(row: Mapping[str, Any]) -> str | None:
-    """Right answer that a row of a data set gives, or None if it is not text."""
+    """Right answer according to a row of a data set, or None if it is not text."""
     judged = row.get("reward_model")
     expected = judged.get("ground_truth") if isinstance(judged, Mapping) else None
     return expected if isinstance(expected, str) else None
 
 
 def prompt_text(prompt: Any) -> str:
-    """Messages of a prompt joined by newlines, without their roles."""
+    """Contents of a prompt's messages, joined by newlines."""
     messages = prompt if isinstance(prompt, list) else [{"content": prompt}]
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     return "\n".join(one if isinstance(one, str) else json.dumps(one, default=str) for one in contents if one)
@@ -198,10 +202,12 @@ def prompt_text(prompt: Any) -> str:
 def with_outcomes(
     storage: SearchStorage, request: ProposalRequest, val_file: str | None = None
 ) -> ProposalRequest:
-    """The request with what stored outcomes tell: answers of the shown phase, scores by kind of question, the
-    wrong answers of every phase of its path and below it, and each checkpoint's paired difference to the
-    best-scored one (the latest in a tie). What is not stored stays as it is. `val_file` is the parquet file
-    of the validation rows."""
+    """The request with what can be computed from stored outcomes. What is not stored stays unchanged.
+
+    It adds sample answers and scores by kind of question of the phase `on`, counts of the wrong answers of
+    every phase on its path and of its children, and each checkpoint's paired difference to the best-scored
+    one (the latest on ties). `val_file` is the parquet file of the validation rows.
+    """
     rows = load_rows(val_file)
     shown, scored = request.on, [one for one in request.checkpoints if one.val_score is not None]
     views = (*request.path, *request.siblings, *(() if request.best is None else (request.best,)))

@@ -1,8 +1,9 @@
-"""Costs of a search, estimated before it starts: `Estimate` answers for time, memory and sizes.
+"""Costs of a search, estimated before it starts: `Estimate` computes time, memory and sizes.
 
-Arithmetic on the configuration, the task's sizes and the model's `config.json`; nothing is loaded or
-measured. `SearchMemory` corrects the estimate by what the phases of a search have shown; server_sizes.py
-chooses vLLM's sizes where the configuration says `auto`. Not here: tables and measured seconds (cli/).
+It is arithmetic on the configuration, the task's sizes and the model's `config.json`; nothing is loaded or
+measured. `SearchMemory` corrects the memory estimate with what the phases of a search have shown.
+server_sizes.py chooses vLLM's sizes if the configuration says `auto`. Not here: tables and measured seconds
+(cli/).
 """
 
 from llmzero_ray.estimate.card import card_gib, driver_report, is_for_gpus, resolve_platform

@@ -1,4 +1,4 @@
-"""The GPUs of this machine: whether a search trains on them, and how much memory they have."""
+"""GPUs of this machine: whether a search trains on them, and how much memory they have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SMI_S = 20.0
 
 
 def resolve_platform(platform: str) -> Literal["cpu", "gpu"]:
-    """`auto` becomes `gpu` where NVIDIA's driver answers, else `cpu`."""
+    """Resolve `auto`: `gpu` if this machine has NVIDIA's driver, otherwise `cpu`."""
     if platform in ("cpu", "gpu"):
         return cast(Literal["cpu", "gpu"], platform)
     return "gpu" if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists() else "cpu"
@@ -31,11 +31,11 @@ def is_for_gpus(config: SearchConfig) -> bool:
 
 
 def driver_report(*fields: str) -> list[list[str]]:
-    """These fields of `nvidia-smi --query-gpu`, a row for each GPU of this machine.
+    """Values of these fields of `nvidia-smi --query-gpu`, one row for each GPU of this machine.
 
     Raises:
         OSError: there is no driver.
-        subprocess.SubprocessError: it does not answer.
+        subprocess.SubprocessError: the driver fails or does not answer.
     """
     command = ("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
     env = without_secrets(os.environ)
@@ -44,8 +44,7 @@ def driver_report(*fields: str) -> list[list[str]]:
 
 
 def card_gib() -> float | None:
-    """Memory of this machine's smallest GPU that processes can use, GiB; None if the driver does not
-    report it."""
+    """GiB that processes can use on this machine's smallest GPU. None if the driver does not report it."""
     try:
         rows = driver_report("memory.total", "memory.reserved")
         return min((float(total) - float(reserved)) / 1024 for total, reserved in rows)

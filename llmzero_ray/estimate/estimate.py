@@ -1,8 +1,8 @@
-"""Costs of a search: seconds and time limits, GPU and machine memory, sizes on the disk.
+"""Costs of a search: seconds and time limits, GPU and machine memory, sizes on disk.
 
-Made from the configuration, the task where it is there, and the card. Not here: the arithmetic of each answer
-(the modules next to this one), numbers for `auto` (server_sizes.py), what a search learns of its memory
-(learned.py), measured seconds and tables (cli/).
+They are estimated from the configuration, the task if it is prepared, and the GPU. Not here: the formulas
+(the other modules of this package), numbers for `auto` (server_sizes.py), what a search learns about its
+memory (learned.py), measured seconds and tables (cli/).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OTHER_TEMPERATURE = 0.9
 
 
 class TaskSizes(Protocol):
-    """Sizes that an estimate needs of a prepared task."""
+    """Attributes of a prepared task that an estimate needs."""
 
     @property
     def n_train(self) -> int:
@@ -49,15 +49,15 @@ class TaskSizes(Protocol):
 
     @property
     def model_path(self) -> str | None:
-        """Directory of the task's own model; None where it brings none."""
+        """Directory of the task's own model. None if it has none."""
 
 
 class Estimate:
-    """Costs of a search, by arithmetic on its configuration.
+    """Estimated costs of a search.
 
-    `task` is None if the task is not prepared; the sizes are then those of the configuration. `model_path` is
-    the task's own model where the task itself is not at hand. `gpu_gib` is what one GPU has for processes; it
-    defaults to `slots.gpu_memory_gib`, else to what the driver of this machine reports.
+    `task` is None if the task is not prepared; the sizes in the configuration are then used. `model_path` is
+    the directory of the task's own model, if `task` is not given. `gpu_gib` is the memory of one GPU that
+    processes can use. It defaults to `slots.gpu_memory_gib`, or else to what this machine's driver reports.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Estimate:
     ) -> None:
         self.config, self.task = config, task
         self.model_path = config.model.path or (task.model_path if task is not None else model_path)
-        """Directory of the base model; None if neither configuration nor task names one."""
+        """Directory of the base model. None if neither the configuration nor the task names one."""
         self._rows = config.task if task is None else task
         self._gpu_gib = gpu_gib
 
     def of(self, config: SearchConfig) -> Estimate:
-        """The same for another configuration of the search."""
+        """Estimate for another configuration of the same search."""
         return Estimate(config, self.task, model_path=self.model_path, gpu_gib=self._gpu_gib)
 
     @cached_property
@@ -85,7 +85,7 @@ class Estimate:
 
     @cached_property
     def gpu_gib(self) -> float | None:
-        """GiB of one GPU; None where nothing says it."""
+        """Memory of one GPU in GiB. None if not known."""
         given = self._gpu_gib or self.config.slots.gpu_memory_gib
         return card_gib() if given is None and self.on_gpus else given
 
@@ -100,7 +100,7 @@ class Estimate:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """Rows of the data, and responses of a step of the root."""
+        """Rows of the data, and responses in one step of the root."""
         rollouts = int(str(self.root[TRAIN_BATCH])) * int(str(self.root[ROLLOUT_N]))
         return Sizes(n_val=self._rows.n_val, n_test=self._rows.n_test, rollouts=rollouts)
 
@@ -109,9 +109,10 @@ class Estimate:
     def stage_times(
         self, hyperparameters: Hyperparameters, *, rows: int, response_share: float = 1.0
     ) -> StageTimes | None:
-        """Seconds of a phase's stages on the search's GPUs; None where the model's shape is not known.
+        """Seconds of a phase's stages on the search's GPUs. None if the model's shape is not known.
 
-        The mean answer of a rollout is `response_share` of its cap; `rows` are validated with answers at it.
+        Answers of rollouts have on average `response_share` of the cap. `rows` are validated, with all
+        answers at their cap.
         """
         shape = None if self.model_path is None else _known_shape(self.model_path)
         gpu_gib = self.config.slots.gpu_memory_gib or _UNKNOWN_CARD_GIB
@@ -131,8 +132,8 @@ class Estimate:
         )
 
     def root_times(self) -> tuple[StageTimes, StageTimes] | None:
-        """Seconds of the root's stages with answers of half their cap, and at it; None on the CPU, or if
-        the model's shape is not known."""
+        """Seconds of the root's stages with answers of half the cap, and with answers at the cap. None on the
+        CPU, or if the model's shape is not known."""
         if not self.on_gpus:
             return None
         rows = self._rows.n_val
@@ -144,8 +145,9 @@ class Estimate:
     def time_limits(self, hyperparameters: Hyperparameters, *, rows: int | None = None) -> TimeLimits:
         """Time limits of a phase with these complete hyper-parameters.
 
-        `engine.hang_min_s` and `engine.stop_deadline_s` where they are given, else `limits_of` its stages.
-        `rows`: the most that are validated or tested at once; by default the larger split of the task.
+        They are `engine.hang_min_s` and `engine.stop_deadline_s` if given, otherwise `limits_of` its stages.
+        `rows` is the maximum number of rows validated or tested at once, by default the larger of the task's
+        validation and test splits.
         """
         engine = self.config.engine
         if engine.hang_min_s is not None and engine.stop_deadline_s is not None:
@@ -161,7 +163,7 @@ class Estimate:
         )
 
     def cases(self, measured: MeasuredTimes, dollars: Dollars | None = None) -> Cases:
-        """The whole search in the low, the planned and the high case."""
+        """Estimates for the whole search in the low, the planned and the high case."""
         low, planned, high = (
             case_of(
                 course,
@@ -180,12 +182,12 @@ class Estimate:
 
     @cached_property
     def gpu_memory(self) -> tuple[Assessment, Assessment]:
-        """Whether the root fits on a GPU, and the root at its most demanding: with the longest responses that
-        a phase may have, and a temperature other than 1, for which VeRL keeps the logits twice.
+        """Memory of the root on a GPU: as it is, and in its most demanding form, with the longest responses
+        that a phase may have and a temperature other than 1 (for which VeRL keeps the logits twice).
 
         Raises:
-            ConfigError: the model cannot be estimated, the root cannot be trained, or nothing says how much
-                memory a GPU has.
+            ConfigError: the model cannot be estimated, the root cannot be trained, or the memory of a GPU is
+                not known.
         """
         if self.gpu_gib is None:
             raise ConfigError("no memory estimate: set slots.gpu_memory_gib (39.4 for an A100 of 40 GB)")
@@ -199,7 +201,7 @@ class Estimate:
         return assess(shape, setup), assess(shape, demanding)
 
     def machine(self, *, n_slots: int = 1) -> StageMemory:
-        """Memory of a machine that `n_slots` slots hold at the stage at which they hold most.
+        """Host memory that `n_slots` slots take on a machine, at the stage at which they take most.
 
         Raises:
             ConfigError: as `gpu_memory`.
@@ -208,10 +210,11 @@ class Estimate:
         return largest_stage(self.config, root.shape, root.setup, n_slots=n_slots)
 
     def memory_facts(self) -> dict[str, Any]:
-        """Facts on memory that a search on GPUs records at its start: the card and the model's shape.
+        """Facts for memory estimates that a search on GPUs records at its start: the GPU's memory and the
+        model's shape.
 
-        Empty where no phase can be judged: on CPUs, with another engine, without `slots.gpu_memory_gib`, and
-        for models that cannot be estimated.
+        Empty if phases cannot be estimated: on CPUs, with another engine, without `slots.gpu_memory_gib`, or
+        for models of unknown shape.
         """
         gpu_gib = self.config.slots.gpu_memory_gib
         if gpu_gib is None or self.model_path is None or not self.on_gpus:
@@ -220,8 +223,8 @@ class Estimate:
         return {} if shape is None else {"gpu_gib": gpu_gib, "shape": asdict(shape)}
 
     def model_facts(self) -> dict[str, Any]:
-        """The number of parameters of the model at `model.path`, for the agents; empty where its shape is not
-        known, and for the task's own model, whose number the task says."""
+        """Number of parameters of the model at `model.path`, for the agents. Empty if its shape is not known,
+        or for the task's own model, whose number the task has."""
         shape = None if self.config.model.path is None else _known_shape(self.config.model.path)
         return {} if shape is None else {"n_parameters": shape.parameters}
 
@@ -229,7 +232,7 @@ class Estimate:
 
     @cached_property
     def adapter_bytes(self) -> int | None:
-        """Bytes of one adapter; None without a local `config.json` of a dense model."""
+        """Bytes of one adapter. None without a local `config.json` of a dense model."""
         try:
             model = json.loads(small_text(Path(self.model_path or "") / "config.json"))
         except (OSError, ValueError):
@@ -238,7 +241,8 @@ class Estimate:
         return adapter_bytes(model, rank=of.lora_rank, targets=of.target_modules)
 
     def disk_bytes(self, course: Course) -> int | None:
-        """Adapters of all phases when none is deleted, and one full checkpoint a slot; None if not known."""
+        """Bytes of the adapters of all phases if none is deleted, and of one full checkpoint per slot. None
+        if the size of an adapter is not known."""
         return None if self.adapter_bytes is None else disk_bytes(self.config, self.adapter_bytes, course)
 
 

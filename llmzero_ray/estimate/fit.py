@@ -1,10 +1,10 @@
 """Whether a phase fits on its GPUs: its tightest stage, what each remedy saves, and which ones make it fit.
 
-The likely sizes decide; a phase is `tight` where only the high ones exceed a limit. A remedy is the set-up
-with one setting changed (remedies.py), estimated again. `relief` adds up changes: step by step the one that
-helps most, until every stage has headroom at its high estimate. What changes the task itself (a shorter
-response) comes only for a phase that does not fit and for which nothing else helps. Not here: the stages
-(stages.py), what a search has learnt of them (learned.py), tables (cli/).
+A phase does not fit if a likely size exceeds its limit; it is `tight` if only a high one does. A remedy
+changes one setting (remedies.py), and the phase is estimated again. `relief` combines changes: it adds the
+most helpful one, step by step, until every stage has headroom at its high estimate. A change of the task
+itself (a shorter response) is only used if the phase does not fit and nothing else helps. Not here: the
+stages (stages.py), what a search has learned about them (learned.py), tables (cli/).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.utils.text import GIB
 
 Learned: TypeAlias = Mapping[str, float]
-"""Stage -> bytes that it takes beyond its estimate, as phases of a search have shown; may be negative."""
+"""Stage -> bytes that it takes beyond its estimate, as phases of a search have shown. May be negative."""
 
 Status: TypeAlias = Literal["fits", "tight", "does not fit"]
 _LEARNED = "corrected by what phases of this search took"
@@ -35,12 +35,12 @@ _MOST_STEPS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """One setting changed."""
+    """Change of one setting that saves memory."""
 
     change: str
-    """Setting with its old and new value, in the words of search.yaml."""
+    """Setting as named in search.yaml, with its old and new value."""
     saved: float
-    """Bytes of the likely size, at the stage that is tightest now."""
+    """Likely bytes that it saves at the currently tightest stage."""
     status: Status
     """Status of the whole phase with that change."""
 
@@ -50,7 +50,7 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """One phase on one kind of GPU."""
+    """Memory estimate of one phase on one kind of GPU."""
 
     shape: ModelShape
     setup: Setup
@@ -58,30 +58,30 @@ class Assessment:
     stages: tuple[StageMemory, ...]
     status: Status
     worst: StageMemory
-    """Nearest to its limit, or furthest beyond it."""
+    """Stage nearest to its limit, or furthest beyond it."""
     refused: str = ""
-    """Reason why VeRL would refuse a full-length sequence, whatever the memory. Empty if it would not."""
+    """Reason why VeRL would refuse a full-length sequence regardless of memory. Empty if it would not."""
 
     @cached_property
     def remedies(self) -> tuple[Remedy, ...]:
-        """Single changes, those that help most first; none where the phase fits or VeRL would refuse it."""
+        """Single changes that help, most helpful first. Empty if the phase fits or VeRL would refuse it."""
         if self.refused or self.status == "fits":
             return ()
         return tuple(_remedies(self.shape, self.setup, self.worst, self.learned)[:_MOST_REMEDIES])
 
     @property
     def excess(self) -> float:
-        """Likely bytes beyond the limit at the worst stage; negative: that much headroom."""
+        """Likely bytes beyond the limit at the worst stage. Negative if there is headroom."""
         return self.worst.total.likely - self.worst.limit
 
     @property
     def cache_tokens(self) -> float:
-        """Tokens in vLLM's KV cache, of all GPUs of one server."""
+        """Number of tokens that fit in the KV cache of one vLLM server."""
         return cache_bytes(self.shape, self.setup).likely / cache_per_token(self.shape, self.setup)
 
     @property
     def reason(self) -> str:
-        """Whether the phase fits and its tightest stage, in one sentence."""
+        """One sentence: whether the phase fits, and its tightest stage."""
         if self.refused:
             return f"{self.status}: {self.refused}"
         worst, total = self.worst, self.worst.total
@@ -95,18 +95,18 @@ class Assessment:
 
 @dataclass(frozen=True, kw_only=True)
 class Relief:
-    """Settings changed together."""
+    """Combination of setting changes that saves memory."""
 
     changes: tuple[str, ...]
-    """Changed settings in the words of search.yaml, each with its old and new value."""
+    """Settings as named in search.yaml, each with its old and new value."""
     values: Mapping[str, HyperparameterValue]
     """VeRL's key -> new value."""
     status: Status
-    """Status of the estimate with all of them."""
+    """Status of the phase with all changes."""
 
 
 def assess(shape: ModelShape, setup: Setup, learned: Learned | None = None) -> Assessment:
-    """Whether a phase fits; `learned` lowers the limits."""
+    """Estimate whether a phase fits. What was `learned` lowers (or raises) the stages' limits."""
     learned = dict(learned or {})
     found, refused = limited(shape, setup, learned), _refused(setup)
     status, worst = judged(found)
@@ -122,7 +122,7 @@ def assess(shape: ModelShape, setup: Setup, learned: Learned | None = None) -> A
 
 
 def limited(shape: ModelShape, setup: Setup, learned: Learned) -> tuple[StageMemory, ...]:
-    """Every stage of a step, with what is left of its limit after what was learnt."""
+    """All stages of a step, with their limits corrected by what was `learned`."""
     return tuple(
         replace(stage, limit=stage.limit - beyond, limit_name=f"{stage.limit_name}, {_LEARNED}")
         if (beyond := learned.get(stage.name, 0.0))
@@ -132,7 +132,8 @@ def limited(shape: ModelShape, setup: Setup, learned: Learned) -> tuple[StageMem
 
 
 def _refused(setup: Setup) -> str:
-    """`rearrange_micro_batches` asserts that the budget holds the longest sequence of a batch."""
+    """Reason why VeRL would refuse a full-length sequence, or empty: `rearrange_micro_batches` asserts that
+    the token budget holds the longest sequence of a batch."""
     budget = min(setup.max_tokens, setup.log_prob_max_tokens) * setup.ulysses
     if not setup.dynamic_bsz or budget >= setup.sequence:
         return ""
@@ -143,7 +144,7 @@ def _refused(setup: Setup) -> str:
 
 
 def judged(found: tuple[StageMemory, ...]) -> tuple[Status, StageMemory]:
-    """Whether these stages are within their limits, and the tightest one."""
+    """(status of a phase with these stages, tightest stage)."""
     worst = max(found, key=lambda stage: stage.total.likely - stage.limit)
     if worst.total.likely > worst.limit:
         return "does not fit", worst
@@ -156,7 +157,7 @@ def _remedies(shape: ModelShape, setup: Setup, worst: StageMemory, learned: Lear
     for change in setting_changes(shape, setup):
         after = limited(shape, change.setup, learned)
         there = next(stage for stage in after if stage.name == worst.name)
-        # vLLM's share is a setting itself: what counts is the headroom.
+        # Compare headroom, not sizes, because vLLM's share, a limit, is itself a setting.
         saved = (worst.total.likely - worst.limit) - (there.total.likely - there.limit)
         if saved >= _REMEDY_WORTH:
             helpful.append(Remedy(change=change.text, saved=saved, status=judged(after)[0]))
@@ -165,10 +166,8 @@ def _remedies(shape: ModelShape, setup: Setup, worst: StageMemory, learned: Lear
 
 
 def relief(shape: ModelShape, setup: Setup, learned: Learned, *, spare: float = 0.0) -> Relief:
-    """The changes after which every stage has `spare` bytes left, or as near to that as any get.
-
-    Changes nothing where that much is left already.
-    """
+    """Changes with which every stage has `spare` bytes left at its high estimate, or as close to that as
+    possible. Empty if that much is already left."""
     texts, values, setup = _steps(shape, setup, learned, spare, shrinks_task=False)
     status, _ = judged(limited(shape, setup, learned))
     if not texts and status == "does not fit":
@@ -180,7 +179,8 @@ def relief(shape: ModelShape, setup: Setup, learned: Learned, *, spare: float = 
 def _steps(
     shape: ModelShape, setup: Setup, learned: Learned, spare: float, *, shrinks_task: bool
 ) -> tuple[list[str], dict[str, HyperparameterValue], Setup]:
-    """Changes of one kind, each the best one after the one before; the set-up with all of them."""
+    """Add the most helpful change step by step. Returns (descriptions, values, setup with all changes).
+    `shrinks_task` selects the kind of changes (`SettingChange.shrinks_task`)."""
     texts: list[str] = []
     values: dict[str, HyperparameterValue] = {}
     for _ in range(_MOST_STEPS):
@@ -198,6 +198,6 @@ def _steps(
 
 
 def _lacking(shape: ModelShape, setup: Setup, learned: Learned, spare: float) -> float:
-    """Bytes by which the high estimates of all stages together exceed their limits less `spare`."""
+    """Bytes by which high estimates exceed the limits minus `spare`, summed over all stages."""
     found = limited(shape, setup, learned)
     return sum(max(0.0, stage.total.high + spare - stage.limit) for stage in found)

@@ -1,9 +1,9 @@
 """Memory estimate of one search, corrected by its phases.
 
-A phase that trained had headroom at every stage, whatever the estimate says; one that ran out of memory
-needed more than there was at the stage where it did. Each updates the margin of its stage; the latest
-observation wins. All of it follows from the journal's events. Not here: the estimate itself (stages.py), the
-test for one phase (fit.py).
+A phase that trained had headroom at every stage, whatever the estimate says. One that ran out of memory
+needed more than there was at some stage. Each of them corrects the limits of these stages; the latest
+observation wins. All of this follows from the journal's events. Not here: the estimate itself (stages.py),
+the check of one phase (fit.py).
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from llmzero_ray.records import Hyperparameters, PhaseFailure
 from llmzero_ray.utils.text import GIB
 
 _STEP = 0.04
-"""Share of the card by which a stage that ran out of memory is taken to have exceeded it."""
+"""Share of the GPU's memory by which a stage that ran out of it is assumed to have exceeded its limit."""
 _SPARE = 0.12
-"""Share of the GPU that a repair leaves free for each earlier repair that was not enough."""
+"""Share of the GPU's memory that a fix leaves free for each earlier fix that was not enough."""
 _FELT = 0.05 * GIB
 _SHOWN = 4
 _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"free memory on device|decrease gpu memory util", (ROLLOUT,)),
     (r"kv cache|cache blocks|max(imum)? (model|seq)\w* len", (SERVER_START,)),
     (r"update_weights|collect_lora|summon|per_tensor_param", (WEIGHT_SYNC,)),
-    # An update takes log-probs and entropies too: its own names come first.
+    # An update also computes log-probs and entropies, so its own names come first.
     (r"update_actor|update_policy|train_batch|train_mini_batch|backward", (UPDATE,)),
     (r"log_prob|infer_batch|entropy", (LOG_PROBS,)),
     (r"cumem|wake_up|vllm", (ROLLOUT, SAVING)),
 )
-"""Text in the log of an out-of-memory error -> the stages it points to; else any of the trainer's."""
+"""(pattern in the log of an out-of-memory error, stages that it points to). If none matches, all stages of
+the trainer count."""
 _TRAINERS = (LOG_PROBS, UPDATE, WEIGHT_SYNC)
 _ON_HOST = re.compile(r"Cannot allocate memory|^MemoryError|not enough memory", re.IGNORECASE)
 
 
 class SearchMemory:
-    """Judges the phases of one search; `facts` are those of `Estimate.memory_facts`, not empty."""
+    """Memory estimates for the phases of one search. `facts` is `Estimate.memory_facts`, not empty."""
 
     def __init__(self, config: SearchConfig, facts: Mapping[str, Any]) -> None:
         self._config, self._gpu_gib = config, float(facts["gpu_gib"])
@@ -52,9 +53,9 @@ class SearchMemory:
         """Stage -> bytes that it takes beyond its estimate."""
 
     def assess(self, hyperparameters: Hyperparameters) -> Assessment | None:
-        """Whether a phase with these hyper-parameters fits, as far as this search knows.
+        """Estimate for a phase with these hyper-parameters, corrected by what the search has learned.
 
-        None if a value is invalid for the estimate: VeRL will report what is wrong with it.
+        None if a value is invalid; VeRL will report what is wrong with it.
         """
         setup = self._setup(hyperparameters)
         return None if setup is None else assess(self._shape, setup, self.learned)
@@ -66,10 +67,11 @@ class SearchMemory:
         before: Hyperparameters | None = None,
         repairs: Hyperparameters | None = None,
     ) -> str:
-        """Reason why a phase must not begin, with possible remedies, for its author. Empty if it may begin.
+        """Reason why a phase must not begin, with remedies, for the agent that proposed it. Empty if it may
+        begin.
 
-        `before` is the configuration that its author changed. `repairs` is the configuration of the phase
-        that it repairs: a phase that needs less than that one is accepted, because the estimate may be too
+        `before` is the configuration that the agent changed. `repairs` is the configuration of the failed
+        phase that this one fixes: if it needs less than that, it is accepted, because the estimate may be too
         high.
         """
         found = self.assess(hyperparameters)
@@ -96,7 +98,8 @@ class SearchMemory:
         return 0.0 if found is None else found.excess
 
     def relief(self, hyperparameters: Hyperparameters, *, n_repairs: int = 0) -> Relief:
-        """Settings with which the phase fits; with more headroom for each repair that was not enough."""
+        """Changes with which the phase fits, with more headroom for each of `n_repairs` fixes that were not
+        enough."""
         setup = self._setup(hyperparameters)
         if setup is None:
             return Relief(changes=(), values={}, status="does not fit")
@@ -106,14 +109,14 @@ class SearchMemory:
     # --- learning -------------------------------------------------------------------------------------------
 
     def trained(self, hyperparameters: Hyperparameters) -> None:
-        """A phase with these hyper-parameters has trained: it had headroom at every stage."""
+        """Record that a phase with these hyper-parameters has trained, so every stage had headroom."""
         for name, headroom in self._headroom(hyperparameters):
             if headroom < self.learned.get(name, 0.0):
                 self.learned[name] = headroom
 
     def ran_out(self, hyperparameters: Hyperparameters, failure: PhaseFailure) -> None:
-        """Record that a phase with these hyper-parameters ran out of GPU memory. Out-of-memory on the host is
-        ignored."""
+        """Record that a phase with these hyper-parameters ran out of GPU memory. Failures for lack of host
+        memory are ignored."""
         places = () if _ON_HOST.search(failure.cause) else _places(failure)
         for name, headroom in self._headroom(hyperparameters):
             if name in places:
@@ -121,7 +124,7 @@ class SearchMemory:
                 self.learned[name] = max(self.learned.get(name, 0.0), beyond)
 
     def _headroom(self, hyperparameters: Hyperparameters) -> list[tuple[str, float]]:
-        """(stage, bytes between its likely size and its limit), nothing learnt counted."""
+        """(stage, bytes between its likely size and its limit) for each stage, without what was learned."""
         setup = self._setup(hyperparameters)
         found = () if setup is None else stages(self._shape, setup)
         return [(stage.name, stage.limit - stage.total.likely) for stage in found]
@@ -134,6 +137,6 @@ class SearchMemory:
 
 
 def _places(failure: PhaseFailure) -> tuple[str, ...]:
-    """Stages at which the memory may have run out."""
+    """Stages at which a phase may have run out of memory, from its log."""
     text = f"{failure.cause}\n{failure.log_tail}"
     return next((names for pattern, names in _PLACES if re.search(pattern, text, re.IGNORECASE)), _TRAINERS)

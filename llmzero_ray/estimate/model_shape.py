@@ -1,6 +1,6 @@
-"""The shape of a dense decoder from its `config.json`, and what follows: parameters, LoRA adapter, KV cache.
+"""Shape of a dense decoder from its `config.json`, and the sizes of parameters, LoRA adapter and KV cache.
 
-Nothing is loaded. Not here: what training does with it (stages.py).
+No weights are loaded. Not here: memory during training (stages.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.files import small_text
 
 _FAMILIES = {"qwen3": (True, False), "qwen2": (False, True), "llama": (False, False)}
-"""`model_type` -> whether queries and keys are normalised, and whether their projections have biases."""
+"""`model_type` -> (whether queries and keys are normalised, whether the query, key and value projections have
+biases)."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -40,12 +41,12 @@ class ModelShape:
 
     @property
     def queries(self) -> int:
-        """Width of all query heads together."""
+        """Total width of all query heads."""
         return self.heads * self.head_dim
 
     @property
     def keys(self) -> int:
-        """Width of all key heads together, and of all value heads."""
+        """Total width of all key heads, which is also that of all value heads."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -58,7 +59,7 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of the embedding, and of the output layer if it is separate."""
+        """Parameters of the embedding. An untied output layer has as many."""
         return self.vocab * self.hidden
 
     @property
@@ -69,21 +70,22 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes per token of vLLM's KV cache at 2 bytes a value, all layers, before tensor parallelism."""
+        """Bytes per token of vLLM's KV cache at 2 bytes per value, over all layers, without tensor
+        parallelism."""
         return 2 * self.layers * self.keys * 2
 
     def lora_parameters(self, rank: int, targets: str = "all-linear") -> int:
-        """Parameters of an adapter on the projections that `targets` names, `all-linear` or a pattern."""
+        """Parameters of an adapter on the projections in `targets`: `all-linear`, or a pattern of names."""
         return rank * _adapted_widths(
             self.hidden, self.intermediate, self.layers, self.queries, self.keys, targets
         )
 
 
 def adapter_bytes(model: Mapping[str, Any], *, rank: int, targets: str) -> int | None:
-    """Bytes of one saved LoRA adapter of a model with this `config.json`, at 4 bytes a parameter.
+    """Bytes of one saved LoRA adapter of a model with this `config.json`, at 4 bytes per parameter.
 
-    `targets` is `all-linear`, or a pattern over the names of modules, as PEFT has it. None where the layers
-    are not those of a dense decoder with separate projections: nothing is known of others.
+    `targets` is `all-linear` or a pattern of module names, as in PEFT. None unless the model is a dense
+    decoder with separate projections.
     """
     model = model.get("text_config") or model
     try:
@@ -103,7 +105,7 @@ def adapter_bytes(model: Mapping[str, Any], *, rank: int, targets: str) -> int |
 def _adapted_widths(
     hidden: int, intermediate: int, layers: int, queries: int, keys: int, targets: str
 ) -> int:
-    """Inputs and outputs of all projections that `targets` names: parameters of an adapter of rank 1."""
+    """Parameters of an adapter of rank 1: the sum of inputs and outputs of all projections in `targets`."""
     widths = {
         "self_attn.q_proj": hidden + queries,
         "self_attn.k_proj": hidden + keys,
@@ -122,10 +124,10 @@ def _adapted_widths(
 
 
 def model_shape(config: Mapping[str, Any], *, name: str) -> ModelShape:
-    """Model shape in a `config.json`.
+    """Model shape according to a `config.json`.
 
     Raises:
-        ConfigError: an architecture for which there is no estimate, experts, or sizes that are missing.
+        ConfigError: the architecture is not supported, has experts, or sizes are missing.
     """
     family = config.get("model_type")
     if family not in _FAMILIES or any(key in config for key in _EXPERTS):
@@ -170,10 +172,11 @@ def _sizes(config: Mapping[str, Any], name: str) -> dict[str, int]:
 
 
 def read_shape(path: str) -> ModelShape:
-    """Shape of the model at `path`, or of a model in `KNOWN` by the last part of its name.
+    """Shape of the model in the directory `path`. If that has no readable `config.json`, the last part of the
+    path is looked up in `KNOWN`.
 
     Raises:
-        ConfigError: there is no readable `config.json` and the name is not known, or as `model_shape`.
+        ConfigError: there is no readable `config.json` and the name is not known; or as `model_shape`.
     """
     name, file = Path(path).name.partition("@")[0], Path(path) / "config.json"
     try:
@@ -208,7 +211,7 @@ def _qwen3(name: str, hidden: int, intermediate: int, layers: int, heads: int, *
     )
 
 
-# The published sizes of these models; their parameter counts are checked against transformers' own modules.
+# Published sizes of these models. Tests compare the parameter counts with transformers' own modules.
 KNOWN: Mapping[str, ModelShape] = MappingProxyType(
     {
         shape.name.lower(): shape
@@ -232,4 +235,4 @@ KNOWN: Mapping[str, ModelShape] = MappingProxyType(
         )
     }
 )
-"""Lower-case name -> shape of models whose estimate needs no `config.json`."""
+"""Lower-case name -> shape, for models that can be estimated without their `config.json`."""

@@ -1,7 +1,7 @@
-"""Settings that lower a phase's GPU memory: each with the set-up that it leads to and the keys that make it.
+"""Setting changes that lower a phase's GPU memory, each with the resulting setup and VeRL's keys.
 
-The cheapest come first: what changes only the speed, and last what changes what is learnt. Not here: how much
-a change saves, and which ones are combined (fit.py).
+The cheapest changes come first: those that only affect the speed. Changes that affect what is learned come
+last. Not here: how much a change saves, and which ones are combined (fit.py).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _SWITCHES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SettingChange:
-    """One setting changed."""
+    """Change of one setting."""
 
     text: str
-    """The setting in the words of search.yaml, with its old and new value."""
+    """Setting as named in search.yaml, with its old and new value."""
     setup: Setup
-    """The setup with that change."""
+    """Setup with that change."""
     values: Values
     """VeRL's key -> new value."""
     shrinks_task: bool = False
-    """Whether it changes what is learnt, and not only how fast."""
+    """Whether it affects what is learned, not only the speed."""
 
 
 def _changed(setup: Setup, text: str, values: Values, **fields: Any) -> SettingChange:
@@ -60,7 +60,7 @@ def _changed(setup: Setup, text: str, values: Values, **fields: Any) -> SettingC
 
 
 def setting_changes(shape: ModelShape, setup: Setup) -> Iterator[SettingChange]:
-    """Set-ups that differ from this one in one setting; the cheapest first."""
+    """Changes of one setting of a setup, the cheapest first."""
     yield from _smaller_pieces(setup)
     for name, change in (("lower", -0.1), ("higher", 0.1)):
         share = round(setup.utilization + change, 2)
@@ -91,12 +91,13 @@ def setting_changes(shape: ModelShape, setup: Setup) -> Iterator[SettingChange]:
 
 
 def least_tokens(setup: Setup) -> int:
-    """Tokens of the smallest packed micro batch: a sequence is never split."""
+    """Smallest token budget per GPU of a packed micro batch, which must hold one full-length sequence."""
     return -(-setup.sequence // setup.ulysses)
 
 
 def _shorter_response(setup: Setup, response: int) -> SettingChange:
-    """A shorter response cap. If micro batches are packed already, only their smaller budget saves memory."""
+    """Change to a shorter response cap. If packed micro batches already have their smallest budget, that is
+    lowered as well."""
     text = f"max_response_length {setup.response} -> {response}"
     values: dict[str, HyperparameterValue] = {MAX_RESPONSE: response}
     shorter = replace(setup, response=response)
@@ -135,7 +136,8 @@ def _smaller_pieces(setup: Setup) -> Iterator[SettingChange]:
 
 
 def _smaller_micro_batches(setup: Setup) -> Iterator[SettingChange]:
-    """Divisors of the present ones, which divide the batch as these do."""
+    """Changes to smaller micro batches. New sizes are divisors of the old ones, so they still divide the
+    batch."""
     update, scoring = setup.micro_batch, setup.log_prob_micro_batch
     if update > 1:
         size = largest_divisor(update, update // 2)

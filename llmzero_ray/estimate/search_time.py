@@ -1,8 +1,8 @@
-"""Steps, hours, GPU hours and disk of a whole search, from sizes and measured seconds. Pure arithmetic.
+"""Steps, hours, GPU hours and disk space of a whole search, from sizes and measured seconds. Pure arithmetic.
 
-Three cases: `low` (every phase is stopped as early as the stopper may), `planned` (every phase has the usual
-length) and `high` (every proposal asks for the longest phase). Not here: where the measured seconds come
-from, the table (cli/), the agents' dollars (agents/expected_cost.py).
+There are three cases: `low` (every phase is stopped as early as the stopper may), `planned` (every phase has
+the usual length) and `high` (every proposal asks for the longest phase). Not here: measuring the seconds, the
+table (cli/), the agents' dollars (agents/expected_cost.py).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from llmzero_ray.hyperparameters.compute import validates_every_start, validatio
 
 Course: TypeAlias = Literal["low", "planned", "high"]
 Dollars: TypeAlias = Callable[[Course, Mapping[str, int]], float]
-"""Course, requests by agent -> what they cost."""
+"""(course, agent -> number of requests) -> their cost in dollars."""
 
 _BEST_PATH = {"low": 0.2, "planned": 0.3, "high": 0.42}
-"""Steps of the best strategy as a share of all steps of its search, as seen in published searches."""
+"""Steps of the best strategy as a share of all steps of its search, from published searches."""
 _VALIDATION = {"low": 0.5, "planned": 0.75, "high": 1.0}
-"""Seconds of a validated response as a share of a trained one's, if no validation was measured."""
+"""Seconds of a response in validation as a share of those in training, if no validation was measured."""
 _COLD_START_S = {"low": 60.0, "planned": 220.0, "high": 600.0}
 _WARM_START_S = {"low": 0.0, "planned": 1.0, "high": 10.0}
 _PROPOSAL_S = {"low": 5.0, "planned": 20.0}
-"""Assumed seconds of a proposal, if not measured. A proposal takes its deadline at most."""
+"""Assumed seconds of a proposal, if not measured. In the high case, it takes until its deadline."""
 _TRIES = {"low": 1, "planned": 1, "high": 2}
-"""Requests per proposal."""
+"""Number of requests per proposal."""
 _ROLLING = 3
-"""A full checkpoint holds the adapter and two moments of its optimizer."""
+"""Size of a full checkpoint in adapters: it contains the adapter and two moments of the optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Tokens:
     """Mean tokens of one agent call."""
 
     system: float
-    """The part that a prompt cache may hold."""
+    """Part of the prompt that a prompt cache may hold."""
     input: float
     output: float
 
@@ -48,27 +48,27 @@ class MeasuredTimes:
     """Measured times of one slot in seconds. A field is None if not measured."""
 
     source: str
-    """Origin of the measurements, as text."""
+    """Where the measurements come from, as text."""
     step_s: float
     validation_s: float | None = None
-    """One pass over the validation split."""
+    """Seconds of one pass over the validation split."""
     cold_start_s: float | None = None
     warm_start_s: float | None = None
     proposal_s: float | None = None
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
-    """Agent -> tokens of a call, pictures included. A missing agent counts with typical ones."""
+    """Agent -> tokens of a call, including figures. Typical numbers are used for missing agents."""
     notes: tuple[str, ...] = ()
     """Differences between the measured run and the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Rows of the data, and responses of a step."""
+    """Rows of the data, and responses in one step."""
 
     n_val: int
     n_test: int
     rollouts: int
-    """Responses that one training step of the root generates."""
+    """Number of responses that one training step of the root samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +78,20 @@ class EstimateCase:
     course: Course
     phases: int
     steps: int
-    """Training steps of the tree."""
+    """Training steps of all phases in the tree."""
     reference_steps: int
     """Steps of the default recipe, trained after the search for comparison. 0 if it is not trained."""
     validations: int
-    """Passes over the validation split; test measurements are not among them."""
+    """Number of passes over the validation split, without test scores."""
     hours: float
-    """Wall clock, test measurements included."""
+    """Wall-clock hours, including test scores."""
     gpu_hours: float
-    """Reserved, idle slots included."""
+    """GPU hours of reserved slots, busy or idle."""
     dollars: float | None
-    """Cost of the agents' requests; None where nobody said what they cost."""
+    """Cost of the agents' requests. None if not known."""
     disk_bytes: int | None
-    """Adapters saved if none is deleted, and the full checkpoints of running phases. None if the size of an
-    adapter is not known."""
+    """Bytes of all adapters if none is deleted, and of the full checkpoints of running phases. None if the
+    size of an adapter is not known."""
 
 
 Cases: TypeAlias = tuple[EstimateCase, EstimateCase, EstimateCase]
@@ -100,16 +100,16 @@ Cases: TypeAlias = tuple[EstimateCase, EstimateCase, EstimateCase]
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A limit of `budget` that a case reaches."""
+    """Limit in `budget` that a case would exceed."""
 
     key: str
     limit: float
     share: float
-    """Share of the case that the limit allows."""
+    """Share of the case that fits in the limit."""
 
 
 def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
-    """The limit that ends this case first, or None if `budget.runs` does."""
+    """Limit that ends this case first, or None if only `budget.runs` ends it."""
     budget = config.budget
     reached = [
         Limit(key=key, limit=limit, share=limit / amount)
@@ -124,9 +124,9 @@ def first_limit(config: SearchConfig, case: EstimateCase) -> Limit | None:
 
 
 def disk_bytes(config: SearchConfig, adapter_bytes: int, course: Course) -> int:
-    """Adapters of all phases when none is deleted, and one full checkpoint a slot."""
+    """Bytes of the adapters of all phases if none is deleted, and of one full checkpoint per slot."""
     phase = config.phase
-    # A new best is saved as well; with luck every validation is one.
+    # New bests are saved as well; in the high case, every validation is one.
     every = {phase.save_freq, phase.test_freq} if course == "high" else {phase.save_freq}
 
     def saved(n_steps: int) -> int:
@@ -149,13 +149,13 @@ def case_of(
     adapter_bytes: int | None,
     on_gpus: bool,
 ) -> EstimateCase:
-    """One case, before any limit of `budget` but `runs` is applied.
+    """Estimate for one case, without any limit of `budget` except `runs`.
 
     `adapter_bytes` is None if not known; `phase.validate_start: auto` depends on `on_gpus`.
     """
     phase, children = config.phase, config.budget.runs - 1
     child, reference = _child_steps(config, course), _reference_steps(config, course)
-    # In the worst case the engine is started again for every phase.
+    # In the high case, the engine restarts for every phase.
     every = course == "high" or validates_every_start(config, on_gpus=on_gpus)
     wall_s, slot_s = _seconds(config, sizes, measured, course, every_start=every)
     hours = wall_s / 3600
@@ -189,8 +189,8 @@ def _child_steps(config: SearchConfig, course: Course) -> int:
 
 
 def _reference_steps(config: SearchConfig, course: Course) -> int:
-    """The default recipe is trained for about as many steps as the best strategy has, or (`whole`) the
-    search."""
+    """Steps of the default recipe: about as many as the best strategy has, or as the whole search if
+    `final.default_recipe` is `whole`."""
     if not config.final.default_recipe:
         return 0
     child = _child_steps(config, course)
@@ -205,9 +205,11 @@ def _reference_steps(config: SearchConfig, course: Course) -> int:
 def _seconds(
     config: SearchConfig, sizes: Sizes, measured: MeasuredTimes, course: Course, *, every_start: bool
 ) -> tuple[float, float]:
-    """(of the search, of all its slots): the root alone, where the other slots may not be reserved yet, then
-    as many phases at once as there are slots, then the final measurements, for which no more slots are kept
-    than work."""
+    """(seconds of the search, reserved seconds summed over its slots).
+
+    First the root trains alone, perhaps before the other slots are reserved. Then all slots train phases. For
+    the final evaluation, only slots that have work are kept.
+    """
     slots, children = config.slots.count, config.budget.runs - 1
     validation_s = measured.validation_s
     if validation_s is None:
@@ -220,13 +222,13 @@ def _seconds(
         n_validations = validations(n_steps, config.phase.test_freq, at_start=at_start)
         return min(n_steps * measured.step_s + n_validations * validation_s, longest_s)
 
-    # In the worst case every proposal changes a key that restarts the engine.
+    # In the high case, every proposal changes a key that restarts the engine.
     start_s = cold_s if course == "high" else warm_s
     child_s = _proposal_s(config, measured, course) + start_s + trained_s(_child_steps(config, course))
     root_s = cold_s + trained_s(config.phase.n_steps, at_start=True)
     tree_s = root_s + math.ceil(children / slots) * child_s
     if slots > 1:
-        # The other slots' first phases.
+        # In the other slots, the first phase starts cold and validates its start.
         tree_s += cold_s - start_s + (0.0 if every_start else validation_s)
     test_s = validation_s * sizes.n_test / sizes.n_val if config.final.test else 0.0
     reference = _reference_steps(config, course)
@@ -249,7 +251,7 @@ def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -
 
 
 def _calls(config: SearchConfig, measured: MeasuredTimes, course: Course) -> dict[str, int]:
-    """Requests by agent: proposals and verdicts of all phases. An error analysis counts as a proposal."""
+    """Agent -> number of requests for all phases. An error analysis counts as a proposal."""
     stopper, children = config.stopper, config.budget.runs - 1
     n_steps = _child_steps(config, course)
     interval = stopper.interval_steps or math.ceil(stopper.interval_s / measured.step_s)

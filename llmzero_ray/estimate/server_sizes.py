@@ -1,7 +1,7 @@
-"""Sizes of vLLM's servers that `auto` stands for: sequences at once, and the share of each GPU.
+"""Sizes of vLLM's servers for the setting `auto`: concurrent sequences, and the share of each GPU.
 
-Chosen once, before a search begins, from the default recipe and the estimate of memory; the search's recorded
-configuration holds the numbers. Not here: the estimate itself (estimate.py), its table (cli/gpu_memory.py).
+They are chosen once, before a search begins, from the default recipe and the memory estimate, and recorded in
+the search's configuration. Not here: the estimate itself (estimate.py), its table (cli/gpu_memory.py).
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from llmzero_ray.estimate.estimate import Estimate
 from llmzero_ray.estimate.fit import Assessment, assess
 
 _MOST_PERCENT, _LEAST_PERCENT, _STEP_PERCENT = 95, 20, 5
-"""Shares of a GPU that are tried for the server."""
+"""Largest, smallest and step of the GPU shares that are tried for the server."""
 _MARGIN_PERCENT = 5
-"""Left of the largest share that fits: the estimate has been compared with few real cards."""
+"""Margin below the largest share that fits, because the estimate was compared with few real GPUs."""
 _GROWTH = 1.5
-"""Rollouts per prompt of later phases, as a multiple of the root's: found strategies grow n from 8 to 12."""
+"""Rollouts per prompt in later phases as a multiple of the root's. Published strategies raise n from 8 to
+12."""
 _MOST_SEQUENCES = 256
-"""vLLM's own default; beyond it a server's cache ends before its sequences do."""
+"""Maximum concurrent sequences, which is vLLM's default. With more, a server's cache is full first."""
 
 
 def largest_share(found: Sequence[Assessment], *, statuses: Sequence[str] = ("fits",)) -> float | None:
-    """The largest share of a GPU for the server with which all of these have one of `statuses`; None if
-    no share has."""
+    """Largest share of a GPU for the server with which all of these phases have one of `statuses`. None if
+    there is none."""
     for percent in range(_MOST_PERCENT, _LEAST_PERCENT - 1, -_STEP_PERCENT):
         if all(status in statuses for status in _statuses(found, percent / 100)):
             return percent / 100
@@ -39,8 +40,8 @@ def _statuses(found: Sequence[Assessment], share: float) -> list[str]:
 
 
 def with_server_sizes(estimate: Estimate, say: Callable[[str], None]) -> SearchConfig:
-    """The configuration with numbers for `auto`: those of the CPU, or estimated for the search's GPUs; `say`
-    takes a sentence for each number that was estimated.
+    """The configuration with numbers instead of `auto`: fixed ones on the CPU, estimated ones on GPUs. `say`
+    is called with a sentence about each estimated number.
 
     Raises:
         ConfigError: the root cannot be trained.
@@ -64,7 +65,7 @@ def with_server_sizes(estimate: Estimate, say: Callable[[str], None]) -> SearchC
 
 
 def with_recorded_sizes(config: SearchConfig, known: SearchConfig | None) -> SearchConfig:
-    """The configuration with the numbers that the search began with where it says `auto`."""
+    """The configuration with the numbers with which the search (`known`) began instead of `auto`."""
     if known is None:
         return config
     names = ("max_num_seqs", "gpu_memory_utilization")
@@ -86,7 +87,7 @@ def _sequences(estimate: Estimate) -> tuple[int, str]:
 
 
 def _captured(n: int) -> int:
-    """The next number of sequences for which vLLM captures a graph: 1, 2, 4, then every 8."""
+    """`n` rounded up to a batch size for which vLLM captures a CUDA graph: 1, 2, 4, or a multiple of 8."""
     return next((size for size in (1, 2, 4) if n <= size), 8 * math.ceil(n / 8))
 
 

@@ -1,7 +1,7 @@
-"""The settings of a search that determine the GPU memory of a phase.
+"""Settings of a search that determine the GPU memory of a phase.
 
-`setup_of` reads VeRL's keys as the engine will: the engine's own choices, `engine.overrides`, then the
-hyper-parameters of the phase. Not here: bytes (stages.py).
+`setup_of` reads VeRL's keys with the same precedence as the engine: the engine's own choices, then
+`engine.overrides`, then the hyper-parameters of the phase. Not here: bytes (stages.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _CHUNK_SIZE = _ACTOR + "entropy_from_logits_chunk_size"
 LOG_PROB_MAX_TOKENS = _ROLLOUT + "log_prob_max_token_len_per_gpu"
 BUCKET_MEGABYTES = _ROLLOUT + "checkpoint_engine.update_weights_bucket_megabytes"
 ADAPTER_BUCKET_MEGABYTES = 256
-"""The engine's own choice on GPUs where adapters are pushed, which have some MB; VeRL's 2048 serve whole
-models."""
+"""The engine's choice on GPUs if it sends adapters to vLLM, which have a few MB. VeRL's default of 2048 is
+for whole models."""
 
-# Only for FSDP2 on GPUs; the tests compare them with VeRL's composed configuration.
+# Only for FSDP2 on GPUs. Tests compare them with VeRL's composed configuration.
 VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         _FSDP + "model_dtype": "fp32",
@@ -53,20 +53,20 @@ VERL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         BUCKET_MEGABYTES: ADAPTER_BUCKET_MEGABYTES,
     }
 )
-"""Defaults of keys that neither the configuration nor the hyper-parameters name. None if it equals the
-actor's."""
+"""Defaults of keys that neither the configuration nor the hyper-parameters set. None means the same value as
+the actor's."""
 _DTYPES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 _SERVER_TOKENS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One phase on one slot, per GPU; names as in VeRL's configuration."""
+    """Memory-related settings of one phase on one slot, named as in VeRL's configuration."""
 
     gpu_bytes: float
     """Bytes of one GPU that processes can use."""
     n_gpus: int
-    """GPUs of the slot."""
+    """Number of GPUs of the slot."""
     fsdp_size: int = -1
     weight_bytes: int = 4
     """Bytes of one base or adapter parameter in its FSDP shard (`model_dtype`)."""
@@ -80,7 +80,7 @@ class Setup:
     no_sync: bool = False
     """Whether gradients stay unsharded until the last micro batch."""
     entropy_chunk: int | None = None
-    """Tokens of one chunk of the entropy. If None, all at once."""
+    """Tokens per chunk when the entropy is computed. If None, it is computed all at once."""
     entropy_coeff: float = 0.0
     temperature: float = 1.0
     dynamic_bsz: bool = False
@@ -88,13 +88,13 @@ class Setup:
     """Maximum tokens of a packed micro batch of the update on one GPU."""
     log_prob_max_tokens: int = 16_384
     micro_batch: int = 1
-    """Sequences of a micro batch in the update."""
+    """Sequences in a micro batch of the update."""
     log_prob_micro_batch: int = 1
-    """Sequences of a micro batch for log-probs of policy or reference, whichever is more."""
+    """Sequences in a micro batch for log-probs: of the policy or the reference, whichever is larger."""
     prompt: int = 1024
     response: int = 1024
     ulysses: int = 1
-    """GPUs that share one sequence."""
+    """Number of GPUs that share one sequence."""
     lora_rank: int = 16
     serves_merged: bool = False
     """Whether vLLM has merged weights and no separate adapter."""
@@ -109,20 +109,20 @@ class Setup:
     sleeps: bool = True
     """Whether vLLM releases its memory while the policy trains (`free_cache_engine`)."""
     bucket_bytes: float = 2048 * 2.0**20
-    """Buffer through which weights travel to vLLM."""
+    """Size of the buffer through which weights are sent to vLLM."""
 
     @property
     def shards(self) -> int:
-        """GPUs over which one copy of the parameters is sharded."""
+        """Number of GPUs over which one copy of the parameters is sharded."""
         return self.n_gpus if self.fsdp_size < 1 else min(self.fsdp_size, self.n_gpus)
 
     @property
     def sequence(self) -> int:
-        """Maximum tokens of prompt and response together."""
+        """Maximum total tokens of prompt and response."""
         return self.prompt + self.response
 
     def update_tokens(self) -> Range:
-        """Tokens of one micro batch on one GPU in the update."""
+        """Tokens of one micro batch of the update on one GPU."""
         return self._tokens(self.micro_batch, self.max_tokens)
 
     def log_prob_tokens(self) -> Range:
@@ -130,8 +130,8 @@ class Setup:
         return self._tokens(self.log_prob_micro_batch, self.log_prob_max_tokens)
 
     def _tokens(self, micro_batch: int, budget: int) -> Range:
-        """Tokens of one micro batch. With a fixed micro batch every sequence may reach its cap, and over a
-        phase some micro batch of such sequences occurs; the low estimate is half as long. A token budget is
+        """Tokens of one micro batch on one GPU. In a micro batch of fixed size, all sequences may reach their
+        cap, which happens at some time in a phase; the low estimate is half of that. A token budget is
         strict: `rearrange_micro_batches` splits until every micro batch is within it."""
         if self.dynamic_bsz:
             return Range(0.8, 1.0, 1.0) * budget
@@ -139,10 +139,10 @@ class Setup:
 
 
 def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib: float) -> Setup:
-    """Set-up of a phase with these complete hyper-parameters on GPUs of `gpu_gib` GiB each.
+    """Setup of a phase with these complete hyper-parameters on GPUs of `gpu_gib` GiB each.
 
     Raises:
-        ConfigError: a value of `engine.overrides` is not of its key's type.
+        ConfigError: a value in `engine.overrides` has the wrong type.
     """
     engine, n_gpus = config.engine, config.slots.n_gpus
     fixed = {key.lstrip("+"): value for key, value in engine.overrides.items()}
@@ -154,7 +154,7 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
     max_model_len = engine.max_prompt_length + longest
     max_tokens = keys.whole(MAX_TOKENS)
     log_prob_tokens = keys.get(LOG_PROB_MAX_TOKENS)
-    # VeRL's configuration makes the inner keys follow the outer ones unless they are set.
+    # In VeRL's configuration, the inner keys default to the outer ones.
     chunking = keys.get(_FSDP + "entropy_from_logits_with_chunking", keys[ENTROPY_CHUNKING])
     chunk = keys.get(_FSDP + "entropy_from_logits_chunk_size", keys[_CHUNK_SIZE])
     return Setup(
@@ -208,7 +208,7 @@ class _Keys(dict[str, Any]):
     """VeRL's keys with their values, read by type."""
 
     def flag(self, key: str) -> bool:
-        # The search space's null leaves the key to VeRL.
+        # A null in the search space means VeRL's default.
         value = VERL_DEFAULTS[key] if self[key] is None else self[key]
         if not isinstance(value, bool):
             raise _wrong(key, value, "true or false")

@@ -1,4 +1,4 @@
-"""Ranges of bytes, and what a GPU or a machine holds at one stage of a training step. Plain values.
+"""Ranges of bytes, and the memory in use on a GPU or a machine at one stage of a training step. Plain values.
 
 Not here: where the figures come from (stages.py), what they mean (fit.py).
 """
@@ -37,7 +37,7 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One item in a GPU's memory at one stage of a step."""
+    """One item in the memory of a GPU or a machine at one stage of a step."""
 
     name: str
     size: Range
@@ -45,18 +45,18 @@ class Item:
 
 
 def total_of(items: Iterable[Item]) -> Range:
-    """Bytes of these items together; all highs may come at once."""
+    """Total bytes of these items. Bounds are summed, because all items may be at their high bound."""
     return sum((item.size for item in items), Range.exactly(0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageMemory:
-    """Memory that a GPU or a machine holds at one stage of a training step, and its limit."""
+    """Memory in use on a GPU or a machine at one stage of a training step, and its limit."""
 
     name: str
     items: tuple[Item, ...]
     limit: float = math.inf
-    """Bytes: the card, or vLLM's share of it; of a machine none is known."""
+    """Limit in bytes: the GPU's memory, or vLLM's share of it. Infinite for a machine."""
     limit_name: str = ""
 
     @property
@@ -66,9 +66,9 @@ class StageMemory:
 
     @property
     def largest(self) -> Item:
-        """The item with the largest likely size."""
+        """Item with the largest likely size."""
         return max(self.items, key=lambda item: item.size.likely)
 
     def size_of(self, name: str) -> Range | None:
-        """Bytes of the item of that name; None where there is none."""
+        """Bytes of the item of that name. None if there is none."""
         return next((item.size for item in self.items if item.name == name), None)

@@ -1,8 +1,8 @@
-"""Seconds that rollouts, updates and validations of a phase take on GPUs, and the time limits that follow.
+"""Seconds that rollouts, updates and validations of a phase take on GPUs, and time limits based on them.
 
-Arithmetic on the model's shape, for the slowest card of the given memory, with every answer as long as it may
-be: limits are for phases that hang, so they lie well above what any phase needs. Not here: what is done when
-a limit passes (actors/monitor.py, actors/executor.py), hours of a whole search (search_time.py).
+They are computed from the model's shape, for the slowest GPU of the given memory, with every answer at its
+cap. Limits are for phases that hang, so they are well above what any phase needs. Not here: what happens when
+a limit is exceeded (actors/monitor.py, actors/executor.py), hours of a whole search (search_time.py).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from llmzero_ray.estimate.stages import cache_bytes, cache_per_token
 from llmzero_ray.utils.text import GIB
 
 LEAST_S = 600.0
-"""Lower bound of every time limit, in seconds; enough for any stage of a small model."""
+"""Lower bound of every time limit, in seconds. Enough for any stage of a small model."""
 UNKNOWN_S = 3600.0
-"""Limits on GPUs for models whose shape is not known."""
+"""Time limit on GPUs for models of unknown shape, in seconds."""
 _MARGIN = 2.0
 """Limit as a multiple of the estimated seconds."""
 _CARDS = (
     # below GiB, FLOP/s of bf16, bytes/s read while decoding
-    (30.0, 70e12, 0.3e12),  # A10G and L4, of each the slower figure
+    (30.0, 70e12, 0.3e12),  # A10G and L4, the slower of the two for each figure
     (42.0, 312e12, 1.3e12),  # A100 40 GB
     (60.0, 150e12, 0.6e12),  # A40, A6000
     (100.0, 312e12, 1.3e12),  # A100 80 GB; H100, which is faster, has the same memory
     (math.inf, 900e12, 3.9e12),  # H200
 )
 _BUSY = 0.3
-"""Share of a card's FLOP/s that training reaches."""
+"""Share of a GPU's FLOP/s that training reaches."""
 _TAIL = 1.3
-"""The wait for the longest answer, as a factor on decoding."""
+"""Factor on decoding for waiting for the longest answer."""
 _DECODING = 1.6
 """Factor for decoding with an adapter's kernels, which merged weights do not need."""
 
@@ -45,7 +45,7 @@ class StageTimes:
 
     rollout_s: float
     update_s: float
-    """Old and reference log-probs included, as the engine counts them."""
+    """Seconds of an update, including old and reference log-probs."""
     validation_s: float
 
     @property
@@ -61,7 +61,7 @@ class TimeLimits:
     hang_s: float
     """Seconds that one stage may last without a sign of progress."""
     stop_s: float
-    """Seconds from a stop's request to the phase's end."""
+    """Seconds from the request of a stop to the end of the phase."""
 
 
 def stage_times(
@@ -73,16 +73,17 @@ def stage_times(
     eval_response: int,
     response: int | None = None,
 ) -> StageTimes:
-    """Seconds of a phase's stages when `rows` are validated with answers of `eval_response` tokens.
+    """Seconds of a phase's stages if `rows` are validated with answers of `eval_response` tokens.
 
-    `hyperparameters` are complete. `response` is the mean number of tokens of a rollout's answer; if None,
-    all reach their cap.
+    `hyperparameters` must be complete. `response` is the mean number of tokens of an answer in rollouts; if
+    None, all answers reach their cap.
     """
     length = setup.response if response is None else response
     n_rollouts = int(hyperparameters["data.train_batch_size"])
     n_rollouts *= int(hyperparameters["actor_rollout_ref.rollout.n"])
     forwards = 1 + bool(hyperparameters.get("actor_rollout_ref.actor.use_kl_loss"))
-    # Weights are frozen: a forward pass, the same again for its activations, and the gradients through them.
+    # With frozen weights: a forward pass, its recomputation for the activations, and a backward pass through
+    # it.
     passes = forwards + 3 * int(hyperparameters.get("actor_rollout_ref.actor.ppo_epochs") or 1)
     flops, _ = _speed(setup)
     tokens = n_rollouts * (setup.prompt + length) / setup.n_gpus
@@ -98,14 +99,14 @@ def _speed(setup: Setup) -> tuple[float, float]:
 
 
 def _forward_flops(shape: ModelShape, length: int) -> float:
-    """FLOPs of the forward pass per token of a sequence of this length: the weights, and attention to half of
-    the sequence."""
+    """FLOPs per token of a forward pass over a sequence of this length: for the weights, and for attention to
+    half of the sequence on average."""
     return 2 * shape.parameters + 4 * shape.layers * shape.queries * length / 2
 
 
 def _decoding_s(shape: ModelShape, setup: Setup, n_answers: int, length: int) -> float:
-    """Seconds of decoding. Every step reads the weights and the KV cache of the running sequences, and the
-    cache limits their number."""
+    """Seconds to sample `n_answers` answers of `length` tokens. Every decoding step reads the weights and the
+    KV cache of the running sequences; the cache limits their number."""
     _, read = _speed(setup)
     servers = max(1, setup.n_gpus // setup.tensor_parallel)
     on_one = math.ceil(n_answers / servers)
@@ -119,7 +120,8 @@ def _decoding_s(shape: ModelShape, setup: Setup, n_answers: int, length: int) ->
 
 
 def limits_of(times: StageTimes | None) -> TimeLimits:
-    """Twice the seconds of the longest stage, and of a rollout with its update, each at least `LEAST_S`."""
+    """Time limits: twice the seconds of the longest stage, and of a rollout with its update, but at least
+    `LEAST_S` each."""
     if times is None:
         return TimeLimits(hang_s=UNKNOWN_S, stop_s=UNKNOWN_S)
     return TimeLimits(hang_s=_limit(times.longest_s), stop_s=_limit(times.rollout_s + times.update_s))

@@ -1,8 +1,8 @@
-"""The journal of a search: its events, durable before anything acts on them, in a directory or object store.
+"""Journal of a search: its events in a directory or object store, durable before anything acts on them.
 
 00000042.e002.json           one event: format, number, epoch, journal, writer, checksum, event
-00000001-00000512.segment    old events in one object, a line each; their single files are deleted
-epochs/002.json              who writes in epoch 2
+00000001-00000512.segment    old events in one object, one per line; their single files are deleted
+epochs/002.json              the writer of epoch 2
 """
 
 from llmzero_ray.journal.base import JournalStore

@@ -1,4 +1,4 @@
-"""The protocol of a journal's store: named objects, each created once."""
+"""Protocol of a journal's store: named objects, each created once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from llmzero_ray.utils.text import collapse_whitespace
 
 
 class JournalStore(Protocol):
-    """Store of named byte objects. A name may have one folder: `epochs/002.json`. `str()` of the store is its
-    address.
+    """Store of named byte objects. A name may contain one folder: `epochs/002.json`. `str()` of the store is
+    its address.
 
-    Listing must show every object whose creation has returned (POSIX file systems, S3, GCS and Azure do).
+    A listing must include every object whose creation has returned, as on POSIX file systems, S3, GCS and
+    Azure.
     """
 
     @property
@@ -21,7 +22,7 @@ class JournalStore(Protocol):
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Names in a folder, without its prefix and in no order. Empty if it does not exist.
+        """Names in a folder, without its prefix and in any order. Empty if it does not exist.
 
         Raises:
             StorageError: it cannot be listed.
@@ -46,8 +47,8 @@ class JournalStore(Protocol):
         ...
 
     def create(self, name: str, content: bytes) -> None:
-        """Create an object; it is durable once this returns. Of two processes that create the same name only
-        one succeeds.
+        """Create an object. It is durable once this returns. If two processes create the same name, only one
+        succeeds.
 
         Raises:
             FileExistsError: the name exists; its object was not changed.

@@ -1,10 +1,10 @@
 """Fencing of writers by epochs: each writer claims an epoch before it reads the journal.
 
-A claim of a higher epoch ends all lower ones. A writer checks for one after each event and before it acts on
-it; a new writer reads the journal after its claim. So either the new writer has read the event, or the old
-one has seen the claim and does not act: no event that was acted on is ever replaced. Two writers that claim
-the same epoch create the same name, and the store refuses the second. This requires a store that lists every
-object whose creation has returned.
+A claim of a higher epoch ends all lower ones. A writer looks for such a claim after it writes an event and
+before it acts on it; a new writer reads the journal after its claim. So either the new writer has read the
+event, or the old one has seen the claim and does not act: no event that was acted on is ever replaced. Two
+writers that claim the same epoch create the same name, and the store refuses the second. This requires a
+store that lists every object whose creation has returned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Writer:
 
     @classmethod
     def here(cls) -> Writer:
-        """A new writer id for this process."""
+        """Writer for this process, with a new id."""
         return cls(id=uuid.uuid4().hex[:12], host=socket.gethostname(), pid=os.getpid())
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def take_epoch(store: JournalStore, epoch: int, writer: Writer) -> Claim:
 
 
 def withdraw(store: JournalStore, claim: Claim) -> None:
-    """Withdraw a claim under which nothing was written. A claim that remains only costs an epoch number."""
+    """Withdraw a claim under which nothing was written. If that fails, only an epoch number is wasted."""
     with contextlib.suppress(StorageError):
         store.remove(claim.name)
 

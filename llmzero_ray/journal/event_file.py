@@ -1,6 +1,6 @@
 """Encoding of one event: JSON with writer, position, checksum and format version.
 
-A body of another format is refused. Not here: the events (events.py), names (names.py).
+A body of another format version is refused. Not here: the events (events.py), names (names.py).
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from llmzero_ray.journal.names import EventName
 from llmzero_ray.records import Event, from_json, to_json
 
 FORMAT = 1
-"""Format version; incremented when an older version could misread a newer file. A new field with a default
-needs no new format."""
+"""Format version. Increment it if an older version could misread a newer file. A new field with a default
+needs no new version."""
 
 _KEYS = frozenset({"format", "number", "epoch", "journal", "writer", "checksum", "event"})
 
 
 class BodyError(JournalError):
-    """Problem of a body, as the end of a sentence about its file; `fix` is the remedy."""
+    """Problem with a body. The message continues a sentence that begins with the file's name; `fix` is the
+    remedy."""
 
     fix = "History is lost: restore the file from a backup, or start a search of another name."
 
 
 class TornBodyError(BodyError):
-    """The body is truncated or was changed. A crash may leave such a last file."""
+    """The body is truncated or was changed. A crash may leave the last file in this state."""
 
 
 class OtherVersionError(BodyError):
@@ -51,7 +52,7 @@ class Body:
 
 
 def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes:
-    """Body of an event: one line of JSON."""
+    """Body of an event, as one line of JSON."""
     data = to_json(event)
     body = {
         "format": FORMAT,
@@ -66,12 +67,12 @@ def encode(event: Event, name: EventName, *, journal: str, writer: str) -> bytes
 
 
 def decode(content: bytes | str, name: EventName | None) -> Body:
-    """The event in a body that was read from `name`. If `name` is None, any position is accepted.
+    """Decode a body that was read from `name`. If `name` is None, any position is accepted.
 
     Raises:
         TornBodyError: the body is truncated or was changed.
         OtherVersionError: this version cannot read it.
-        BodyError: it holds no event, or another one than its name states.
+        BodyError: it has no event, or not the one that its name states.
     """
     try:
         body = json.loads(content)
@@ -81,8 +82,8 @@ def decode(content: bytes | str, name: EventName | None) -> Body:
 
 
 def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
-    """Same as `decode`, for JSON that is already parsed. If `trusted`, the content was verified before and
-    its checksum is not computed."""
+    """Like `decode`, for JSON that is already parsed. `trusted` skips the checksum of content that was
+    verified before."""
     if not isinstance(body, dict) or not body.keys() >= _KEYS:
         raise TornBodyError("is not an event file")
     if (written := body["format"]) != FORMAT:
@@ -98,7 +99,7 @@ def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
 
 
 def as_line(content: bytes) -> bytes:
-    """A body with the end of its line; its content is not checked."""
+    """A body that ends with exactly one line break. Its content is not checked."""
     return content.strip() + b"\n"
 
 

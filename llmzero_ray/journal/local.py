@@ -1,4 +1,4 @@
-"""A journal's objects as files of a directory."""
+"""Journal store in a directory, with one file per object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmzero_ray.utils.files import create_file, storage_error
 
 
 class LocalStore:
-    """A local or mounted directory, created with the first object."""
+    """Store in a local or mounted directory, which is created with the first object."""
 
     n_parallel = 1
 

@@ -12,7 +12,7 @@ _SEGMENT = re.compile(r"(\d{8,})-(\d{8,})\.segment")
 
 
 class EventName(NamedTuple):
-    """Position of an event and the epoch it was written in. Sorts by position."""
+    """Position of an event and the epoch in which it was written. Sorts by position."""
 
     number: int
     epoch: int
@@ -22,7 +22,7 @@ class EventName(NamedTuple):
 
 
 class SegmentName(NamedTuple):
-    """First and last event of a segment. Sorts by the first."""
+    """Numbers of the first and last event of a segment. Sorts by the first."""
 
     first: int
     last: int
@@ -49,15 +49,16 @@ class Listing:
         return max((*(one.number for one in self.events), *(one.last for one in self.segments)), default=0)
 
     def segment_of(self, number: int) -> SegmentName | None:
-        """Segment that contains an event, or the longest of several."""
+        """Segment that contains an event: of several, the one that ends last. None if there is none."""
         held = [segment for segment in self.segments if segment.first <= number <= segment.last]
         return max(held, key=lambda segment: segment.last, default=None)
 
     def effective(self, *, from_number: int, epoch: int) -> list[EventName]:
-        """Single events from `from_number` on, without those that a superseded epoch wrote after its end."""
+        """Single events from `from_number` on, without those that a superseded epoch wrote after its end.
+        `epoch` is the epoch of the event before them."""
         kept: dict[int, EventName] = {}
         highest = epoch
-        # Of equal numbers the lower epoch comes first, so that the higher one replaces it.
+        # Among equal numbers, the lower epoch comes first and the higher one replaces it.
         for event in self.events:
             if event.number >= from_number and event.epoch >= highest:
                 highest = event.epoch
@@ -66,7 +67,7 @@ class Listing:
 
 
 def read_names(names: Iterable[str]) -> Listing:
-    """Listing of a journal's objects. Other names, such as those of copies, are skipped."""
+    """Listing of a journal from the names in its store. Other names, such as those of copies, are skipped."""
     events: list[EventName] = []
     segments: list[SegmentName] = []
     for name in names:

@@ -1,7 +1,7 @@
-"""A journal's objects in an object store: S3, GCS or Azure, through the library obstore.
+"""Journal store in S3, GCS or Azure, through the library obstore.
 
-Creation is conditional (`put(mode="create")`): of two writers that create one name the store refuses one. Not
-here: which store an address means (opening.py).
+Creation is conditional (`put(mode="create")`): if two writers create the same name, the store refuses one.
+Not here: the store that an address means (opening.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from llmzero_ray.utils.text import collapse_whitespace
 
 
 class ObjectStore:
-    """Objects of one obstore store (`obstore.store.S3Store`, ...), which already has its bucket and prefix.
+    """Journal store on an obstore store (`obstore.store.S3Store`, ...), which has its bucket and prefix.
 
-    An object is durable and complete once its creation has returned, as S3, GCS and Azure guarantee. A local
-    directory belongs in a `LocalStore`, which syncs.
+    An object is durable and complete once its creation has returned, as S3, GCS and Azure guarantee. For a
+    local directory use `LocalStore`, which syncs to disk.
     """
 
     n_parallel = 16
@@ -102,8 +102,8 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 
 def brief(error: BaseException) -> OSError:
-    """An obstore error on one line, without the library's dump of its own objects. A full disk below a local
-    store keeps its error number."""
+    """An obstore error on one line, without the library's dump of its own objects. An error number of the
+    operating system, such as that of a full disk, is kept."""
     text = str(error).partition("Debug source:")[0]
     number = re.search(r"\(os error (\d+)\)", str(error))
     line = collapse_whitespace(text)

@@ -21,7 +21,7 @@ from llmzero_ray.utils.text import one_line
 from llmzero_ray.utils.threads import in_thread
 
 CONNECT_S, REQUEST_S, ATTEMPTS = 5.0, 10.0, 3
-"""Limits of a request: seconds to connect, seconds until the response, number of tries."""
+"""Limits of a request: seconds to connect, seconds until the response, maximum tries."""
 OPEN_S = 60.0
 """Timeout for listing a store, in seconds."""
 
@@ -39,7 +39,8 @@ _trusted = set[str]()
 
 
 def trust(address: str | None) -> None:
-    """Allow this process to read the journal of a search that it runs, since its user gave the address."""
+    """Allow this process to read the journal at `address`, because it runs the search and its user gave the
+    address. None is ignored."""
     if address is not None:
         _trusted.add(address)
 
@@ -50,10 +51,11 @@ def is_trusted(address: str) -> bool:
 
 
 def check_server(address: str) -> None:
-    """Check that signed requests do not go to a server that only the author of an address named.
+    """Check that requests signed with the user's keys do not go to a server that only the address names. The
+    address may come from someone else's search.yaml.
 
     Raises:
-        ConfigError: it names a server that the environment does not name.
+        ConfigError: the address names a server that the environment does not name.
     """
     endpoint = _endpoint(_s3_options(urlsplit(address))) if address[:5].lower() == "s3://" else None
     known = [os.environ.get(name, "").rstrip("/") for name in _ENDPOINT_VARIABLES]
@@ -67,12 +69,12 @@ def check_server(address: str) -> None:
 
 
 def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
-    """Store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000. A store is
-    returned unchanged.
+    """Open the store at a directory or an address such as s3://bucket/prefix?endpoint_override=host:9000. A
+    store is returned unchanged.
 
-    S3 takes its keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, else from the profile AWS_PROFILE of
-    ~/.aws/credentials, or the machine's role. GCS and Azure take theirs from the environment. A store that is
-    not a directory is listed once before this returns.
+    S3 takes its keys from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, otherwise from the profile AWS_PROFILE
+    in ~/.aws/credentials or from the machine's role. GCS and Azure take theirs from the environment. An
+    object store is listed once before this returns, to check that it can be used.
 
     Raises:
         ConfigError: the address cannot be understood.
@@ -95,7 +97,7 @@ def open_store(where: str | PathLike[str] | JournalStore) -> JournalStore:
 
 
 def _listed(store: Any, shown: str) -> JournalStore:
-    """Journal store on an obstore store, once it has been listed."""
+    """Journal store on an obstore store, after one listing as a check."""
     found = ObjectStore(store, address=shown.partition("?")[0])
     try:
         found.names()
@@ -113,7 +115,7 @@ def _directory(text: str) -> LocalStore:
 
 
 def _any(text: str, shown: str) -> Any:
-    """obstore store of an address that obstore understands."""
+    """obstore store for a GCS or Azure address."""
     from obstore.store import from_url
 
     address = re.sub(r"^gcs://", "gs://", text, flags=re.IGNORECASE)
@@ -124,7 +126,7 @@ def _any(text: str, shown: str) -> Any:
 
 
 def _s3(text: str, shown: str) -> Any:
-    """S3 store. The address may contain endpoint and region, never keys."""
+    """S3 store for an address, which may contain endpoint and region but no keys."""
     from obstore.store import S3Store
 
     parts = urlsplit(text)
@@ -163,13 +165,13 @@ def _s3_options(parts: SplitResult) -> dict[str, str]:
 
 
 def _endpoint(options: Mapping[str, str]) -> str | None:
-    """Server that an S3 address names, or None if it names none."""
+    """URL of the server that an S3 address names, or None if it names none."""
     scheme, separator, host = options.get("endpoint_override", "").rpartition("://")
     return f"{scheme if separator else options.get('scheme', 'https')}://{host.rstrip('/')}" if host else None
 
 
 def _region(bucket: str, shown: str, *, has_host: bool) -> str:
-    """Region of a bucket. For a self-hosted server any value is accepted."""
+    """Region of a bucket: from the environment, otherwise from AWS. Self-hosted servers accept any region."""
     known = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if known or has_host:
         return known or "us-east-1"
@@ -183,7 +185,8 @@ def _region(bucket: str, shown: str, *, has_host: bool) -> str:
 
 
 def _profile_keys() -> dict[str, str]:
-    """Keys of the current profile in ~/.aws/credentials, which obstore does not read. Empty without them."""
+    """Keys of the current profile in ~/.aws/credentials, which obstore does not read. Empty if there are
+    none."""
     place = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(Path.home() / ".aws" / "credentials")
     profiles = configparser.ConfigParser(interpolation=None)
     try:
@@ -212,7 +215,7 @@ def _retry_config() -> dict[str, Any]:
 
 
 def _explained(error: BaseException, shown: str) -> StorageError:
-    """Error of a store on one line, with the remedy."""
+    """One-line error for a failed request to a store, with the remedy."""
     text = str(brief(error))
     code = _CODE.search(text)
     what = (code[1] or f"HTTP status {code[2]}") if code else text[:300]
@@ -235,7 +238,7 @@ def _explained(error: BaseException, shown: str) -> StorageError:
 
 
 def _within(limit_s: float, open_it: Callable[[], JournalStore], shown: str) -> JournalStore:
-    """Call `open_it` with a timeout, because the libraries may wait for minutes."""
+    """Call `open_it` with a timeout, because the store libraries may block for minutes."""
     try:
         return in_thread(open_it).result(limit_s)
     except TimeoutError:

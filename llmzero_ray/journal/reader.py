@@ -1,7 +1,7 @@
-"""Reads a journal, complete or while it grows, and reports damage with its exact position.
+"""Read a journal, complete or still growing, and report damage with its exact position.
 
-Recent events are in single files and older ones in segments; a writer may be moving them from the former to
-the latter at the same time.
+Recent events are in single files, older ones in segments. A writer may move events into a segment while the
+journal is read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from llmzero_ray.records import Event
 logger = logging.getLogger(__name__)
 Where: TypeAlias = str | PathLike[str] | JournalStore
 _LOOKS = 5
-"""Listings after which an absent name counts as missing: a listing is not a snapshot, and events may move
-into a segment while they are read."""
+"""Listings after which an absent name counts as missing. A listing is not a snapshot: events may move into a
+segment while they are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """The place where a journal cannot be read further."""
+    """Place at which a journal cannot be read any further."""
 
     place: str
     """Address of the journal."""
@@ -59,7 +59,7 @@ class Damage:
 
 
 class JournalReader:
-    """Reads a journal that another process may be writing; `poll` returns the new events since the last call.
+    """Reader of a journal that another process may be writing. `poll` returns the events since the last call.
 
     `where` is a directory, an address that `open_store` knows, or a store.
     """
@@ -75,7 +75,7 @@ class JournalReader:
         self.last_name: str | None = None
         """Object that held the last event read."""
         self.replaced = False
-        """Whether events that were read are no longer there: another journal stands in its place."""
+        """Whether events that were read are gone, because the journal was deleted or replaced by another."""
         self._next = 1
         self._epoch = 0
         self._deliveries: dict[tuple[str, int, int], int] = {}
@@ -108,7 +108,7 @@ class JournalReader:
         return entries
 
     def poll_whole(self) -> tuple[tuple[Entry, ...], Damage | None]:
-        """(new events up to the first unreadable one, the defect or None if there is none).
+        """(new events up to the first unreadable one, its damage or None if all were read).
 
         Raises:
             JournalError: events that were read before have been replaced.
@@ -145,7 +145,7 @@ class JournalReader:
             if isinstance(name, SegmentName):
                 damage = self._take_segment(name, content, listing, entries)
             elif name.epoch < self._epoch:
-                continue  # a higher epoch had begun in a segment before it
+                continue  # superseded: a segment before it has events of a higher epoch
             elif name.number != self._next:
                 damage = self._missing(f"found {name} after it")
             else:
@@ -155,7 +155,7 @@ class JournalReader:
         return None
 
     def _check_listing(self, listing: Listing) -> None:
-        """Check for replaced events."""
+        """Raise `JournalError` if a higher epoch has replaced events that were read."""
         late = [event for event in listing.events if event.number < self._next and event.epoch > self._epoch]
         if any(listing.segment_of(event.number) is None for event in late):
             raise JournalError(
@@ -194,7 +194,7 @@ class JournalReader:
     def _take_singles(
         self, segment: SegmentName, listing: Listing, entries: list[Entry], error: BodyError
     ) -> Damage | None:
-        """Read the single files instead of a segment that was truncated during its write."""
+        """Read the single files instead of a segment that was truncated while it was written."""
         self._warn(str(segment), f"{error}; its events are read from their single files")
         for event in listing.effective(from_number=self._next, epoch=self._epoch):
             if event.number != self._next or event.number > segment.last:
@@ -267,8 +267,8 @@ def read_all(where: Where) -> tuple[Event, ...]:
 
 @contextmanager
 def _collector_paused(is_long: bool) -> Iterator[None]:
-    """Context without garbage collection while a long history is built: records hold no cycles, and searching
-    for some takes a third of the time."""
+    """Context without garbage collection if a long history is read. Records have no reference cycles, and
+    looking for them takes a third of the time."""
     was_on = gc.isenabled()
     if is_long:
         gc.disable()

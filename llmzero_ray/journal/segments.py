@@ -1,8 +1,8 @@
-"""Segments: old events of a journal in one object, a header line, then one line per event as in its single
-file.
+"""Segments: old events of a journal in one object. After a header line, each line is an event as in its
+single file.
 
-A segment is durable before the single files that it contains are deleted; a reader in between finds both. It
-is built from the files as they are stored, so that two writers would build the same one.
+A segment is durable before its single files are deleted, so a reader may find both. It is built from the
+stored bytes of the files, so that two writers would build the same segment.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from llmzero_ray.journal.event_file import (
 from llmzero_ray.journal.names import EventName, SegmentName, read_names
 
 SEGMENT_EVENTS = 512
-"""Events per segment, a compromise: every reader opens each segment and each single file."""
+"""Events per segment. Every reader opens each segment and each single file, so this is a compromise between
+the two."""
 SEGMENT_FORMAT = 1
 
 
 def read_many(store: JournalStore, names: Sequence[str]) -> Iterator[bytes]:
-    """The contents of several objects in order, read ahead in parallel where the store supports it.
+    """Contents of several objects in order, read ahead in parallel if the store supports it.
 
     Raises:
         FileNotFoundError: one does not exist, or no longer exists.
@@ -49,7 +50,8 @@ def read_many(store: JournalStore, names: Sequence[str]) -> Iterator[bytes]:
 
 
 def write_segment(store: JournalStore, segment: SegmentName) -> None:
-    """Write these events into one segment and delete their files. Idempotent after any crash.
+    """Write the events of `segment` into one object and delete their single files. Can be repeated after any
+    crash.
 
     Raises:
         JournalError: an event is missing or damaged; nothing was deleted.
@@ -62,7 +64,7 @@ def write_segment(store: JournalStore, segment: SegmentName) -> None:
         if [event.number for event in held] != list(range(segment.first, segment.last + 1)):
             raise JournalError(f"{store}: events are missing between {segment.first} and {segment.last}.")
         content = _content(store, segment, held)
-        if segment in listing.segments:  # torn, on a store that does not write in one step
+        if segment in listing.segments:  # torn: the store does not write atomically
             store.remove(str(segment))
         with contextlib.suppress(FileExistsError):
             store.create(str(segment), content)
@@ -72,7 +74,7 @@ def write_segment(store: JournalStore, segment: SegmentName) -> None:
 
 
 def remove_events(store: JournalStore, events: Sequence[EventName]) -> None:
-    """Delete single files whose events a segment holds.
+    """Delete single files whose events are in a segment.
 
     Raises:
         StorageError: one cannot be deleted.
@@ -97,7 +99,7 @@ def read_segment(content: bytes, segment: SegmentName, *, from_number: int = 1) 
     whole = _check_header(header, segment, rest)
     begin = max(from_number, segment.first)
     lines = rest.splitlines()[begin - segment.first :]
-    # One call for all lines is faster; parsing them one by one finds the damaged one.
+    # Parsing all lines in one call is faster. If one is damaged, parsing each on its own finds it.
     parsed = json.loads(b"[" + b",".join(lines) + b"]") if whole else None
     for at in range(segment.last + 1 - begin):
         number, line = begin + at, begin + at - segment.first + 2
@@ -113,7 +115,11 @@ def read_segment(content: bytes, segment: SegmentName, *, from_number: int = 1) 
 
 
 def _check_header(header: bytes, segment: SegmentName, rest: bytes) -> bool:
-    """Whether the content is complete and unchanged. A header that contradicts it is an error."""
+    """Whether the content matches the checksum in the header.
+
+    Raises:
+        BodyError: the header is unreadable, of a newer version, or names other events.
+    """
     try:
         found = json.loads(header)
         written, first, last, checksum = (found[key] for key in ("segment", "first", "last", "checksum"))

@@ -1,12 +1,12 @@
-"""The journal of a search: append-only, one durable object per event, the source of truth.
+"""Writer of a search's journal: append-only, one durable object per event, the source of truth.
 
 Each coordinator process writes under its own epoch, one above all earlier ones. Files of a lower epoch count
 only up to the start of a higher one: later files of a superseded coordinator are ignored, and its next append
-raises. A torn last file (a crash during its write) is reported and ignored; a gap or a damaged file before
-the last one is lost history, and an error. Every `segment_events` events the oldest single files become one
-segment, so that a long journal is quick to open and to list.
+raises. A torn last file, left by a crash during its write, is reported and ignored. A gap, or a damaged file
+before the last one, is lost history and raises an error. Every `segment_events` events, the oldest single
+files become one segment, so that a long journal is quick to open and to list.
 
-The journal only refers to series and checkpoints; storage/search_storage.py holds them.
+The journal only refers to metric series and checkpoints, which are files (storage/search_storage.py).
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ from llmzero_ray.records.events import ENDS, INITIALIZATION, CoordinatorStarted,
 
 logger = logging.getLogger(__name__)
 _LOOSE = 64
-"""Number of newest events that stay single files, since followers read those, and every append checks the
-last one."""
+"""Number of newest events that stay single files: followers read them, and every append checks the last."""
 
 
 class Journal:
-    """The only writer of a search's journal: appends events.
+    """The one writer of a search's journal.
 
-    Opening reads everything there is (`history`) and claims a new epoch, which ends the work of every other
-    writer. `where` is a directory, an address that `open_store` knows, or a store. A journal that cannot be
-    written still opens, and the first append raises.
+    The constructor reads all events (`history`) and claims a new epoch, which ends every other writer.
+    `where` is a directory, an address that `open_store` knows, or a store. A journal that cannot be written
+    still opens, but the first append raises.
 
     Raises:
-        JournalError: the journal is damaged, or another process opens it at the same moment.
+        JournalError: the journal is damaged, or another process opens it at the same time.
         ConfigError: the address cannot be understood.
         StorageError: the store cannot be read.
     """
@@ -61,7 +60,7 @@ class Journal:
         except StorageError as error:
             logger.warning("opened for reading only: %s", error)
         with contextlib.suppress(StorageError):
-            # Leftovers of a crash between writing a segment and deleting its single files.
+            # A crash between writing a segment and deleting its single files leaves these.
             remove_events(self.store, [e for e in listing.events if e.number <= reader.in_segments])
         self.history: tuple[Event, ...] = tuple(entry.event for entry in entries)
         """Events that existed when the journal was opened."""
@@ -73,14 +72,14 @@ class Journal:
         self._compact_at = reader.in_segments + segment_events + _LOOSE
 
     def append(self, event: Event, *, now: float | None = None) -> Event | None:
-        """Make the event durable and return it as written, or None if the journal already has an event of its
-        source.
+        """Make an event durable and return it as written, or None if the journal already has this delivery
+        (source, attempt and sequence).
 
-        `now` (unix seconds) is written as its time. An event without a source of its own is numbered by the
-        journal.
+        `now` (Unix seconds, default: the current time) becomes its time. An event of the default source is
+        always new: the journal numbers it.
 
         Raises:
-            JournalError: another coordinator has taken over since, or files have vanished.
+            JournalError: another coordinator has taken over, or files have vanished.
             StorageError: the file could not be written.
         """
         if event.source == "coordinator":
@@ -104,7 +103,7 @@ class Journal:
         self._claim = take_epoch(self.store, self.epoch, self._writer)
 
     def _read_behind_the_claim(self) -> tuple[Entry, ...]:
-        """Read events that other writers wrote before they could see the claim."""
+        """Events that other writers wrote before they could see the claim."""
         assert self._claim is not None
         try:
             return self._reader.poll_entries()
@@ -153,7 +152,7 @@ class Journal:
         return event
 
     def _standing(self, name: EventName, event: Event, content: bytes) -> Event:
-        """Event under `name`, if this writer wrote it: now, or in an earlier try whose success was lost."""
+        """Event under `name`, if this writer wrote it, now or in an earlier try whose reply was lost."""
         try:
             found = self.store.read(str(name))
             if found == content:
@@ -189,19 +188,22 @@ class Journal:
 
 
 class ActiveTime:
-    """Seconds with a live coordinator: from each one's first event to its last heartbeat, or to its last
-    event if its work had ended by then (the heartbeat of a copied directory is as old as the copy). Where the
-    clock is set back between two events, the seconds between them are not counted."""
+    """Seconds with a live coordinator.
+
+    Each coordinator counts from its first event to its last heartbeat, or to its last event if that ended its
+    work (in a copied directory, the heartbeat is as old as the copy). If the clock was set back between two
+    events, the time between them is not counted.
+    """
 
     def __init__(self) -> None:
         self._earlier_s = 0.0
         self._begun: float | None = None
-        """First event of the newest coordinator since its clock was set back, if it was."""
+        """Time of the newest coordinator's first event, or of the first since its clock was set back."""
         self._last = 0.0
         self._ended = False
 
     def take(self, event: Event) -> None:
-        """Apply an event, in the order of the journal. Events before the start of the search do not count."""
+        """Apply the next event of the journal. Events before the start of the search do not count."""
         if self._begun is None and isinstance(event, INITIALIZATION):
             return
         if self._begun is None:
@@ -226,7 +228,7 @@ class ActiveTime:
 
 
 def active_seconds(events: tuple[Event, ...], now: float | None = None) -> float:
-    """Seconds with a live coordinator in the journal of these events (`ActiveTime`)."""
+    """Seconds with a live coordinator, from the events of a journal (`ActiveTime`)."""
     time_at_work = ActiveTime()
     for event in events:
         time_at_work.take(event)
@@ -238,10 +240,10 @@ def _delivery(event: Event) -> tuple[str, int, int]:
 
 
 def keep_initialization(where: Where) -> bool:
-    """Remove the events from `SearchStarted` on, newest first. Returns False, without removing anything, if
-    there is nothing before it.
+    """Remove the events from `SearchStarted` on, newest first, so that only the initialization is left.
+    Returns False, without removing anything, if there was no initialization.
 
-    A kill in between leaves a shorter, consistent journal.
+    A crash in between leaves a shorter, consistent journal.
 
     Raises:
         JournalError: the journal is damaged.

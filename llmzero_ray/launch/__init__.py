@@ -1,1 +1,1 @@
-"""Start of a search: checks, the Ray head, the actors, and the machines of a cluster."""
+"""Start of a search: checks, and access to the actors and to the machines of a cluster."""

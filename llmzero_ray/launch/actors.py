@@ -1,12 +1,12 @@
-"""The actors of this library: the package `actors` in a checkout, `llmzero_ray.actors` in a wheel.
+"""Access to this library's actors: the package `actors` in a checkout, `llmzero_ray.actors` in a wheel.
 
 All code above the actors uses them through this module: `actors.app.start_on(...)` imports the module `app`
-of that package when the line runs. One of the two names is used in a process, never both, because the same
-class under two names would be two classes.
+of that package when the line runs. A process uses only one of the two names, because the same class under two
+names would be two classes.
 
-Which one: the folder that lies with this `llmzero_ray` decides, and it must be what Python finds under the
-name. Another project's package `actors`, or the actors of another installation of this library, is never
-used. Ray's workers import actors by the same name as the process that starts them.
+The name used is the one under which Python finds the actors' folder that belongs to this `llmzero_ray`.
+Another project's package `actors`, or the actors of another installation of this library, is never used.
+Ray's workers import actors by the same name as the process that starts them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _NAMES = ("actors", "llmzero_ray.actors")
 def package_name() -> str:
     """Name under which the actors of this library are imported.
 
-    A name that is imported already comes first. In an editable installation both may lead to the folder.
+    In an editable installation, both names may lead to the folder. A name that is already imported is
+    preferred.
 
     Raises:
         LlmzeroError: no name leads to the folder, usually because another package `actors` comes first.
@@ -65,7 +66,7 @@ def package_name() -> str:
 
 
 def _folder_of(name: str) -> Path | None:
-    """Folder of a package, as Python finds it, or None if there is none or it has no __init__.py."""
+    """Folder in which Python finds a package. None if there is none, or it has no __init__.py."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

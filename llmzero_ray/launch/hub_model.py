@@ -1,7 +1,7 @@
-"""A base model that is named by its id on the Hugging Face Hub: downloaded once, then a directory.
+"""Download of a base model that is named by its id on the Hugging Face Hub.
 
-The files come into `huggingface_hub`'s cache (HF_HOME), which every machine of a slot must see. Downloaded
-are weights in safetensors, configuration, tokenizer and chat template: nothing that Python would run or
+The files go to `huggingface_hub`'s cache (HF_HOME), which every machine of a slot must see. Only weights in
+safetensors, configuration, tokenizer and chat template are downloaded: nothing that Python would run or
 unpickle.
 """
 
@@ -15,19 +15,19 @@ from llmzero_ray.errors import HubError
 from llmzero_ray.utils.hub import endpoint, find_token, hub_api, hub_errors
 
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "LICENSE*", "README.md")
-"""Files of a repository that are downloaded; those in its folders are not."""
+"""Files that are downloaded from the top level of a repository."""
 
 
 def with_model_here(
     config: SearchConfig, known: SearchConfig | None, say: Callable[[str], None]
 ) -> SearchConfig:
-    """The configuration with a directory for `model.path` where that is a model of the Hub (`hub_model`).
+    """The configuration with `model.path` as a directory if it names a model of the Hub (`hub_model`).
 
-    `model.hub_id` then is the id. A search that exists (`known`) keeps the commit that it began with. Any
-    other path is kept: a directory, or one that only the machines of a cluster see.
+    `model.hub_id` is then set to the id. An existing search (`known`) keeps the commit with which it began.
+    Any other path is kept: a directory, or one that only the machines of a cluster see.
 
     Raises:
-        HubError: there is no such model, it may not be read, or no network and no copy in the cache.
+        HubError: there is no such model, it may not be read, or there is neither a network nor a cached copy.
         ConfigError: `huggingface_hub` is not installed.
     """
     path = config.model.path
@@ -47,9 +47,9 @@ def with_model_here(
 
 
 def download(repo_id: str, revision: str | None) -> str:
-    """Directory of one commit of a model; its last part is the commit.
+    """Download one commit of a model. Returns its directory, whose last part is the commit.
 
-    Files that the cache has are not downloaded again, and without a network a commit in it serves.
+    Cached files are not downloaded again. Without a network, a cached commit is used.
 
     Raises:
         HubError, ConfigError: as `with_model_here`.

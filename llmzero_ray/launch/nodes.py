@@ -9,29 +9,29 @@ from typing import Any
 from llmzero_ray.errors import LlmzeroError
 
 HERE = "this process"
-"""Label of this process, which runs probes as well."""
+"""Label of this process, in which probes run as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One machine of the cluster that is up."""
+    """One live machine of the cluster."""
 
     id: str
     label: str
-    """Its address; with a part of its id where several have the same."""
+    """Address of the machine, with part of its id if several have the same address."""
     is_head: bool
     gpus: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoResult:
-    """A node returned no result."""
+    """Placeholder for the result of a node that returned none."""
 
     reason: str
 
 
 def nodes_up() -> list[Node]:
-    """The nodes that are alive, the head first."""
+    """Live nodes, the head first."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -51,7 +51,7 @@ def nodes_up() -> list[Node]:
 def run_on_nodes(
     nodes: Sequence[Node], function: Callable[..., Any], *given: Any, limit_s: float
 ) -> dict[str, Any | NoResult]:
-    """Label -> result of `function` on that node; all nodes in parallel."""
+    """Run `function` on all nodes in parallel, for at most `limit_s` seconds. Returns label -> result."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -80,5 +80,5 @@ def _answer(ref: Any, is_done: bool, limit_s: float) -> Any | NoResult:
 
 
 def _last_line(error: BaseException) -> str:
-    """The end of a message, which Ray opens with traces and paths."""
+    """Last line of a message. Ray puts traces and paths before it."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]

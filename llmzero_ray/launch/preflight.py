@@ -1,4 +1,4 @@
-"""Checks of a configuration before anything is started."""
+"""Checks of a configuration before anything is started, and of a cluster before anything is reserved."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from llmzero_ray.storage import SearchStorage
 from llmzero_ray.utils.plugins import check_names, load_factory
 
 _MACHINES_S = 180.0
-"""A Ray worker starts on each machine and imports this library."""
+"""Timeout of a check on all machines, in seconds: a Ray worker starts on each and imports this library."""
 
 
 def check_memory(config: SearchConfig, task: PreparedTask) -> None:
-    """Check the root's hyper-parameters, and by estimate that they fit on a GPU of `slots.gpu_memory_gib`.
+    """Check the root's hyper-parameters, and that they are estimated to fit into `slots.gpu_memory_gib`.
 
     Raises:
         ConfigError: they do not fit the task's rows or the GPU; the message says what would help.
@@ -44,11 +44,11 @@ def check_memory(config: SearchConfig, task: PreparedTask) -> None:
 
 
 def check_platform(config: SearchConfig) -> None:
-    """Check that the platform is named where a cluster will be joined: the machines of one differ, and the
-    head, which is asked first, often has no GPU.
+    """Check that the platform is given if a cluster will be joined. It cannot be detected there, because
+    machines may differ and the head often has no GPU.
 
     Raises:
-        ConfigError: `engine.platform` is `auto` there.
+        ConfigError: a cluster will be joined and `engine.platform` is `auto`.
         CapacityError: RAY_ADDRESS names a cluster and it does not answer.
     """
     engine = config.engine
@@ -60,10 +60,10 @@ def check_platform(config: SearchConfig) -> None:
 
 
 def check_engine_here(config: SearchConfig) -> None:
-    """Check, without a cluster, that VeRL's engine can start on this machine.
+    """Check that VeRL's engine can start on this machine, unless a cluster will be joined.
 
     Raises:
-        EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of another version.
+        EngineVersionError: VeRL, vLLM, flash attention or NVIDIA's driver is missing or of a wrong version.
     """
     if config.engine.backend == "verl" and not actors.head.is_to_be_joined():
         from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
@@ -74,11 +74,11 @@ def check_engine_here(config: SearchConfig) -> None:
 
 
 def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
-    """Check, on the cluster that this process has joined, that its machines could hold the slots if nothing
-    else ran there, unless machines are added on demand. `without`: ids of nodes that do not count.
+    """Check that the cluster that this process has joined could hold the slots if nothing else ran on it.
+    Skipped if machines are added on demand. `without` are the ids of nodes that do not count.
 
     Raises:
-        CapacityError: they never could; nothing has been reserved.
+        CapacityError: it could not; nothing has been reserved.
     """
     machines = actors.placement.cluster_machines(without)
     missing = shortfall(machines, config)
@@ -94,11 +94,11 @@ def check_slots(config: SearchConfig, without: Collection[str] = ()) -> None:
 
 
 def check_machines(config: SearchConfig, task: PreparedTask) -> None:
-    """Check, on the cluster that this process has joined, that its machines with GPUs can train the search,
-    before any of them is reserved: those that are up see its files and have what VeRL's engine needs.
+    """Check that all live GPU machines of the cluster that this process has joined can train the search: they
+    see its files and have what VeRL's engine needs.
 
     Raises:
-        CapacityError: a machine cannot; the message names all such machines, each with problem and remedy.
+        CapacityError: a machine cannot; the message names all such machines with their problems.
     """
     with_gpus = [node for node in nodes_up() if node.gpus >= 1]
     if (config.engine.backend, config.engine.platform) != ("verl", "gpu") or not with_gpus:
@@ -122,8 +122,8 @@ def check_machines(config: SearchConfig, task: PreparedTask) -> None:
 
 
 def machine_problem(files: Sequence[str], platform: str, overrides: Mapping[str, Any]) -> str | None:
-    """Reason why this machine cannot train with VeRL's engine and these `engine.overrides`, or None if none
-    is visible at once."""
+    """Reason why this machine cannot train with VeRL's engine and these `engine.overrides`, or None if a
+    quick check finds none."""
     from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
 
     missing = [path for path in files if not Path(path).exists()]
@@ -140,7 +140,7 @@ def machine_problem(files: Sequence[str], platform: str, overrides: Mapping[str,
 
 
 def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
-    """Check that VeRL's own configuration has every key."""
+    """Check that VeRL's configuration has every key that the root sets."""
     if config.engine.backend == "verl":
         from llmzero_ray.engines.verl.factory import check_root
 
@@ -150,10 +150,10 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
 def check_backends(
     config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]
 ) -> tuple[str, ...]:
-    """Check that search method, stop rules, engine, agents and model can be loaded; they are needed only much
-    later.
+    """Check that search method, stop rules, engine, trackers, agents and model can be loaded, because some of
+    them are needed only much later.
 
-    `spent` and `book` are those of `check_agents`. Returns sentences about oddities of the model.
+    `spent` and `book` as in `check_agents`. Returns notes about unusual properties of the model.
     """
     check_names()
     make_search(config.search.method, config.search, config.budget.runs)
@@ -170,8 +170,7 @@ def check_backends(
 
 
 def strategy_note(config: SearchConfig) -> str | None:
-    """Sentence about a strategy that is repeated on another base model than it was found on. None if it is
-    not.
+    """Note that a strategy is repeated on another base model than the one on which it was found, or None.
 
     Raises:
         ConfigError: the strategy cannot be read.
@@ -185,13 +184,17 @@ def strategy_note(config: SearchConfig) -> str | None:
 
 
 def refuse_job_directory(config: SearchConfig) -> None:
-    """`refuse_job_path` for the paths that a search writes to or must find again."""
+    """Apply `refuse_job_path` to the paths that a search writes to or must find again."""
     refuse_job_path("storage", config.storage)
     refuse_job_path("task.dir", config.task.dir)
 
 
 def refuse_job_path(key: str, path: str) -> None:
-    """Reject a path in a submitted job's own directory, which is deleted with the cluster."""
+    """Reject a path in a submitted job's own directory, which is deleted with the cluster.
+
+    Raises:
+        ConfigError: the path is in such a directory.
+    """
     if "working_dir_files" in Path(path).parts:
         raise ConfigError(
             f"{key} is {path}, inside the job's temporary copy of the files; give an absolute path that "

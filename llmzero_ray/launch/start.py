@@ -1,4 +1,4 @@
-"""Starts a search, or finds it running or ended: the shared part of `llmzero search` and `llmzero_ray.run`.
+"""Start a search, or find it running or ended: the common part of `llmzero search` and `llmzero_ray.run`.
 
 Everything that can be checked is checked before anything starts.
 """
@@ -48,47 +48,47 @@ from llmzero_ray.storage.presence import SearchLock, being_started, is_extension
 from llmzero_ray.utils.threads import in_thread
 
 Say: TypeAlias = Callable[[str], None]
-"""Takes one line for the user."""
+"""Callback that shows the user one line."""
 LOOK_S = 0.5
-"""Seconds between two looks at a search."""
+"""Seconds between two polls of a search."""
 SETTLE_S = 60.0
 """Seconds that another command may take to prepare the same directory."""
 _ANSWER_S = 5.0
-"""Seconds that Ray gets to answer before the search's directory is looked at instead: without its head Ray
-waits for a minute, and then ends the process."""
+"""Seconds that Ray gets to answer before the search's directory is checked instead. If its head is gone, Ray
+waits for a minute and then ends the process."""
 _BACK_S = 60.0
 """Seconds that Ray may take to restart a coordinator whose process died."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedSearch:
-    """A search as its start left it: ended before, at work under another process, or started here."""
+    """Result of `launch`: a search that had ended, that another process runs, or that was started here."""
 
     follower: Follower
     running: actors.app.Running | None = None
-    """The coordinator that was started, or None."""
+    """Coordinator that was started here, or None."""
     private_head: bool = False
     """Whether the search ends with this process."""
     found: str = ""
-    """The process that was at work on it already."""
+    """Process that already runs the search. Empty if none does."""
     disconnect: Callable[[], None] = lambda: None
-    """Leaves the cluster, if the start joined it or started it; a private head ends with that."""
+    """Leaves the cluster if the start joined or started it. This ends a private head."""
     _asked: list[Future[bool]] = field(default_factory=list)
-    """The call into Ray that may not have returned."""
+    """The pending call into Ray, if there is one."""
 
     @property
     def ends_with_command(self) -> bool:
-        """Whether the search cannot go on without this process: it ends with it, or another process holds its
-        slots until this one ends."""
+        """Whether the search cannot continue without this process, because it runs on a private head or on
+        slots that another process holds only until this one ends."""
         return self.private_head or actors.runner_pool.HELD_SLOTS_ENV in os.environ
 
     @property
     def had_ended(self) -> bool:
-        """Whether there was nothing to start or to follow."""
+        """Whether the search had ended, so that there is nothing to follow."""
         return self.running is None and not self.found
 
     def end_check(self) -> Callable[[], bool]:
-        """A check to poll: whether the search has ended, and no other coordinator has replaced this one."""
+        """Callback to poll: whether the search has ended, and no other coordinator has replaced this one."""
         running = self.running
         if running is None:
             return end_check(self.follower)
@@ -112,8 +112,8 @@ class LaunchedSearch:
         return ended
 
     def leave(self) -> None:
-        """Leave the cluster. A call into Ray that has not returned is awaited: Ray ends this process, or
-        starts another head, if it is in use while it ends."""
+        """Leave the cluster. Waits for a pending call into Ray first: if Ray is used while it shuts down, it
+        ends this process or starts another head."""
         wait(self._asked, timeout=_BACK_S)
         self.disconnect()
 
@@ -128,10 +128,9 @@ def launch(
 ) -> LaunchedSearch:
     """Start the coordinator of a search, unless the search has ended or another process runs it.
 
-    `given` are the keys of `config` that override its file; their changes must be allowed. If another process
-    starts a coordinator meanwhile, that one is used.
-
-    `make_task` is called with the configuration and a callback for progress lines.
+    `given` are the keys of `config` that override its file; changes of them must be allowed. If another
+    process starts a coordinator at the same time, that one is used. `make_task` is called with the
+    configuration and a callback for progress lines.
 
     Raises:
         ConfigError: the configuration cannot be trained, or differs from the one the search began with.
@@ -140,7 +139,7 @@ def launch(
             cannot train the search, or Ray does not start.
         EngineVersionError: the engine cannot start on this machine.
         StorageError: the directory cannot be used.
-        HubError: the model is one of the Hugging Face Hub's and cannot be downloaded.
+        HubError: the model is on the Hugging Face Hub and cannot be downloaded.
     """
     refuse_job_directory(config)
     trust(config.journal_address)
@@ -177,7 +176,7 @@ def _find_or_start(
         config = with_recorded_sizes(config, storage.config())
     changes = storage.check_same(config) if someone is not None or follower.has_trained else {}
     if follower.finished is not None and follower.core.final.dropped and not changes:
-        changes = {"final.test": config.final.test}  # as it was: what was cancelled is measured
+        changes = {"final.test": config.final.test}  # unchanged, so that only cancelled evaluations are made
     if follower.finished is not None and not _is_extended(follower, config, given, say):
         return LaunchedSearch(follower=follower)
     if follower.finished is not None and someone is not None:
@@ -193,7 +192,7 @@ def _find_or_start(
     for oddity in check_backends(config, follower.core.dollars + unknown, checks.book):
         say(f"note: {oddity}")
     task = make_task(config, say)
-    if not follower.has_trained:  # one that has goes on with what it began with
+    if not follower.has_trained:  # otherwise it keeps the sizes with which it began
         config = with_server_sizes(Estimate(config, task), say)
     check_verl_keys(config, task)
     if not follower.has_trained:
@@ -204,7 +203,7 @@ def _find_or_start(
     check_engine_here(config)
     _settle(config, task, follower)
     if changes:
-        request(root, "set", changes=changes)  # the first thing that its coordinator takes
+        request(root, "set", changes=changes)  # its coordinator takes this first
     fresh = Follower(storage)
     fresh.poll()
     if (note := strategy_note(config)) is not None:
@@ -229,8 +228,8 @@ def _find_or_start(
 
 
 def _over_check(follower: Follower) -> Callable[[], bool]:
-    """Callback to poll: whether the started coordinator wrote its final event to the journal some seconds
-    ago, or died and was not restarted. Ray may not report that, for example if its head is dead."""
+    """Callback to poll: whether the started coordinator wrote its final event some seconds ago, or died and
+    was not restarted. Ray may not report either, for example if its head is dead."""
     root = follower.storage.paths.root
     follower.poll()
     n_before, has_come, since = len(follower.events), False, 0.0
@@ -253,17 +252,17 @@ def _over_check(follower: Follower) -> Callable[[], bool]:
 
 
 def _is_extended(follower: Follower, config: SearchConfig, given: Sequence[str], say: Say) -> bool:
-    """Whether a finished search continues, because it was stopped while it measured, or because settings that
-    raise a limit were given or are pending.
+    """Whether a finished search continues, because its final evaluation was cancelled, or because settings
+    that extend it were given or are pending.
 
     Raises:
-        ConfigError: a `--set` changes something that does not extend it.
+        ConfigError: a key in `given` changes something that does not extend it.
     """
     known, finished = follower.storage.config(), follower.finished
     assert finished is not None
     changed = {} if known is None else differing_keys(known, config)
     if not changed:
-        pending = is_extension_requested(follower.storage.paths.root)  # a command before this one was killed
+        pending = is_extension_requested(follower.storage.paths.root)  # left by a command that was killed
         return pending or follower.core.final.dropped
     changes = {key: new for key, (_, new) in changed.items()}
     problem = extension_problem(follower.core, changes)
@@ -298,10 +297,9 @@ def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> Non
 
 
 def end_check(follower: Follower) -> Callable[[], bool]:
-    """A check to poll: whether a search that another process coordinates has ended, or has no live
-    coordinator.
+    """Callback to poll: whether a search that another process runs has ended or has no live coordinator.
 
-    After a kill, Ray gets a while to restart the coordinator, unless its head is gone too.
+    After a kill, Ray gets `_BACK_S` seconds to restart the coordinator, unless its head was private.
     """
     root = follower.storage.paths.root
     private, since = False, time.monotonic()
@@ -320,7 +318,7 @@ def end_check(follower: Follower) -> Callable[[], bool]:
 
 
 def raise_if_broken(follower: Follower) -> None:
-    """Raise the reason why a search without a process did not end in good order. A paused one did.
+    """Raise an error if a search that no process runs has neither finished nor been paused.
 
     Raises:
         CoordinatorGoneError: its coordinator died without a final event.

@@ -1,8 +1,9 @@
-"""Calls that checking the agents' model took: written down in the search's directory before they are sent, so
-that those of a start that fails or is killed are in the books of the next one.
+"""Record of the calls that check the agents' model before a search starts.
 
-They are journalled by the coordinator, once there is one. The file only grows, by two lines for each message
-that a server without an endpoint for models was sent: its worst case, and its bill.
+Each call is written to the search's directory before it is sent, so that the next start counts it even if
+this one fails or is killed. The coordinator journals the calls once it runs. The file only grows, by two
+lines for each billed call: its worst case and its actual cost. Only servers without an endpoint for models
+need such calls.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from llmzero_ray.utils.files import storage_error, storage_errors
 
 
 class StartChecks:
-    """The calls of all starts of one search."""
+    """Calls of all starts of one search."""
 
     def __init__(self, paths: SearchPaths) -> None:
         self._file = paths.start_checks
 
     def book(self, call: AgentCalled) -> None:
-        """Write a call down; it takes the place of an earlier one with its `source`.
+        """Append a call to the file. It replaces an earlier one with the same `source`.
 
         Raises:
             StorageError: the directory cannot be written.
@@ -38,7 +39,7 @@ class StartChecks:
                 os.fsync(file.fileno())
 
     def not_journalled(self, events: Iterable[Event]) -> tuple[AgentCalled, ...]:
-        """The calls that are not among these events of the search's journal."""
+        """Calls that are not in the search's journal, given its events."""
         journalled = {event.source for event in events if isinstance(event, AgentCalled)}
         return tuple(call for call in self._calls() if call.source not in journalled)
 
@@ -51,7 +52,7 @@ class StartChecks:
             raise storage_error(self._file, error) from error
         found = []
         for line in lines:
-            with contextlib.suppress(ValueError):  # a command that was killed while it wrote
+            with contextlib.suppress(ValueError):  # torn: the command was killed while it wrote the line
                 found.append(from_json(json.loads(line)))
         latest = {call.source: call for call in found if isinstance(call, AgentCalled)}
         return list(latest.values())

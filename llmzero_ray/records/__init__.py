@@ -1,4 +1,4 @@
-"""Values that the parts of a search exchange, the events and commands that hold them, and metrics."""
+"""Records that the parts of a search exchange: values, events, commands, agent requests and metrics."""
 
 from llmzero_ray.records.values import (
     Answer,

@@ -1,6 +1,6 @@
 """Requests to the agents and their protocols, shared by the offline expert and LLM agents.
 
-Requests carry everything an agent may see, as values, so agents read no file and no clock. Requests never
+Requests contain everything that an agent may see as values, so agents read no files and no clock. They never
 contain test results.
 """
 
@@ -34,7 +34,7 @@ class KindScore:
     """Accuracy of a phase on the validation items of one kind."""
 
     kind: str
-    """Data source of the items, or their `ability` where all are of one source. Untrusted."""
+    """Data source of the items, or their `ability` if all are from one source. Untrusted."""
     n: int
     """Number of items."""
     start: float | None
@@ -45,12 +45,12 @@ class KindScore:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeView:
-    """Facts about one node that an agent may know."""
+    """What an agent may know about one node."""
 
     node: int
     kind: str
     status: str
-    """pending | running | completed | early_stopped | failed"""
+    """pending, running, completed, early_stopped, failed or cancelled."""
     hyperparameters: Hyperparameters
     n_steps: int
     base_step: int
@@ -62,10 +62,10 @@ class NodeView:
     diagnosis: Diagnosis | None = None
     """Diagnosis in the proposal of this node."""
     tokens: TokenCounts | None = None
-    """Tokens of the whole phase, validations included, as the budget counts them. None if it has not ended,
+    """Tokens of the whole phase including validations, as the budget counts them. None if it has not ended,
     or they were not counted."""
     step_tokens: TokenCounts | None = None
-    """Mean tokens of one training step, validations excluded."""
+    """Mean tokens of one training step, without validations."""
     val_tokens: float | None = None
     """Mean tokens that one of its validations samples."""
     gpu_hours: float | None = None
@@ -74,15 +74,15 @@ class NodeView:
     """A few answers of its last validation, then a few that its training sampled: right, wrong and cut-off
     ones."""
     by_length: tuple[int, float, float] | None = None
-    """(length in characters that divides the answers of its last validation that are not cut off at their
-    median, accuracy of the shorter ones, accuracy of the others), or None if it is not known or they are of
-    one length."""
+    """(median length in characters, accuracy of the shorter answers, accuracy of the others) of the answers
+    of its last validation that were not cut off. None if not known, or if all have one length."""
     wrong: tuple[int, int, int | None] | None = None
-    """(wrong answers of its last validation, how many of them are cut off at the cap, and in how many others
-    the reward found no answer or None if it does not say). None if that was not stored."""
+    """(wrong answers of its last validation, those of them that were cut off at the cap, those of the others
+    in which the reward found no answer, or None if it does not say). None if there are none, or if that was
+    not stored."""
     places: tuple[float, float, float, float] | None = None
-    """Shares of the answers of its last validation that are the first and the last number of their prompts,
-    then the same shares of the right answers. None where a right answer is no number of its prompt."""
+    """Share of the answers of its last validation that are the first number of their prompt, and the last
+    one, then both shares for the right answers. None if a right answer is not a number of its prompt."""
     kinds: tuple[KindScore, ...] = ()
     """Scores by kind of question, by name. Empty if there is one kind, or outcomes were not stored."""
     parent: int | None = None
@@ -94,7 +94,7 @@ class NodeView:
     changes: tuple[Change, ...] = ()
     """Changes of its proposal, with their reasons."""
     doubts: tuple[str, ...] | None = None
-    """Reasons not to believe its score, found in its answers. None if the answers were not examined."""
+    """Reasons not to trust its score, found in its answers. None if the answers were not checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +106,13 @@ class OfferedCheckpoint:
     global_step: int
     val_score: float | None
     to_best: tuple[float, float] | None = None
-    """(mean difference to the checkpoint of the best score among those offered, its standard error), over the
-    same items. None for that checkpoint, or if outcomes were not stored item by item."""
+    """(mean difference to the best-scored checkpoint on offer, its standard error), over the same items. None
+    for that checkpoint itself, or if outcomes were not stored item by item."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskView:
-    """Facts about the task and its limits."""
+    """What an agent may know about the task and its limits."""
 
     name: str
     n_train: int
@@ -123,9 +123,9 @@ class TaskView:
     """Maximum tokens of prompt and response: the serving limit of the slot."""
     max_prompt_length: int
     test_freq: int | None = None
-    """Steps between two validations of a phase. Its last step is validated too."""
+    """Steps between two validations of a phase. Its last step is also validated."""
     save_freq: int | None = None
-    """Steps between two kept checkpoints. New bests and the last step are kept too."""
+    """Steps between two saved checkpoints. New bests and the last step are also saved."""
     data_sources: tuple[str, ...] = ()
     eval_response_length: int | None = None
     """Maximum tokens of a response in validation."""
@@ -142,19 +142,17 @@ class TaskView:
     reward_ships: bool = False
     """Whether the reward is shipped with this package. The texts of other rewards are untrusted."""
     chance: float | None = None
-    """Score of always answering with the most frequent gold answer. None if there is no such answer, or it is
-    not known."""
+    """Score of always giving the most frequent gold answer. None if there is none, or it is not known."""
     blind_pick: float | None = None
-    """Share of the validation items that a number of the prompt, picked blindly, would answer. None if not
-    known."""
+    """Expected score of answering with a random number of the prompt. None if not known."""
     fixed_pick: tuple[str, float] | None = None
-    """`first` or `last`, and the share of the validation items that this number of the prompt would answer:
-    the better of the two. None if not known."""
+    """(`first` or `last`, score of always answering with that number of the prompt), the better of the two.
+    None if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Remaining budget of a search. A field is None if it is not limited, or not known."""
+    """Remaining budget of a search. A field is None if there is no such limit, or it is not known."""
 
     runs: int | None = None
     """Training runs after the one being planned."""
@@ -163,25 +161,25 @@ class Budget:
     dollars: float | None = None
     """Dollars for agent calls."""
     compute: ComputeLimit | None = None
-    """Maximum compute of the next phase: what ended phases have left over."""
+    """Maximum compute of the next phase: its share, or what the ended phases have left."""
     whole_compute: float | None = None
-    """`budget.compute`, of which `compute` is the rest."""
+    """`budget.compute`."""
     whole_gpu_hours: float | None = None
-    """`budget.gpu_hours`, of which `gpu_hours` is the rest."""
+    """`budget.gpu_hours`."""
     whole_wall_clock_hours: float | None = None
-    """`budget.wall_clock_hours`, of which `wall_clock_hours` is the rest."""
+    """`budget.wall_clock_hours`."""
     root_step: TokenCounts | None = None
-    """Mean tokens of one step of the root, validations excluded."""
+    """Mean tokens of one step of the root, without validations."""
     n_slots: int = 1
     """Phases that may train at the same time."""
     fresh_start_in: int | None = None
-    """Runs after this one until one is forced to start from the base model; None if none is."""
+    """Number of runs between this one and a forced start from the base model. None if none is forced."""
     dollars_per_run: float | None = None
     """Mean cost of the agent calls per training run so far, in dollars."""
     validates_start: bool = False
-    """Whether every phase is validated before its first step, too, and pays for it."""
+    """Whether every phase is also validated before its first step, at its own expense."""
     dollars_end_it: bool = False
-    """Whether the search ends when its dollars are used up. Otherwise rules decide from then on."""
+    """Whether the search ends when its dollars are used up. If not, rules replace the agents from then on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,37 +191,36 @@ class ProposalRequest:
     path: tuple[NodeView, ...]
     """Resume chain of `on`, base first, `on` last."""
     siblings: tuple[NodeView, ...]
-    """Children that `on` already has, which must not be repeated."""
+    """Existing children of `on`, which must not be repeated."""
     best: NodeView | None
     """Best-scored node so far."""
     default: Hyperparameters
     """The root's configuration."""
     checkpoints: tuple[OfferedCheckpoint, ...]
-    """Saved checkpoints of the nodes in `path`, and of `best` where other branches are offered."""
+    """Saved checkpoints of the nodes in `path`, and of `best` if other branches are offered."""
     from_scratch: bool
-    """Whether a fresh start is forced: no checkpoint information is given and the proposal must not
-    resume."""
+    """Whether a fresh start is forced: no checkpoints are offered, and the proposal must not resume."""
     rejected: str | None = None
     """Reason why the previous proposal for this request was rejected, or None at the first try."""
     n_scratch: int = 0
-    """Scratch runs so far, the root included, so that a rule can vary its fresh starts."""
+    """Number of scratch runs so far, including the root, so that rules can vary their fresh starts."""
     node: int | None = None
     """Number of the node to be proposed. Records of calls are stored with it."""
     tries: int = 0
     """Number of rejected proposals for this request."""
     budget: Budget = field(default_factory=Budget)
     hints: tuple[str, ...] = ()
-    """Hints of the user, oldest first."""
+    """The user's refusals and edits of proposals, then the user's hints, each oldest first."""
     refused: Proposal | None = None
     """Rejected proposal. None at the first try, or if not known."""
     tree: tuple[NodeView, ...] = ()
-    """All other nodes of the search by number, including those that run, wait or are still being proposed
-    (without a configuration). Their curves contain validations only."""
+    """All other nodes of the search in order, including those that run, wait or are still being proposed
+    (these have no configuration). Their curves contain only validations."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """Plan of the search method for the phase (`search.RunPlan`). Empty if the proposer decides."""
 
     def base(self, resume_from: ResumeFrom | None) -> Hyperparameters:
-        """Configuration that changes apply to if the phase starts there (`base_of_changes`)."""
+        """Configuration to which changes apply if the phase starts from `resume_from` (`base_of_changes`)."""
         return base_of_changes(
             "scratch" if self.from_scratch else "evolve",
             on=self.on.hyperparameters,
@@ -241,19 +238,19 @@ class MemoryView:
     """Current GPU memory estimate of a failed phase."""
 
     verdict: str
-    """Whether it fits, its tightest stage, and what is largest there, in one sentence."""
+    """One sentence: whether it fits, its tightest stage, and what takes most memory there."""
     remedies: tuple[str, ...]
-    """Single changes that would help, with the memory they save and the resulting fit, most helpful
-    first."""
+    """Single changes that would help, most helpful first, each with the memory it saves and the resulting
+    fit."""
     fix: Mapping[str, HyperparameterValue]
-    """VeRL's key -> value of changes that together make it fit. Empty if there are none."""
+    """Changes (VeRL's key -> value) that together make it fit. Empty if there are none."""
     fix_verdict: str
     """Fit with those changes: `fits`, `tight` or `does not fit`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRequest:
-    """Request to fix a failed phase. `failed.failure` holds class, cause and log tail."""
+    """Request to fix a failed phase. `failed.failure` has the class, the cause and the end of the log."""
 
     task: TaskView
     failed: NodeView
@@ -271,18 +268,18 @@ class ErrorRequest:
     """Rejected fix. None at the first try, or if not known."""
 
     def base(self, resume_from: ResumeFrom | None) -> Hyperparameters:  # noqa: ARG002 - as a proposal's
-        """Configuration that changes apply to: the failed phase's, wherever the fix starts."""
+        """Configuration to which changes apply: that of the failed phase, wherever the fix starts."""
         return self.failed.hyperparameters
 
 
 def base_of_changes(
     kind: str, *, on: Hyperparameters, source: Hyperparameters | None, root: Hyperparameters
 ) -> Hyperparameters:
-    """Configuration that a proposal's changes apply to.
+    """Configuration to which a proposal's changes apply.
 
-    A resumed checkpoint gives its node's configuration (`source`). A fix applies to the failed phase it
-    repairs (`on`), a forced fresh start to the root, and any other start from the base model to the node it
-    is proposed below (`on`).
+    For a fix, it is that of the failed phase (`on`). For other proposals, it is that of the node to resume
+    from (`source`), the root's for a forced fresh start, or the parent's (`on`) for any other start from the
+    base model.
     """
     if kind == "debug":
         return on
@@ -302,7 +299,7 @@ class Standing:
     score: float
     """Current score of the running phase."""
     at_same_step: Difference | None
-    """Difference to the incumbent's last validation up to this global step. None if its path ended before."""
+    """Difference to the incumbent's last validation up to this global step. None if its path ends earlier."""
     to_best: Difference | None
     """Difference to the incumbent's best validation. None without a scored incumbent."""
 
@@ -325,27 +322,27 @@ class StopRequest:
     running: NodeView
     incumbent: NodeView
     incumbent_path: tuple[tuple[int, float], ...]
-    """(global step, validation score) along the incumbent's whole path, its start included, cut at each
-    resume point."""
+    """(global step, validation score) along the incumbent's whole path including its start. Each phase counts
+    up to where the next one resumes."""
     incumbent_chain: tuple[NodeView, ...] = ()
     """The incumbent's resume chain, base first, the incumbent last. The curves of each node end where the
     path leaves it."""
     standings: tuple[Standing, ...] = ()
     """Comparisons of the phase with the incumbent, at its start and at each of its validations."""
     ended: tuple[NodeView, ...] = ()
-    """Scored phases that had ended when the phase began, without their curves."""
+    """Other phases that had a score when this one began, without their curves."""
     verdicts: tuple[EarlierVerdict, ...] = ()
     """Decisions on this phase so far, oldest first."""
     saves: Saving | None = None
     """Savings of a stop."""
     budget: Budget = field(default_factory=Budget)
-    """Budget when the phase began, its own steps not counted."""
+    """Remaining budget when the phase began, before its own steps."""
     checks: tuple[str, ...] = ()
     """Findings of the deterministic rules, one short sentence each."""
 
 
 class Proposer(Protocol):
-    """Agent that diagnoses, changes hyper-parameters, chooses the checkpoint and computes the length."""
+    """Agent that diagnoses a run and chooses changes, checkpoint and length of the next phase."""
 
     def propose(self, request: ProposalRequest) -> Proposal:
         """Proposal of the next phase below `request.on`."""
@@ -353,16 +350,15 @@ class Proposer(Protocol):
 
 
 class ErrorAnalyzer(Protocol):
-    """Agent that explains a failure and proposes the fixed phase."""
+    """Agent that explains a failure and proposes a phase that fixes it."""
 
     def analyze(self, request: ErrorRequest) -> Proposal:
-        """Proposal of the phase that repairs `request.failed`."""
+        """Proposal of a phase that fixes `request.failed`."""
         ...
 
 
 class EarlyStopper(Protocol):
-    """Agent that stops a run only if it cannot realistically beat the incumbent, and continues if in
-    doubt."""
+    """Agent that stops a run if it cannot realistically beat the incumbent. In doubt, it continues."""
 
     def judge(self, request: StopRequest) -> StopDecision:
         """Decision STOP or CONTINUE, with the reason."""

@@ -1,7 +1,7 @@
 """Commands of the core to its executor.
 
-Commands are not stored: the core can always compute the outstanding ones, and each has an `id`, so that a
-repetition after a restart is harmless.
+Commands are not stored, because the core can always compute the outstanding ones. Each has an `id`, so that
+repeating it after a restart is harmless.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ class Command:
     """Base of all commands."""
 
     id: str
-    """Makes a repeat after a replay harmless."""
+    """Identifies repetitions of the command. Equal states give equal ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Command):
-    """Make an event durable that the core itself concluded, then handle it."""
+    """Record an event that the core itself concluded, then handle it."""
 
     event: Event
 
     @classmethod
     def of(cls, key: str, event: Event) -> Record:
-        """A conclusion; its key makes a second delivery of it known as one."""
+        """Command for a conclusion. The journal drops a second event with the same key."""
         return cls(id=f"record-{key}", event=dataclasses.replace(event, source=f"core:{key}"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Propose(Command):
-    """Request a phase for `node`, created from `on`, from the proposer."""
+    """Ask the proposer for the phase of `node`, which was created from `on`."""
 
     node: int
     on: int
@@ -46,7 +46,7 @@ class Propose(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Command):
-    """Request a fixed phase for `node`, created from the failed node `on`, from the error analyzer."""
+    """Ask the error analyzer for the phase of `node`, which fixes the failed node `on`."""
 
     node: int
     on: int
@@ -56,7 +56,7 @@ class Analyze(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class RunPhase(Command):
-    """Train `spec` in `slot`; harmless when that runner knows the phase already."""
+    """Train `spec` in `slot`. Harmless if the runner already knows the phase."""
 
     slot: int
     spec: PhaseSpec
@@ -64,14 +64,14 @@ class RunPhase(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class StopPhase(Command):
-    """End the phase of `node` in `slot` at its next step boundary; `reason` becomes its stop reason."""
+    """End the phase of `node` in `slot` at its next step boundary. `reason` becomes its stop reason."""
 
     node: int
     slot: int
     phase_attempt: int
     reason: str
     deadline_s: float | None = None
-    """Seconds after which it is killed. If None, `engine.stop_deadline_s` applies."""
+    """Seconds after which it is killed. If None, twice `engine.stop_deadline_s`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +100,18 @@ class CloseSlot(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteCheckpoints(Command):
-    """Delete adapters; harmless when they are gone."""
+    """Delete adapters. Harmless if they are gone."""
 
     items: tuple[ResumeFrom, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PushIncumbent(Command):
-    """Send the incumbent that running phases have to beat to the stopper: `node`'s path curve."""
+    """Send the incumbent `node`, which running phases have to beat, to the stopper."""
 
     node: int
     path: tuple[tuple[int, int | None, int], ...]
-    """(node, last step of it that counts, its base step) along the resume chain, the first phase first."""
+    """(node, last step of it that counts, its base step) along the resume chain, base first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class WriteOutcome(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Command):
-    """Close runners, release hardware and end the coordinator; `exit_code` is for the command line."""
+    """Close runners, release hardware and end the coordinator. `exit_code` is that of the command line."""
 
     reason: str
     exit_code: int = 0

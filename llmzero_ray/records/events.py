@@ -1,10 +1,10 @@
 """The events of a search.
 
-An event is durable in the journal before anything acts on it; the journal of a search is the list of its
-events, and replaying them in a new core gives the same state.
+An event is durable in the journal before anything acts on it. The journal of a search is the list of its
+events; replaying them in a new core gives the same state.
 
-To add an event: subclass `Event` here, handle it in coordinator/core.py, and raise `journal.FORMAT` when an
-older version could misread the result.
+To add an event, subclass `Event` here and handle it in coordinator/core.py. Increment `FORMAT` in
+journal/event_file.py if an older version could misread the result.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from llmzero_ray.records import (
 )
 
 REFERENCE = -1
-"""Node number of the default recipe trained in one phase after the search; not a node of the tree."""
+"""Node number of the default recipe, which is trained in one phase after the search. Not in the tree."""
 
 BudgetKind: TypeAlias = Literal["gpu_hours", "wall_clock", "dollars", "compute"]
 FinalWhat: TypeAlias = str
-"""Policies evaluated after the search: `base` (the base model), `best` (the best strategy's adapter),
-`reference` (the reference's best adapter), `node-N` (a node's best step) on the test split; `confirm-N` (a
-node's best step) on fresh validation items."""
+"""Policy evaluated after the search. On the test split: `base` (the base model), `best` (the best strategy's
+adapter), `reference` (the reference's best adapter), `reference-whole` (the same within the compute of the
+whole search) and `node-N` (a node's best step). On fresh validation items: `confirm-N` (a node's best
+step)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitializationStarted(Event):
-    """First event of a search that begins with a folder of data: the source of its task's draft. Another one
-    follows if the user changes the decisions."""
+    """First event of a search that begins with a folder of data, from which its task is drafted. Another one
+    follows if the user changes a decision."""
 
     folder: str
     sentence: str
     choices: Mapping[str, Any]
-    """Decisions of the user, those that were made (fields of `agents.drafting.base.UserChoices`)."""
+    """Decisions that the user has made (fields of `agents.drafting.base.UserChoices`)."""
     backend: str
     """`agents.backend`."""
     prompts: str
-    """SHA-256 over the templates of the initialization agents. Empty if rules answer."""
+    """SHA-256 over the prompt templates of the initialization agents. Empty if rules replace the agents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +59,19 @@ class TaskDrafted(Event):
     files: Mapping[str, str]
     """File below initialization/ -> sha256."""
     found: tuple[str, ...]
-    """Their findings and decisions, a line each."""
+    """The agents' findings and decisions, one line each."""
     problems: tuple[str, ...]
-    """Open questions and defects, one line each. Empty if it can be trained."""
+    """Open questions and defects, one line each. Empty if the task can be trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitializationConfirmed(Event):
-    """The user wants this task to be trained."""
+    """The user confirmed the drafted task."""
 
     by: Literal["terminal", "yes"]
-    """Source of the consent: at the terminal, or with --yes."""
+    """How it was confirmed: at the terminal, or with --yes."""
     files: Mapping[str, str]
-    """File below initialization/ -> sha256, edits of the user included."""
+    """File below initialization/ -> sha256, after the user's edits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +88,17 @@ class SearchStarted(Event):
     versions: Mapping[str, str]
     """Packages that can change results -> version."""
     agents: Mapping[str, Any] = field(default_factory=dict)
-    """Facts of the agents, frozen for the search. Of a language model: `prompts` (file -> text), `digest`
-    (sha256 over them), `price` (dollars per million tokens)."""
+    """Facts about the agents, frozen for the search. With a language model: `prompts` (file -> text),
+    `digest` (sha256 over them), `price` (dollars per million tokens)."""
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """Facts by which phases are judged before they begin: `gpu_gib` (of one GPU) and `shape` (of the model).
-    Empty: none is."""
+    """Facts with which the memory of planned phases is estimated: `gpu_gib` (of one GPU) and `shape` (of the
+    model). If empty, phases are not checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorStarted(Event):
-    """A coordinator took over. Epochs count writers of the journal, commands that initialize a search
-    included."""
+    """A coordinator took over. Epochs count the writers of the journal, including commands that initialize a
+    search."""
 
     epoch: int
     host: str
@@ -108,7 +109,7 @@ class CoordinatorStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPaused(Event):
-    """The user paused the search: phases running now are repeated later without counting as lost."""
+    """The user paused the search. Running phases are repeated later, which does not count as a loss."""
 
     reason: str
 
@@ -122,19 +123,18 @@ class SlotReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Decided(Event):
-    """A decision of the rules: a run of kind `action` created from node `on`, to be trained in `slot`, or the
-    end."""
+    """Decision to start a run of kind `action` from node `on` in `slot`, or to end the search."""
 
     action: Literal["root", "evolve", "debug", "scratch", "stop"]
     on: int | None
     node: int | None
-    """The new node; None for stop."""
+    """The new node. None for stop."""
     slot: int | None
     stop_reason: str | None
     seen: Mapping[str, Any]
-    """All numbers the decision was based on (`search.Seen.to_dict()`)."""
+    """All numbers on which the decision was based (`search.Seen.to_dict()`)."""
     clone: str = ""
-    """Source of the `CloneAsked` that this run carries out. Empty if the rules chose."""
+    """Source of the `CloneAsked` event that asked for this run. Empty if the search method chose it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +158,12 @@ class ProposalFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalRefused(Event):
-    """A proposal breaks a rule and is rejected with the message for the agent."""
+    """A proposal broke a rule or was refused by a person. `message` tells the agent why."""
 
     node: int
     message: str
     tries: int
-    """Rejected proposals so far, this one included."""
+    """Rejected proposals so far, including this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,20 +174,20 @@ class ApprovalAsked(Event):
     tries: int
     """Rejected proposals for the same request before this one."""
     spec: PhaseSpec
-    """The phase, if it is accepted as it is."""
+    """Phase if the proposal is accepted unchanged."""
     price: str = ""
-    """Its expected cost, as a phrase. Empty if it is not known."""
+    """Expected cost of the phase as text. Empty if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePlanned(Event):
-    """A node's phase has its spec: configuration, resume source, length."""
+    """A node's phase was planned: its spec is final."""
 
     node: int
     slot: int
     spec: PhaseSpec
     proposal: Proposal | None
-    """The proposal behind it; None for the root, the reference, and without a usable proposal."""
+    """Proposal on which it is based. None for the root, the reference, or without a usable proposal."""
     note: str = ""
     """Corrections between proposal and spec, as a sentence. Empty if none."""
 
@@ -203,7 +203,7 @@ class PhaseStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFinished(Event):
-    """A phase ended successfully."""
+    """A phase ended with a result."""
 
     node: int
     phase_attempt: int
@@ -221,24 +221,24 @@ class PhaseFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerLost(Event):
-    """A slot's runner is gone: its process, its machine or its engine."""
+    """A slot lost its runner: the process, the machine or the engine died."""
 
     slot: int
     node: int | None
-    """The phase it was training, if any."""
+    """Node whose phase it was training, if any."""
     phase_attempt: int
     reason: str
     salvaged: PhaseFailure | None = None
-    """Saved part of the lost attempt, as the outcome of the phase if it is not repeated."""
+    """What the lost attempt had saved. It is the outcome of the phase if that is not repeated."""
     restart_step: int = 0
     """Step of the full checkpoint from which a retry would continue. 0 for the phase's start."""
     avoided: str | None = None
-    """Ray's id (hex) of the slot's machine, when a card failed there: nothing is requested on it any more."""
+    """Ray's id (hex) of the slot's machine if a GPU failed there and the search no longer uses it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictPosted(Event):
-    """The stopper judged a running phase; a CONTINUE is kept for the record."""
+    """The stopper judged a running phase: STOP or CONTINUE."""
 
     node: int
     phase_attempt: int
@@ -246,27 +246,27 @@ class VerdictPosted(Event):
     """Last step of the phase that the verdict is based on."""
     decision: StopDecision
     saves: Saving | None = None
-    """Savings of a stop; None if nobody computed them."""
+    """What a stop saves. None if not computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentCalled(Event):
-    """A call of a language model; its cost counts towards `budget.dollars`."""
+    """A language model was called. The cost counts towards `budget.dollars`."""
 
     node: int
     agent: str
-    """proposer, error_analyzer or early_stopper; before the search task_descriptor, reward_writer or
-    tool_selector."""
+    """proposer, error_analyzer, early_stopper or skill_agent; before the search task_descriptor,
+    reward_writer or tool_selector."""
     call: str
     """File of the record below the node's agents/, without its suffix. Empty if there is none, because the
-    process died in the call, or it only checked the server."""
+    process died during the call, or the call only checked the server."""
     outcome: str
     """`ok`, or the kind of failure (`deadline`, `refusal`, `schema`, `cap`, `lost`, ...)."""
     model: str
     prompt: str
-    """sha256 of everything that was sent, figures included."""
+    """sha256 of everything that was sent, including figures."""
     input_tokens: int = 0
-    """Neither read from nor written to the prompt cache."""
+    """Input tokens that were neither read from nor written to the prompt cache."""
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
@@ -275,15 +275,14 @@ class AgentCalled(Event):
     n_attempts: int = 0
     """HTTP requests sent."""
     estimated: bool = False
-    """Whether tokens and dollars are a worst case, at least in part: the server reported no usage, or more
-    than the call can have used."""
+    """Whether tokens and dollars are at least partly a worst case, because the server reported no usage, or
+    more than the call can have used."""
     reservations: tuple[str, ...] = ()
     """Ids of the `CallReserved` events that this call settles."""
 
 
 CallHolder: TypeAlias = Literal["coordinator", "stopper"]
-"""The process that makes a call; before the search starts, the command that initializes it counts as the
-coordinator."""
+"""Process that makes a call. A command that initializes a search counts as the coordinator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +294,7 @@ class CallReserved(Event):
     agent: str
     holder: CallHolder
     reservation: str
-    """Its id."""
+    """Id of the reservation."""
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
@@ -315,7 +314,7 @@ INITIALIZATION: tuple[type[Event], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetReached(Event):
-    """A budget limit is reached."""
+    """A budget limit was reached."""
 
     kind: BudgetKind
     used: float
@@ -324,43 +323,44 @@ class BudgetReached(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerSilent(Event):
-    """A running phase hangs; its runner is treated as lost."""
+    """A running phase hangs. Its runner is killed and treated as lost."""
 
     slot: int
     node: int
     phase_attempt: int
     stage: str
-    """The engine's stage, or `runner` when the runner itself does not respond."""
+    """The engine's stage, or `runner` if the runner itself does not respond."""
     since_s: float
     limit_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotClosed(Event):
-    """A slot was given back because `slots.count` was lowered, or nothing was left that it could do."""
+    """A slot was released, because `slots.count` was lowered or no work was left for it."""
 
     slot: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlotsNeeded(Event):
-    """A phase can begin and no slot is idle: with `slots.reserve: when_needed` all slots are reserved now."""
+    """A phase could begin but no slot was idle. With `slots.reserve: when_needed`, all slots are reserved
+    now."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsDeleted(Event):
-    """Adapters chosen for deletion; recorded before they are deleted."""
+    """Adapters were chosen for deletion. They are deleted after this event is recorded."""
 
     items: tuple[ResumeFrom, ...]
     freed_bytes: int
     used_bytes: int
-    """Bytes of all adapters before."""
+    """Bytes of all adapters before the deletion."""
     limit_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCorrupt(Event):
-    """A saved adapter is corrupt; nothing resumes from it any more."""
+    """A saved adapter is corrupt. Nothing resumes from it any more."""
 
     node: int
     step: int
@@ -369,7 +369,7 @@ class CheckpointCorrupt(Event):
     """Node whose phase was to resume from it."""
 
 
-# --- what persons ask for while a search is at work: source `user:<id of the request>` ----------------------
+# --- user requests to a running search, with source `user:<id of the request>` ------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,20 +378,21 @@ class UserStop(Event):
 
     reason: str
     deadline_s: float | None = None
-    """Seconds after which running phases are killed. If None, `engine.stop_deadline_s` applies; 0 kills at
-    once."""
+    """Seconds after which running phases are killed; 0 kills at once. If None, twice
+    `engine.stop_deadline_s`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HintGiven(Event):
-    """A hint of the user to the proposer, part of every later request."""
+    """The user gave the proposer a hint, which is part of every later request."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVetoed(Event):
-    """The user vetoed a node: its subtree is not expanded, running phases in it stop, no failure counts."""
+    """The user vetoed a node. Its subtree is not expanded, and running phases in it stop without counting as
+    failures."""
 
     node: int
     reason: str = ""
@@ -399,7 +400,7 @@ class NodeVetoed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CloneAsked(Event):
-    """The user requested a clone of a node with these changes; trained in the next free slot."""
+    """The user requested a clone of a node with changes. It is trained in the next free slot."""
 
     of: int
     step: int | None
@@ -412,15 +413,15 @@ class CloneAsked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ApprovalAnswered(Event):
-    """The user accepted, edited or refused a proposal that waits; or nobody did by its deadline (source
-    `timer:...`), which accepts it."""
+    """The user accepted, edited or refused a waiting proposal, or its deadline accepted it (source
+    `timer:...`)."""
 
     node: int
     tries: int
     """Rejected proposals for the same request before this one."""
     accepted: bool
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Hyper-parameter (VeRL key) -> value that replaces or adds to those of the proposal."""
+    """Hyper-parameter (VeRL key) -> value. Replaces or adds to the proposal's changes."""
     n_steps: int | None = None
     """Training steps. If None, those of the proposal."""
     reason: str = ""
@@ -433,7 +434,7 @@ class ApprovalAnswered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsChanged(Event):
-    """The user changed settings that may change in a running search (`config.changes.CHANGEABLE`)."""
+    """The user changed settings of a running search (`config.changes.CHANGEABLE`)."""
 
     changes: Mapping[str, Any]
     """Dotted key -> new value."""
@@ -443,8 +444,8 @@ class SettingsChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchExtended(Event):
-    """A search that had ended continues, because the user raised a limit. Its outcome is written again at the
-    next end."""
+    """A search that had ended continues, because the user raised a limit or changed `final` settings. Its
+    outcome is written again at the next end."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Dotted key -> new value. Empty if they were journalled during the final evaluation."""
@@ -470,8 +471,8 @@ class BackgroundTaskFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FinalScored(Event):
-    """A policy was scored on the test split, or on fresh validation items (`split`): once, also in a search
-    that is extended."""
+    """A policy was scored on `split`: the test split, or fresh validation items. It is scored only once, even
+    if the search is extended."""
 
     what: FinalWhat
     split: str
@@ -482,17 +483,17 @@ class FinalScored(Event):
     standard_error: float
     adapter: str | None
     node: int | None
-    """Node whose adapter it is (`REFERENCE` for the default recipe); None for the base model."""
+    """Node whose adapter it is (`REFERENCE` for the default recipe). None for the base model."""
     step: int | None
     macro: float | None = None
-    """Mean over the parts of one of the paper's tasks (prepared/aggregate.py); None for other tasks."""
+    """Mean over the parts of one of the paper's tasks (prepared/aggregate.py). None for other tasks."""
     macro_error: float | None = None
-    """Its standard error; None too where a part has a single item."""
+    """Standard error of `macro`. Also None if a part has a single item."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinalFailed(Event):
-    """A policy could not be scored; the outcome is written without its score."""
+    """A policy could not be scored. The outcome is written without its score."""
 
     what: FinalWhat
     reason: str
@@ -500,25 +501,25 @@ class FinalFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeWritten(Event):
-    """strategy.yaml, best/ and the report are written. `problem` names what could not be written."""
+    """strategy.yaml, best/ and the report were written. `problem` says what could not be written."""
 
     problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAborted(Event):
-    """The search was aborted for a reason outside its phases; the same command resumes it once that is
-    fixed."""
+    """The search was aborted for a reason outside its phases. Once that is fixed, the same command resumes
+    it."""
 
     reason: str
     exit_code: int
 
 
-# Subclasses of Event are found by themselves; this refreshes what was looked up before this module was there.
+# Subclasses of Event are found without registration. This clears a lookup made before this module was loaded.
 @register_record
 @dataclass(frozen=True, kw_only=True)
 class SearchFinished(Event):
-    """The last event of a journal, unless the search is extended later."""
+    """The search finished. The last event of a journal, unless the search is extended later."""
 
     reason: str
     """budget, exhausted, target, gpu_hours, compute, dollars, wall_clock or user."""
@@ -527,11 +528,11 @@ class SearchFinished(Event):
 
 
 ENDS: tuple[type[Event], ...] = (SearchPaused, SearchAborted, SearchFinished)
-"""With one of these a coordinator ends its work: its slots are released, its time is over."""
+"""Events with which a coordinator ends its work. Its slots are released and its time stops counting."""
 
 
 def phase_ended(node: int, attempt: int, outcome: PhaseResult | PhaseFailure) -> Event:
-    """The event of a phase's end, with a source that identifies repeated deliveries."""
+    """Event for the end of a phase. Its source identifies repeated deliveries."""
     event: Event
     if isinstance(outcome, PhaseFailure):
         event = PhaseFailed(node=node, phase_attempt=attempt, failure=outcome)

@@ -1,4 +1,4 @@
-"""Numbers that phases report: VeRL's names of them, their series over steps, and scores with standard errors.
+"""Metrics that phases report: VeRL's names, series over steps, and scores with standard errors.
 
 Not here: their files (metric_files.py), their interpretation (dynamics/features.py, stopping/), differences
 between scores (significance.py).
@@ -17,11 +17,11 @@ from llmzero_ray.records import MetricPoint, as_number, from_json, to_json
 
 # Names as VeRL logs them, one value per training step.
 REWARDS = ("critic/score/mean", "critic/rewards/mean")
-"""Mean reward of a step's rollouts, without and with a KL penalty; the first that was logged counts."""
+"""Mean reward of a step's rollouts, without and with a KL penalty. The first one that was logged is used."""
 MIXED_GROUPS = "critic/score/mixed_groups"
-"""Share of a step's groups whose answers have different scores. The others teach nothing."""
+"""Share of a step's groups whose answers have different scores. Other groups give no gradient."""
 BEST_OF_N = "critic/score/best@n"
-"""Mean over a step's prompts of the best score among their n answers: pass@n where scores are 0 or 1."""
+"""Mean over a step's prompts of the best score among their n answers: pass@n if scores are 0 or 1."""
 KL = "actor/kl_loss"
 PPO_KL = "actor/ppo_kl"
 ENTROPY = "actor/entropy"
@@ -48,7 +48,7 @@ MEMORY_HOST = "actor/perf/cpu_memory_used_gb"
 VAL_CORE, VAL_AUX = "val-core/", "val-aux/"
 """Prefixes of the metrics that validations report."""
 VAL_TOKENS = "val-aux/response_tokens"
-"""Tokens of all answers of a validation together."""
+"""Total tokens of all answers of a validation."""
 MERGE_ROUNDING = "merge/rounding"
 """Share of the adapter's change lost to rounding in merged weights that were sent to vLLM."""
 
@@ -57,27 +57,27 @@ MERGE_ROUNDING = "merge/rounding"
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length. None
-    means not logged at that step."""
+    """Per-step metrics of one phase. `steps` (inside the phase) and every series have the same length; None
+    marks a step that did not log the metric."""
 
     steps: tuple[int, ...] = ()
     base_step: int = 0
     metrics: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     val_steps: tuple[int, ...] = ()
-    """Steps that validated, step 0 (continuity check) excluded."""
+    """Steps that were validated, except step 0 (the continuity check)."""
     val_scores: tuple[float, ...] = ()
     start_score: float | None = None
     val_gains: tuple[tuple[float, float] | None, ...] = ()
-    """Per validation: (mean difference to step 0 over the same rows, its standard error over the rows). None
-    if outcomes were not stored row by row. Empty if not computed."""
+    """For each validation, (mean difference to step 0 over the same rows, its standard error over the rows),
+    or None if outcomes were not stored row by row. Empty if not computed."""
 
     def selected(self, names: Iterable[str] = ()) -> Curves:
-        """The validations and, of the series of the training steps, those in `names` alone."""
+        """Curves with all validations, but only the training series in `names`."""
         kept = {name: self.metrics[name] for name in names if name in self.metrics}
         return replace(self, steps=self.steps if kept else (), metrics=kept)
 
     def until(self, step: int) -> Curves:
-        """Curves up to and including `step`, as they were known at that time."""
+        """Curves up to and including `step`."""
         n, n_val = (bisect_right(steps, step) for steps in (self.steps, self.val_steps))
         return replace(
             self,
@@ -99,7 +99,7 @@ class CurveBuilder:
 
     def __init__(self) -> None:
         self.n_points = 0
-        """Points added, the continuity check at step 0 included."""
+        """Number of points added, including the continuity check at step 0."""
         self._base_step = 0
         self._start_score: float | None = None
         self._steps: list[int] = []
@@ -127,7 +127,7 @@ class CurveBuilder:
             self._val_scores.append(point.val_score)
 
     def build(self, names: Iterable[str] | None = None) -> Curves:
-        """The curves so far, with the metrics in `names` only (default: all that were logged)."""
+        """Curves so far, with only the metrics in `names` (default: all that were logged)."""
         wanted = self._series if names is None else [name for name in names if name in self._series]
         return Curves(
             steps=tuple(self._steps),
@@ -140,7 +140,7 @@ class CurveBuilder:
 
 
 def curves_of(points: Iterable[MetricPoint]) -> Curves:
-    """All points of one attempt, in the order of their steps, as curves (`CurveBuilder`)."""
+    """Curves of the points of one attempt, which must be in increasing steps (`CurveBuilder`)."""
     builder = CurveBuilder()
     for point in points:
         builder.add(point)
@@ -148,7 +148,7 @@ def curves_of(points: Iterable[MetricPoint]) -> Curves:
 
 
 def checked_point(point: MetricPoint) -> MetricPoint:
-    """The point of an engine with Python's own numbers.
+    """An engine's point with its numbers converted to Python's.
 
     Raises:
         TypeError: a metric or the validation score is not a number.
@@ -176,11 +176,11 @@ class Series:
         return len(self.values)
 
     def since(self, step: int) -> Series:
-        """The part from `step` on."""
+        """Part from `step` on."""
         return self._where([s >= step for s in self.steps])
 
     def until(self, step: int) -> Series:
-        """The part up to and with `step`."""
+        """Part up to and including `step`."""
         return self._where([s <= step for s in self.steps])
 
     def _where(self, keep: Sequence[bool]) -> Series:
@@ -189,22 +189,22 @@ class Series:
 
     @property
     def window(self) -> int:
-        """Points that make a level: a fifth of the series, at least 2 and at most 10 (never more than there
-        are)."""
+        """Number of points in `first` and `last`: a fifth of the series, but 2 to 10, and never more than
+        there are."""
         return min(len(self), max(2, min(10, len(self) // 5)))
 
     @property
     def first(self) -> float:
-        """Mean of the first `window` points; NaN when empty."""
+        """Mean of the first `window` points. NaN if empty."""
         return fmean(self.values[: self.window]) if self.values else math.nan
 
     @property
     def last(self) -> float:
-        """Mean of the last `window` points; NaN when empty."""
+        """Mean of the last `window` points. NaN if empty."""
         return fmean(self.values[-self.window :]) if self.values else math.nan
 
     def smooth(self) -> Series:
-        """Means over 3 points, each at the step of its last point (fewer points: unchanged)."""
+        """Moving average over 3 points, each at the step of its last point. Unchanged if there are fewer."""
         if len(self) < 3:
             return self
         means = tuple(fmean(self.values[i - 2 : i + 1]) for i in range(2, len(self)))
@@ -212,19 +212,19 @@ class Series:
 
 
 def series(curves: Curves, name: str) -> Series:
-    """The finite values of a metric; empty when it was never logged."""
+    """Finite values of a metric. Empty if it was never logged."""
     values = curves.metrics.get(name, ())
     pairs = [(s, v) for s, v in zip(curves.steps, values, strict=False) if v is not None and math.isfinite(v)]
     return Series(name, tuple(s for s, _ in pairs), tuple(v for _, v in pairs))
 
 
 def validations(points: Iterable[MetricPoint]) -> dict[int, float]:
-    """Step -> validation score of a phase so far, the one at step 0 left out."""
+    """Step -> validation score of a phase so far, without step 0."""
     return {p.step: p.val_score for p in points if p.step > 0 and p.val_score is not None}
 
 
 def best_validation(scores: Mapping[int, float]) -> tuple[int, float] | None:
-    """(step, score) of the best validation after step 0, the earliest of equals; None of none."""
+    """(step, score) of the best validation after step 0, the earliest one on ties. None if there is none."""
     best = max((step for step in scores if step > 0), key=lambda step: (scores[step], -step), default=None)
     return None if best is None else (best, scores[best])
 
@@ -234,17 +234,17 @@ def best_validation(scores: Mapping[int, float]) -> tuple[int, float] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A mean over items, or over the means of parts with `n` items in all."""
+    """A mean over items, or over the means of parts with `n` items in total."""
 
     mean: float
     standard_error: float | None
-    """Standard error of the mean; None for fewer than two items."""
+    """Standard error of the mean. None for fewer than two items, or if not known."""
     n: int | None
-    """Items; None when their number is not known."""
+    """Number of items. None if not known."""
 
 
 def mean_score(accs: Sequence[float]) -> Score:
-    """Mean of one item or more; its standard error is the deviation of the sample over the root of n."""
+    """Mean over one or more items, with the sample's standard deviation over sqrt(n) as standard error."""
     n = len(accs)
     return Score(mean=fmean(accs), standard_error=standard_error(accs) if n > 1 else None, n=n)
 
@@ -255,7 +255,8 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def score_without_items(mean: float, n: int | None) -> Score:
-    """A score whose items were not kept: answers count as right or wrong, p (1 - p) / n."""
+    """Score whose items were not kept. The standard error assumes right-or-wrong answers:
+    sqrt(p (1 - p) / n)."""
     if n is None or n < 1:
         return Score(mean=mean, standard_error=None, n=None)
     p = min(max(mean, 0.0), 1.0)
@@ -263,14 +264,15 @@ def score_without_items(mean: float, n: int | None) -> Score:
 
 
 def accuracy_error(score: float, n_items: int) -> float:
-    """Standard error of a mean of `n_items` right-or-wrong answers; never below that of one answer's
-    difference."""
+    """Standard error of a mean of `n_items` right-or-wrong answers. Means of 0 and 1 get the error of a mean
+    that is one item away."""
     p = min(max(score, 1 / n_items), 1 - 1 / n_items)
     return math.sqrt(p * (1 - p) / n_items)
 
 
 def macro_mean(scores: Sequence[Score]) -> Score | None:
-    """Mean of independent scores with equal weights, its standard error from theirs; None of no scores."""
+    """Mean of independent scores with equal weights, with a standard error if all have one. None if `scores`
+    is empty."""
     if not scores:
         return None
     errors = [score.standard_error for score in scores if score.standard_error is not None]

@@ -1,6 +1,6 @@
 """Scores and their differences with standard errors, 95 % intervals and p-values.
 
-An error or interval here covers the sampling of items only, not the variance between training runs with other
+Errors and intervals cover only the sampling of items, not the variance between training runs with different
 seeds.
 """
 
@@ -16,9 +16,9 @@ from llmzero_ray.records import ItemOutcome
 from llmzero_ray.records.metrics import Score, standard_error
 
 CLEAR = 3.0
-"""Standard errors from which a difference is called clear."""
+"""Number of standard errors from which a difference counts as clear."""
 NOISE = 2.0
-"""Standard errors below which a difference is called noise."""
+"""Number of standard errors below which a difference counts as noise."""
 CONFIDENCE = 0.95
 """Confidence level of every interval."""
 
@@ -30,15 +30,15 @@ class Difference:
     gain: float
     standard_error: float
     paired: bool
-    """Whether it was computed item by item. Otherwise the two scores count as independent."""
+    """Whether it was computed item by item. If not, the two scores are treated as independent."""
     n: int
     only_new: int | None = None
-    """Items that only the new policy solves; None when answers are not simply right or wrong."""
+    """Number of items that only the new policy solves. None if answers are not just right or wrong."""
     only_old: int | None = None
 
     @property
     def in_standard_errors(self) -> float:
-        """The gain in units of its own standard error; infinite for a difference without any spread."""
+        """Gain in units of its standard error. Infinite if the gain is the same for every item."""
         if self.gain == 0:
             return 0.0
         if self.standard_error == 0:
@@ -47,12 +47,12 @@ class Difference:
 
     @property
     def is_noise(self) -> bool:
-        """Whether a gain of this size can result from the sampling of items alone."""
+        """Whether the sampling of items alone can explain a gain of this size."""
         return abs(self.in_standard_errors) < NOISE
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the gain: Student's t for pairs of items, otherwise normal."""
+        """95 % interval of the gain: Student's t if paired, otherwise normal."""
         from scipy import stats
 
         z = stats.t.ppf if self.paired else stats.norm.ppf
@@ -62,9 +62,9 @@ class Difference:
 
     @property
     def p_value(self) -> float | None:
-        """McNemar's exact test (two-sided) of as many items solved by one policy only as by the other.
+        """p-value of McNemar's exact two-sided test that each policy alone solves equally many items.
 
-        None when answers are not simply right or wrong; 1 without an item that only one of them solves.
+        None if answers are not just right or wrong. 1 if no item is solved by only one of the policies.
         """
         if self.only_new is None or self.only_old is None:
             return None
@@ -76,7 +76,7 @@ class Difference:
         return float(stats.binomtest(self.only_new, n).pvalue)
 
 
-@lru_cache(maxsize=4096)  # a page that follows a search asks again and again
+@lru_cache(maxsize=4096)  # a page that follows a search computes the same intervals repeatedly
 def score_interval(score: Score) -> tuple[float, float] | None:
     """95 % interval of a mean over items, or None without a standard error.
 
@@ -95,7 +95,8 @@ def score_interval(score: Score) -> tuple[float, float] | None:
 
 
 def independent(new: Score, old: Score) -> Difference | None:
-    """The difference as if each policy had answered items of its own; None without both standard errors."""
+    """Difference, treating the scores as independent. None unless both have a standard error and a number of
+    items."""
     if new.standard_error is None or old.standard_error is None or new.n is None or old.n is None:
         return None
     error = math.hypot(new.standard_error, old.standard_error)
@@ -103,7 +104,7 @@ def independent(new: Score, old: Score) -> Difference | None:
 
 
 def paired(new: Sequence[ItemOutcome], old: Sequence[ItemOutcome]) -> Difference | None:
-    """The difference item by item; None unless both answered exactly the same items, two at least."""
+    """Difference item by item. None unless both policies answered the same items, at least two."""
     new, old = _by_index(new), _by_index(old)
     if len(new) < 2 or [item.index for item in new] != [item.index for item in old]:
         return None

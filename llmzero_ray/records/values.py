@@ -2,7 +2,7 @@
 
 Every record is a keyword-only frozen dataclass of JSON values, tuples and other records. `to_json` gives
 plain JSON data with the class name under `"type"`; `from_json` restores the record and rejects unknown
-fields. Steps count inside the phase from 0 unless the name says `global`.
+fields. Steps count from 0 inside the phase, unless the name says `global`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from llmzero_ray.errors import JournalError
 
 HyperparameterValue: TypeAlias = bool | int | float | str | None | tuple[float, ...]
 Hyperparameters: TypeAlias = Mapping[str, HyperparameterValue]
-"""VeRL's dotted config key -> value: the complete configuration of one phase, not a difference."""
+"""VeRL's dotted config key -> value: the complete configuration of one phase, not just its changes."""
 
 NodeKind: TypeAlias = Literal["root", "evolve", "debug", "scratch"]
 PhaseStatus: TypeAlias = Literal["completed", "early_stopped", "failed"]
 FailureClass: TypeAlias = Literal[
     "oom", "nan", "config", "mismatch", "reward", "engine", "timeout", "resource"
 ]
-"""`oom` out of memory · `nan` a loss, gradient or reward was not finite · `config` VeRL refused the
-configuration · `mismatch` effective differs from asked · `reward` the reward could not be started or scored
-hardly any answer · `engine` any other exception of VeRL or vLLM · `timeout` did not stop in time ·
-`resource` process or node lost twice from the same point."""
+"""`oom`: out of memory · `nan`: a loss, gradient or reward was not finite · `config`: VeRL refused the
+configuration · `mismatch`: the effective configuration differs from the requested one · `reward`: the reward
+could not be started or scored hardly any answer · `engine`: any other exception of VeRL or vLLM · `timeout`:
+it did not stop in time · `resource`: its process or node was lost."""
 
 
 # --- phases -----------------------------------------------------------------------------------------------
@@ -50,39 +50,39 @@ class ResumeFrom:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStart:
-    """The validation, in an earlier phase, of the policy that a phase starts from."""
+    """Score that an earlier phase measured for the policy that a phase starts from."""
 
     source: ResumeFrom
-    """Place where it was measured; step 0 of a phase that started from the base model is the base model."""
+    """Node and step at which it was measured. For the base model, step 0 of a phase that started from it."""
     score: float
     on_cpu: bool = False
-    """Whether it may be taken over on the CPU too, and not on GPUs alone."""
+    """Whether it may also be reused on the CPU, not only on GPUs."""
     val_tokens: float = 0.0
     """Mean tokens that a validation of that phase sampled, or 0 if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedStop:
-    """The end of a phase by a verdict, in the search whose answers are given again."""
+    """Stop of a phase by a verdict in the recorded search that is repeated."""
 
     step: int
-    """Training steps of the phase until then."""
+    """Training steps of the phase until the stop."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCounts:
-    """Tokens that were computed with."""
+    """Tokens that a phase processed."""
 
     rollout: float = 0.0
-    """Sampled, in rollouts and validations."""
+    """Tokens sampled in rollouts and validations."""
     trained: float = 0.0
-    """Trained on, prompts included, once for each pass of an update."""
+    """Tokens trained on, including prompts, once for each pass of an update."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCost:
-    """Cost of one token: seconds of an engine, or 1 where tokens themselves are counted."""
+    """Cost of one token: seconds of an engine, or 1 if tokens themselves are counted."""
 
     rollout: float = 1.0
     trained: float = 1.0
@@ -98,7 +98,7 @@ class ComputeLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSpec:
-    """One validated phase: everything an engine needs to train it, and nothing to decide."""
+    """One validated phase: everything that an engine needs to train it, with no decision left open."""
 
     search: str
     node: int
@@ -106,44 +106,44 @@ class PhaseSpec:
     parent: int | None
     """Node it was created from (None for the root)."""
     resume_from: ResumeFrom | None
-    """Checkpoint that it starts from; None if it starts from the base model with a fresh adapter."""
+    """Checkpoint that it starts from. None if it starts from the base model with a new adapter."""
     adapter: str | None = None
-    """Directory of the PEFT adapter of `resume_from`; None with it. Like every directory here it is set when
-    the phase starts: one that is only planned has none."""
+    """Directory of the PEFT adapter of `resume_from`. None without `resume_from`. Like all directories here,
+    it is set only when the phase starts."""
     base_step: int
-    """Global step of the resume point; global step = base_step + step."""
+    """Global step of the resume point: global step = base_step + step."""
     n_steps: int
     """Training steps of this phase."""
     hyperparameters: Hyperparameters
     seed: int
     save_freq: int
-    """Steps between adapters kept in any case (new bests and the last step are always saved)."""
+    """Steps between two saved adapters. New bests and the last step are always saved."""
     test_freq: int
     """Steps between validations."""
     checkpoint_dir: str = ""
-    """Absolute directory that receives adapters, named by `adapter_name` with the attempt."""
+    """Absolute directory for adapters, which `adapter_name` names by step and attempt."""
     attempt: int = 0
-    """Counts repeats after lost hardware."""
+    """Number of the attempt, from 0. Each start after lost hardware or an interruption is a new attempt."""
     first_attempt: int = 0
-    """First attempt with this start and length; those before it were another phase."""
+    """First attempt with this start and length. Earlier ones trained another phase."""
     max_wall_s: float | None = None
     """The phase ends (as completed) at the next step boundary after this many seconds of training."""
     compute: ComputeLimit | None = None
-    """Compute at which the phase ends (as completed), with the step nearest to it. None if there is no
+    """Compute at which the phase ends (as completed), at the step nearest to it. None if there is no
     limit."""
     stop_after: RecordedStop | None = None
-    """Recorded step at which to end, with its reason. None if no recorded search asks for it."""
+    """Recorded step at which to end, with its reason. None if no recorded search stopped here."""
     rolling_dir: str | None = None
-    """Absolute directory for the one full checkpoint (adapter, optimizer, data position, random states) of
-    this attempt, from which a retry after lost hardware continues. None if none is kept. The engine leaves it
-    there: it is deleted once the outcome is durable."""
+    """Absolute directory for the full checkpoint (adapter, optimizer, data position, random states) of this
+    attempt, from which a retry after lost hardware continues. None if none is kept. The engine does not
+    delete it; that happens once the outcome is durable."""
     rolling_freq: int = 0
     """Steps between two full checkpoints, or 0 if none is kept."""
     restore: bool = False
     """Whether to continue from the full checkpoint in `rolling_dir`, or from the start if there is none."""
     known_start: KnownStart | None = None
-    """Known scores that may replace the validation at step 0 once the engine has shown that it continues
-    checkpoints. None if it is measured."""
+    """Known score that replaces the validation at step 0, once the engine has shown that it continues
+    checkpoints correctly. None if step 0 must be validated."""
 
     def adapter_dir(self, step: int) -> str:
         """Directory for the adapter of this attempt after `step`."""
@@ -160,14 +160,14 @@ class ItemOutcome:
     acc: float
     response: str = ""
     pred: str | None = None
-    """Text that the reward took as the answer; None if the reward does not say."""
+    """Answer that the reward extracted from the response, or None if the reward does not report it."""
     cut: bool | None = None
     """Whether the response ended at the cap, or None if not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A prompt with a phase's answer. All texts are untrusted: they come from a data set or a model."""
+    """A prompt with a phase's answer. All texts come from a data set or a model and are untrusted."""
 
     prompt: str
     response: str
@@ -176,13 +176,13 @@ class Answer:
     pred: str | None = None
     """Answer that the reward extracted from the response, or None if the reward does not report it."""
     expected: str | None = None
-    """Answer that the row gives as the right one, or None if it is not text."""
+    """Right answer according to the row, or None if it is not text."""
     cut: bool = False
-    """Whether the response ended at the cap, of validation or of training."""
+    """Whether the response ended at the length cap of validation or training."""
     step: int | None = None
     """Training step that sampled it, or None for a greedy answer to a validation item."""
     below: tuple[int, str, bool] | None = None
-    """(newest phase below this one, its last answer to the same prompt, whether that is right)."""
+    """(node of the newest phase below this one, its last answer to the same prompt, whether it is right)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,38 +197,38 @@ class MetricPoint:
     """Seconds since the phase began to train."""
     metrics: Mapping[str, float]
     val_score: float | None = None
-    """Mean accuracy over the validation rows, when this step validated. At step 0 a continuity check, no
-    score."""
+    """Mean accuracy over the validation rows, if this step was validated. At step 0 it is a continuity check
+    and not a score of the phase."""
     items: tuple[ItemOutcome, ...] = ()
-    """Per-item validation outcomes; stripped once they are on disk."""
+    """Per-item validation outcomes. Removed once they are on disk."""
     sampled: tuple[Answer, ...] = ()
-    """A few answers that this step trained on, when it validated; stripped once they are on disk."""
+    """A few answers that this step trained on, if it was validated. Removed once they are on disk."""
     taken_from: ResumeFrom | None = None
-    """Checkpoint whose stored validation stands for that of step 0. None if step 0 was validated here."""
+    """Checkpoint whose stored validation replaces that of step 0. None if step 0 was validated here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A saved PEFT adapter: `step` inside the phase, its directory, its validation score if measured."""
+    """A saved PEFT adapter, with its validation score if that was measured."""
 
     step: int
     path: str
     val_score: float | None = None
     tokens: TokenCounts | None = None
-    """Tokens from the phase's start to here, validations included; None if the engine did not count them, or
-    if the phase has not ended."""
+    """Tokens from the phase's start to this step, including validations. None if the engine did not count
+    them, or the phase has not ended."""
 
     @property
     def attempt(self) -> int:
-        """The attempt at the phase that saved it, by its directory's name."""
+        """Attempt at the phase that saved it, according to the directory's name."""
         named = read_adapter_name(os.path.basename(self.path))
         return 0 if named is None else named[1]
 
 
 def adapter_name(step: int, attempt: int = 0) -> str:
-    """Name of an adapter's directory: `step_000120`, of a repeated phase's third attempt `step_000120.002`.
+    """Name of an adapter's directory: `step_000120`, or `step_000120.002` for the third attempt at a phase.
 
-    No two attempts write to one directory: a runner that was given up may still be alive somewhere.
+    Each attempt has its own directories, because the runner of a given-up attempt may still be alive.
     """
     return f"step_{step:06d}" + (f".{attempt:03d}" if attempt else "")
 
@@ -241,7 +241,7 @@ def read_adapter_name(name: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseResult:
-    """A phase that came to an end by itself, by a verdict, a cap or a user."""
+    """Outcome of a phase that ended at its length, by a verdict, at a limit, or by the user."""
 
     node: int
     status: Literal["completed", "early_stopped"]
@@ -249,50 +249,50 @@ class PhaseResult:
     """`n_steps`, `verdict: …`, `max_hours`, `compute`, `budget: …` or `user`."""
     steps_done: int
     best_score: float | None
-    """Best validation score over the steps executed in this phase (never step 0)."""
+    """Best validation score over the steps of this phase, without step 0."""
     best_step: int | None
     start_score: float | None
-    """Validation at step 0: the continuity check, unless `start_from` says that it was taken over."""
+    """Validation score at step 0: the continuity check, or the stored score of `start_from`."""
     final_score: float | None
     checkpoints: tuple[Checkpoint, ...]
     wall_s: float
-    """Seconds from the start of the phase's set-up to its end."""
+    """Seconds from the start of the phase's setup to its end."""
     train_wall_s: float
-    """Seconds of `wall_s` from the beginning of the first training step to the end."""
+    """Seconds from the start of the first training step to the end."""
     gpu_hours: float
     warm: bool
-    """Whether the engine's processes were re-used."""
+    """Whether the engine's processes were reused."""
     cold_reason: str | None = None
     """Reason for a cold start (a key, `first phase`, `engine lost`)."""
     setup_s: float = 0.0
-    """Seconds from the request until the phase could have taken its first step; the validation at step 0 not
-    counted."""
+    """Seconds from the request until the phase was ready for its first step, without the validation at step
+    0."""
     gain: float | None = None
-    """Score of the best step minus that of step 0, over the same rows; None if outcomes were not stored
-    row by row."""
+    """Score of the best step minus that of step 0, over the same rows. None if outcomes were not stored row
+    by row."""
     gain_error: float | None = None
-    """Standard error of `gain` over the rows, taken pair by pair."""
+    """Standard error of `gain`, paired by row."""
     tokens: TokenCounts | None = None
-    """Tokens of the steps that count; None if the engine did not count them."""
+    """Tokens of the steps that count. None if the engine did not count them."""
     val_tokens: float | None = None
     """Mean tokens that one of its validations sampled. None if there was none, or none was counted."""
     cost: TokenCost | None = None
-    """Seconds per token in its own steps; None if the engine did not time them."""
+    """Seconds per token in its own steps. None if the engine did not time them."""
     start_from: ResumeFrom | None = None
-    """Place where `start_score` was measured, if it was taken over. None if this phase measured it."""
+    """Node and step at which `start_score` was measured, if another phase did. None if this phase did."""
     doubts: tuple[str, ...] | None = None
-    """Reasons not to believe its score, sentences about its answers (dynamics/answers.py). None if the
-    answers were not examined."""
+    """Reasons not to trust its score, as sentences about its answers (dynamics/answers.py). None if the
+    answers were not checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseFailure:
-    """A phase that failed: data for the search and for the error analyzer."""
+    """Outcome of a phase that failed."""
 
     node: int
     failure_class: FailureClass
     cause: str
-    """One line."""
+    """Cause in one line."""
     log_tail: str
     steps_done: int = 0
     best_score: float | None = None
@@ -318,30 +318,31 @@ class PhaseFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class StopDecision:
-    """STOP or CONTINUE with its reason. `rule` names its author (a rule's name or `early_stopper`)."""
+    """STOP or CONTINUE with its reason. `rule` is the name of the rule that decided, or `early_stopper`."""
 
     stop: bool
     reason: str
     rule: str
     hard: bool = False
-    """Whether it is carried out even while the coordinator cannot be reached (non-finite metrics)."""
+    """Whether it applies even while the coordinator cannot be reached, as for non-finite metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """Resources that the end of a running phase would leave to other phases."""
+    """Resources that stopping a running phase would free for other phases."""
 
     steps: int
-    """Training steps that are left of the phase."""
+    """Remaining training steps of the phase."""
     seconds: float | None = None
-    """Slot time for these steps in seconds, at the phase's mean so far. None if no step was timed."""
+    """Seconds of slot time for these steps, at the phase's mean so far. None if no step was timed."""
     share: float | None = None
-    """Share of the whole budget: of its GPU hours if they are limited and known, otherwise of its runs."""
+    """Share of the whole budget: of the compute or else the GPU hours, if limited and known, otherwise of the
+    runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One hyper-parameter changed by a proposal, with the causal reason."""
+    """Change of one hyper-parameter in a proposal, with the reason for it."""
 
     key: str
     old: HyperparameterValue
@@ -353,7 +354,7 @@ DiagnosisState: TypeAlias = Literal[
     "healthy", "slow", "plateau", "declining", "collapsing", "unstable", "truncated", "doubtful", "inactive",
     "failed", "unknown",
 ]  # fmt: skip
-"""The one word for a run's dynamics."""
+"""One word for a run's training dynamics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,34 +370,34 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Next phase that an agent wants to train; not validated yet."""
+    """Next phase that an agent wants to train, not validated yet."""
 
     diagnosis: Diagnosis
     changes: tuple[Change, ...]
     resume_from: ResumeFrom | None
-    """Checkpoint to resume, or None for the base model."""
+    """Checkpoint to resume from, or None for the base model."""
     n_steps: int
     rationale: str
-    """Reason why these changes go together, and the passes over the data."""
+    """Why these changes go together, and how often the phase passes over the data."""
     total_epochs: int | None = None
-    """No effect; proposers of 0.1 had to give it."""
+    """Ignored. Version 0.1 required it."""
     agent: str = "expert"
     predicted: float | None = None
-    """Best validation score that its author expects of the phase, or None if not stated."""
+    """Best validation score that the agent expects of the phase, or None if not stated."""
 
 
-# --- events: what happened. Durable before acted on -------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base of all events. `source`, `attempt`, `sequence` identify a delivery: a repeat is dropped."""
+    """Base of all events. `source`, `attempt` and `sequence` identify a delivery; repeats are dropped."""
 
     source: str = "coordinator"
     attempt: int = 0
     sequence: int = 0
     time: float = 0.0
-    """Unix seconds when it was written; for displays and budgets, used by no rule."""
+    """Unix seconds at which it was written. Used by displays and budgets, never by rules."""
 
 
 R = TypeVar("R")
@@ -404,8 +405,8 @@ R = TypeVar("R")
 
 @cache
 def _registry() -> dict[str, tuple[type, frozenset[str]]]:
-    """All record classes by name with their field names and "type"; those of other modules included (they
-    subclass or are registered)."""
+    """Name -> (class, its field names and "type") of all records: those of this module, subclasses of
+    `Event`, and registered ones."""
     found: dict[str, type] = {}
     todo: list[type] = [Event, *_EXTRA]
     while todo:
@@ -429,18 +430,18 @@ _RETIRED = {
     "ProposalRequest": frozenset({"lessons"}),
     "TaskView": frozenset({"carries_optimizer"}),
 }
-"""Fields that version 0.1 wrote and this one leaves out when it reads a record."""
+"""Fields that version 0.1 wrote and this version ignores when it reads a record."""
 
 
 def register_record(cls: type[R]) -> type[R]:
-    """Class decorator: make a record of another module readable by `from_json`."""
+    """Class decorator that makes a record of another module readable by `from_json`."""
     _EXTRA.append(cls)
     _registry.cache_clear()
     return cls
 
 
 def to_json(record: Any) -> Any:
-    """Plain JSON data of a record (nested records carry their type), mappings and sequences alike."""
+    """Plain JSON data of a record, mapping or sequence. Nested records keep their type."""
     cls = record.__class__
     if cls in _SCALARS:
         return record
@@ -449,7 +450,7 @@ def to_json(record: Any) -> Any:
         return {"type": type(record).__name__, **body}
     if isinstance(record, Mapping):
         body = {str(k): to_json(v) for k, v in record.items()}
-        # A key of that name would make a record of it, for example in an engine's own overrides.
+        # A mapping with a key "type", such as an engine's own overrides, would be read as a record.
         return {"type": _MAPPING, "items": list(body.items())} if "type" in body else body
     if isinstance(record, list | tuple):
         return [to_json(v) for v in record]
@@ -458,10 +459,10 @@ def to_json(record: Any) -> Any:
 
 
 def as_number(value: Any) -> bool | int | float | None:
-    """The value as a Python number or bool, or None if it is neither, such as a text.
+    """The value as a Python number or bool, or None if it is neither, such as text.
 
-    Accepted are numbers of numpy, torch and the like, arrays of one element, Decimal and Fraction. NaN stays
-    NaN, and values too large for a float become infinite.
+    Accepts numbers of numpy, torch and the like, arrays of one element, Decimal and Fraction. NaN stays NaN,
+    and values too large for a float become infinite.
     """
     if not isinstance(value, Real | Decimal):
         try:
@@ -482,13 +483,13 @@ def as_number(value: Any) -> bool | int | float | None:
 
 
 def from_json(data: Any) -> Any:
-    """The record that `to_json` wrote; sequences come back as tuples.
+    """Restore a record from the data of `to_json`. Sequences become tuples.
 
     Raises:
         JournalError: the type is unknown, or its fields or their types are not those of this version.
     """
-    # Most values are scalars, most containers dicts and lists: asked for first and without a call of their
-    # own, a long journal is replayed in half the time.
+    # Most values are scalars, and most containers dicts and lists. Checking for these first, without a
+    # function call, halves the time to replay a long journal.
     if data.__class__ is not dict:
         if data.__class__ is list or isinstance(data, list | tuple):
             return tuple([v if v.__class__ in _SCALARS else from_json(v) for v in data])
@@ -519,7 +520,7 @@ def from_json(data: Any) -> Any:
         raise JournalError(f"record {name} is incomplete: {error}") from error
     try:
         msgspec.convert(values, cls)
-    except TypeError:  # msgspec cannot check a field that holds one of several records
+    except TypeError:  # msgspec cannot check a field that allows several record types
         pass
     except msgspec.ValidationError as error:
         raise JournalError(f"record {name} has a value of another type: {error}") from error
@@ -527,5 +528,5 @@ def from_json(data: Any) -> Any:
 
 
 _MAPPING = "Mapping"
-"""Type under which a mapping with a key `type` is written."""
+"""Type name under which a mapping with a key `type` is written."""
 _SCALARS = frozenset({str, int, float, bool, type(None)})

@@ -1,6 +1,6 @@
-"""The search rules with an ask-and-tell interface, as a pure core.
+"""Search methods with an ask-and-tell interface, as a pure core.
 
-No clock, no file, no randomness: the same outcomes always give the same search.
+They use no clock, no files and no randomness: the same outcomes always give the same search.
 """
 
 from llmzero_ray.config.search_rules import MethodRules, SearchRules

@@ -1,9 +1,9 @@
-"""The base class of search methods: ask for the next run, tell its outcome. No clock, no file, no randomness.
+"""Base class of search methods: ask for the next run, tell its outcome. No clock, no files, no randomness.
 
-The coordinator uses only what is here. `TreeSearch` is the main method, and `search.method` may name another
-one. The same calls in the same order must always give the same decisions, because journals are replayed
-through them. The resume chain of a node follows checkpoint sources, not tree edges: a fix that moved next to
-its failure still starts from it.
+The coordinator uses only this interface. `TreeSearch` is the main method; `search.method` may name another.
+The same calls in the same order must always give the same decisions, because journals are replayed through
+them. The resume chain of a node follows checkpoint sources, not tree edges: a successful fix becomes a
+sibling of the failure, but still starts from the checkpoint that it resumed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Action: TypeAlias = Literal["root", "evolve", "debug", "scratch", "stop", "wait"
 StopReason: TypeAlias = Literal[
     "budget", "exhausted", "target", "gpu_hours", "compute", "dollars", "wall_clock", "user"
 ]
-"""Reason why a search ends. A method gives only the first two; the others come from the coordinator."""
+"""Reason why a search ends. A method gives only the first two; the coordinator gives the others."""
 NodeStatus: TypeAlias = Literal["running"] | PhaseStatus
-"""`running` from the moment the node is begun: the rules do not distinguish pending and training runs."""
+"""Status of a node, `running` from its creation: methods do not distinguish pending and training runs."""
 MAX_SCORE = 1e100
 """Maximum absolute score. Beyond it, differences of scores could overflow."""
 
 
 class DecisionFacts(Protocol):
-    """Numbers that a decision was based on. The journal records them, and a replay compares them."""
+    """Numbers on which a decision was based. The journal records them, and a replay compares them."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
@@ -42,7 +42,7 @@ class Decision:
 
     action: Action
     on: int | None = None
-    """Node to create the run from; None for root, stop and wait."""
+    """Node from which the run is created. None for root, stop and wait."""
     stop_reason: StopReason | None = None
     seen: DecisionFacts
 
@@ -52,13 +52,13 @@ class Decision:
 
 
 def plans_its_runs(method: object) -> bool:
-    """Whether a method, or its class, decides on every run itself instead of an agent, and shares the budget
-    of compute out among its runs."""
+    """Whether a method (or its class) plans every run itself, without an agent, and divides the compute
+    budget among its runs."""
     return bool(getattr(method, "plans_its_runs", False))
 
 
 def needs_model(method: object) -> bool:
-    """Whether a language model carries the method out, so that rules cannot take its place."""
+    """Whether a method needs a language model, so that rules cannot replace it."""
     return bool(getattr(method, "needs_model", False))
 
 
@@ -67,12 +67,12 @@ class Cut(NamedTuple):
 
     node: int
     step: int | None
-    """Step of the cut. None only for a last phase that never validated and so has no best step."""
+    """Last step that counts. None only for a last phase that was never validated and has no best step."""
 
 
 @dataclass(kw_only=True, slots=True)
 class SearchNode:
-    """One run of a search. Only its method writes to it."""
+    """One run of a search. Only the search method writes to it."""
 
     id: int
     """Number of the run, from 0."""
@@ -80,22 +80,22 @@ class SearchNode:
     """Kind with which it began."""
     status: NodeStatus = "running"
     score: float | None = None
-    """Best validation score of the steps trained in it."""
+    """Best validation score of its own steps."""
     best_step: int | None = None
     """Step of `score`, counted inside the phase."""
     parent: int | None
-    """Current parent in the tree. A debug run that succeeds moves."""
+    """Current parent in the tree. A successful debug run gets another parent."""
     created_on: int | None
-    """Node it was created from, before any move."""
+    """Node from which it was created, before any move."""
     resume_from: tuple[int, int] | None = None
-    """(node, step) of the checkpoint it starts from, possibly off the tree path. None for the base model."""
+    """(node, step) of the checkpoint from which it starts, not necessarily on its tree path. None for the
+    base model."""
     children: list[int] = field(default_factory=list)
-    """Attached children in order of creation, pruned ones included."""
+    """Attached children in order of creation, including pruned ones."""
     pruned: bool = False
-    """Whether it is excluded from the search, with its whole subtree."""
+    """Whether it is excluded from the search with its whole subtree."""
     terminal: bool = False
-    """Whether no further run will be created on it or below it, so that its last adapter is no longer
-    needed."""
+    """Whether no run will be created on it or below it any more, so that its last adapter is not needed."""
 
     @property
     def is_running(self) -> bool:
@@ -108,17 +108,16 @@ N_co = TypeVar("N_co", bound=SearchNode, covariant=True)
 
 
 def best_scored(nodes: Iterable[N]) -> N | None:
-    """Best-scored one of these nodes (the first one in a tie), or None without scores."""
+    """Best-scored node (the first on ties), or None if no node has a score."""
     scored = [node for node in nodes if node.score is not None]
     return max(scored, key=lambda node: node.score or 0.0, default=None)
 
 
 class SearchMethod(ABC, Generic[N_co]):
-    """One search with an ask-and-tell interface; `N_co` is the class of its nodes."""
+    """One search with an ask-and-tell interface. `N_co` is the class of its nodes."""
 
     budget: int | None
-    """Runs that may begin, the root being the first. None if there is no limit. The user may change it at any
-    time."""
+    """Maximum runs, including the root. None if there is no limit. The user may change it at any time."""
 
     # --- what a method decides ------------------------------------------------------------------------------
 
@@ -129,15 +128,16 @@ class SearchMethod(ABC, Generic[N_co]):
 
     @abstractmethod
     def ask(self) -> Decision:
-        """Next action, with all facts that the decision was based on. Does not change the search."""
+        """Next action, with all facts on which it is based. Does not change the search."""
 
     @abstractmethod
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Explanation of a decision of this method, as `Decision.to_dict` wrote it."""
+        """Explanation of a decision of this method, given as written by `Decision.to_dict`."""
 
     @abstractmethod
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
-        """Begin a run as the journal recorded it, whatever this version would decide, and return its node id.
+        """Begin a run as recorded in the journal, even if this version would decide differently. Returns its
+        node id.
 
         Raises:
             SearchError: the run does not fit this search.
@@ -145,7 +145,7 @@ class SearchMethod(ABC, Generic[N_co]):
 
     @abstractmethod
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run on `parent` that the user requested, and return its node id.
+        """Begin a run on `parent` that the user requested. Returns its node id.
 
         Raises:
             SearchError: the parent is unknown, running or pruned, or the budget is spent.
@@ -153,8 +153,7 @@ class SearchMethod(ABC, Generic[N_co]):
 
     @abstractmethod
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose checkpoints a begun node may resume from, first phase first. Empty if it starts from
-        scratch.
+        """Nodes whose checkpoints a node may resume, first phase first. Empty if it starts from scratch.
 
         Raises:
             SearchError: the node is unknown.
@@ -162,26 +161,26 @@ class SearchMethod(ABC, Generic[N_co]):
 
     @abstractmethod
     def _finish(self, node_id: int, status: PhaseStatus, score: float | None) -> None:
-        """Give a running node its checked outcome."""
+        """Set the outcome of a running node. The arguments are already checked."""
 
     @abstractmethod
     def _prune(self, node_id: int) -> list[int]:
-        """Prune a node with its subtree. Returns its running nodes."""
+        """Prune a node with its subtree. Returns the running nodes in it."""
 
     def _may_resume(self, node_id: int, source: int) -> bool:
         """Whether a running node may start from a checkpoint of `source`."""
         return source in self.offered_checkpoint_nodes(node_id)
 
-    # --- the same for every method --------------------------------------------------------------------------
+    # --- common to all methods ------------------------------------------------------------------------------
 
     @property
     def best(self) -> N_co | None:
-        """Best-scored node, failed and pruned ones included (the earliest one in a tie), or None without
-        scores."""
+        """Best-scored node, including failed and pruned ones (the earliest on ties), or None if no node has a
+        score."""
         return best_scored(self.nodes.values())
 
     def node(self, node_id: int) -> N_co:
-        """The node of that id, read-only.
+        """Node with this id, read-only.
 
         Raises:
             SearchError: there is none.
@@ -210,8 +209,8 @@ class SearchMethod(ABC, Generic[N_co]):
         node.best_step = best_step
 
     def veto(self, node_id: int) -> tuple[int, ...]:
-        """Prune a subtree at the user's request. Returns its running nodes, which the caller must stop and
-        then tell.
+        """Prune a subtree at the user's request. Returns the running nodes in it; the caller must stop them
+        and `tell` their outcomes.
 
         Raises:
             SearchError: the node is unknown or the root.
@@ -221,11 +220,11 @@ class SearchMethod(ABC, Generic[N_co]):
         return tuple(self._prune(node_id))
 
     def set_resume_from(self, node_id: int, source: int | None, step: int | None) -> None:
-        """Record the checkpoint that a running node starts from: `step` of node `source`, or the base model
-        if None.
+        """Record the checkpoint from which a running node starts: `step` of node `source`, or the base model
+        if either is None.
 
         Raises:
-            SearchError: the node is unknown or not running, or the source is not among those offered to it.
+            SearchError: the node is unknown or not running, or the source is not offered to it.
         """
         node = self.node(node_id)
         if not node.is_running:
@@ -242,7 +241,7 @@ class SearchMethod(ABC, Generic[N_co]):
         node.resume_from = (source, step)
 
     def resume_chain(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose training this node's weights contain, from-scratch run first, itself last.
+        """Nodes whose training is contained in this node's weights: a run from scratch first, itself last.
 
         Raises:
             SearchError: the node is unknown.
@@ -250,7 +249,7 @@ class SearchMethod(ABC, Generic[N_co]):
         return tuple(cut.node for cut in self.cuts(node_id))
 
     def cuts(self, node_id: int) -> tuple[Cut, ...]:
-        """Resume chain of a node, each phase cut where the next one resumed, the last at its best step.
+        """Resume chain of a node. Each phase is cut where the next one resumes, the last at its best step.
 
         Raises:
             SearchError: the node is unknown.
@@ -267,7 +266,7 @@ def _checked_score(score: object) -> float | None:
     """The score as a float, or None.
 
     Raises:
-        SearchError: it is not a number, not finite, or too large for differences of scores to stay finite.
+        SearchError: it is not a number, not finite, or so large that differences of scores could overflow.
     """
     if score is None:
         return None

@@ -1,6 +1,6 @@
-"""Records of the tree search's decisions with all numbers they were based on, as JSON and in words.
+"""Decisions of the tree search with all numbers on which they were based, as JSON and as text.
 
-A journal stores these records, so that a later replay can be compared with them number by number.
+The journal stores them, so that a later replay can be compared with them number by number.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from llmzero_ray.search.base import Decision
 
 SHOWN_LEVELS = 4
-"""Maximum levels of a descent in an explanation: the last ones of a deeper descent."""
+"""Maximum levels of a descent that an explanation shows. Of a deeper descent, it shows the last ones."""
 
 
 class ChildView(NamedTuple):
-    """A candidate child with its values at selection."""
+    """A candidate child with its values when the decision was made."""
 
     id: int
     q: float
@@ -28,14 +28,14 @@ class Level(NamedTuple):
 
     at: int
     visits: int
-    """Finished and running runs in the node's subtree."""
+    """Number of finished and running runs in the node's subtree."""
     k_fair: int
     """Number of attached children."""
     k_cap: int
     """Number of attached children that count towards the cap."""
     cap: int
     full: bool
-    """Whether the virtual child was ruled out. Always true for a failed root that was fixed."""
+    """Whether no new child was allowed. Always true for a failed root that was fixed."""
     uct_new: float
     q_prior: float
     children: tuple[ChildView, ...]
@@ -56,7 +56,7 @@ class Level(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Level:
-        """Level that `to_dict` wrote."""
+        """Restore a level from the data of `to_dict`."""
         head = [data[name] for name in ("at", "N", "k_fair", "k_cap", "cap", "full", "uct_new", "Q_prior")]
         children = (ChildView(int(key), view["Q"], view["uct"]) for key, view in data["children"].items())
         return cls._make((*head, tuple(children)))
@@ -64,12 +64,12 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All facts that a decision was based on."""
+    """All facts on which a decision was based."""
 
     s_min: float | None
     s_max: float | None
     created: int
-    """Runs begun so far, the root included."""
+    """Number of runs begun so far, including the root."""
     budget: int | None
     running: int
     n_scratch: int
@@ -86,7 +86,7 @@ class Seen:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Seen:
-        """Record that `to_dict` wrote. Facts that this version does not know are dropped."""
+        """Restore a record from the data of `to_dict`. Facts that this version does not know are dropped."""
         known = {field.name: data[field.name] for field in fields(cls)}
         return cls(**{**known, "descent": tuple(map(Level.from_dict, data["descent"]))})
 
@@ -99,12 +99,12 @@ class TreeDecision(Decision):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TreeDecision:
-        """Decision that `to_dict` wrote."""
+        """Restore a decision from the data of `to_dict`."""
         return cls(**{**data, "seen": Seen.from_dict(data["seen"])})
 
 
 def reason_in_words(decision: TreeDecision) -> str:
-    """Explanation of a decision, with the numbers it was based on."""
+    """Explanation of a decision, with the numbers on which it was based."""
     seen = decision.seen
     if decision.action == "root":
         return "first run of the search"
@@ -134,7 +134,8 @@ def _stop_in_words(decision: TreeDecision) -> str:
 
 
 def _level_in_words(level: Level, below: Level | None) -> str:
-    """`2: new child 1.520 > node 4 1.310`; `below` is the level descended to, if any."""
+    """Text for one level: `2: new child 1.520 > node 4 1.310`. `below` is the next level of the descent, or
+    None at its end."""
     new = f"new child {level.uct_new:.3f}"
     if below is None:
         rival = max(level.children, key=lambda child: child.uct, default=None)

@@ -1,8 +1,8 @@
-"""Recorded runs as plain data, which are read strictly and played through the search.
+"""Recorded runs as plain data: strict reading, and playing them through the tree search.
 
-Two forms, both lists of JSON objects. A history has each run's kind and the node it was created on, which are
-replayed as given. Outcomes have neither: the rules choose, and each row is the outcome of their choice. A run
-with status `running` is begun but never finished, and its score is ignored.
+There are two forms, both lists of JSON objects. A history gives each run's kind and the node on which it was
+created; these are replayed as given. Outcomes give neither: the rules choose each run, and each row is the
+outcome of the next choice. A run with status `running` begins but never finishes, and its score is ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RecordedRun(OutcomeRow):
 
     kind: NodeKind
     on: int | None = None
-    """Node it was created on, before any move; None for the root."""
+    """Node on which it was created, before any move. None for the root."""
 
 
 Row = TypeVar("Row", bound=OutcomeRow)
@@ -47,13 +47,13 @@ class Played:
 
     search: TreeSearch
     decisions: tuple[tuple[int, TreeDecision], ...]
-    """Decision with which each row's run began, with the row's id."""
+    """(row id, decision with which the row's run began) for each row that was used."""
     unused: tuple[int, ...]
-    """Ids of rows without a run, because the rules stopped or waited before them."""
+    """Ids of the remaining rows, if the rules stopped or waited before them."""
 
 
 def read_history(data: object) -> list[RecordedRun]:
-    """The runs of a history, in order.
+    """Runs of a history, in order.
 
     Raises:
         HistoryError: the form is wrong; the message names the entry.
@@ -62,7 +62,7 @@ def read_history(data: object) -> list[RecordedRun]:
 
 
 def read_outcomes(data: object) -> list[OutcomeRow]:
-    """The rows of a list of outcomes, in order.
+    """Rows of a list of outcomes, in order.
 
     Raises:
         HistoryError: the form is wrong; the message names the row.
@@ -85,7 +85,7 @@ def _read(row: type[Row], data: object, what: str) -> list[Row]:
 
 
 def play_history(runs: Sequence[RecordedRun], rules: SearchRules, budget: int | None = None) -> TreeSearch:
-    """The search after these runs: each is created as recorded, then finished unless it is running.
+    """Search after these runs. Each is created as recorded, then finished unless it is running.
 
     Raises:
         HistoryError: a run could not have been created there; the message names the entry.
@@ -101,7 +101,7 @@ def play_history(runs: Sequence[RecordedRun], rules: SearchRules, budget: int | 
 
 
 def play_outcomes(rows: Sequence[OutcomeRow], rules: SearchRules, budget: int | None = None) -> Played:
-    """The search in which the rules choose every run and the rows give its outcome.
+    """Play a search in which the rules choose every run and the rows give the outcomes.
 
     Raises:
         HistoryError: an id is repeated; the message names the row.

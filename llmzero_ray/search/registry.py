@@ -1,11 +1,12 @@
-"""Search methods by name: `llmzero`, the tree search of the paper, or what an entry point or a user names.
+"""Search methods by name: `llmzero` (the tree search of the paper), or one that an entry point or user names.
 
-A method's class may say more of itself than `SearchMethod` asks for; each of these may be left out:
+Besides the interface of `SearchMethod`, a method's class may have these optional attributes:
 
-- `plans_its_runs`, `needs_model`: see `plans_its_runs` and `needs_model` in base.py;
-- `make_agents(config, n_val, agents, services)`: the agents of the search, made of the backend's `agents`;
-- `check(config)`: raises `ConfigError` where something is missing, before anything is reserved;
-- `frozen_facts()`: what is frozen with the search for its agents (`SearchStarted.agents`).
+- `plans_its_runs`, `needs_model`: see the functions of the same names in base.py;
+- `make_agents(config, n_val, agents, services)`: returns the search's agents, made from the backend's
+  `agents`;
+- `check(config)`: raises `ConfigError` if something is missing, before anything is reserved;
+- `frozen_facts()`: facts for its agents that are frozen when the search starts (`SearchStarted.agents`).
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ TREE = "llmzero"
 
 
 def shipped_methods() -> tuple[str, ...]:
-    """Names of the methods of this project; nothing is imported."""
+    """Names of this project's methods. Nothing is imported."""
     return (TREE, *own_points("llmzero_ray.methods"))
 
 
 def shipped_method(method: str) -> Callable[..., Any] | None:
-    """The class of a method of this project; None for any other, which is not imported."""
+    """Class of a method of this project. None for any other method, which is not imported."""
     return load_method(method) if method in shipped_methods() else None
 
 
 def load_method(method: str) -> Callable[..., Any]:
-    """The class or factory of a method, imported.
+    """Import the class or factory of a method.
 
     Raises:
         ConfigError: it cannot be loaded.
@@ -48,10 +49,10 @@ def make_search(
     seed: int = 1,
     default: Hyperparameters | None = None,
 ) -> SearchMethod[SearchNode]:
-    """A new search by a method.
+    """Start a new search with a method.
 
-    A factory is called with (rules, budget); one that plans its runs is also given the search's seed and the
-    configuration of its first run.
+    Its factory is called with (rules, budget). One that plans its runs also gets the search's seed and the
+    configuration of the first run.
 
     Raises:
         ConfigError: the factory cannot be loaded, or the method lacks what it needs.

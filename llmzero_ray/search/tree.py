@@ -1,4 +1,4 @@
-"""Search tree: nodes by id, their counters, and which of them can still be selected. Makes no choices."""
+"""Search tree: its nodes, their counters, and which of them can still be selected. It makes no choices."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class TreeNode(SearchNode):
     exempt: bool = False
     """Whether it does not count towards its parent's cap (forced scratch nodes, their fixes, clones)."""
     vetoed: bool = False
-    """Whether the user pruned it. If it ends later, it neither fixes anything nor counts as a failure."""
+    """Whether the user pruned it. When it ends, it neither fixes a failure nor counts as one."""
     fixed: bool = False
-    """Whether it is a failed root of which a debug run succeeded, so that it gets no further one."""
+    """Whether it is a failed root that a debug run has fixed, so that it gets no further debug run."""
     visits: int = 0
-    """Finished runs in this subtree."""
+    """Number of finished runs in this subtree."""
     v_val: int = 0
     v_fail: int = 0
     v_early: int = 0
     v_unval: int = 0
     in_flight: int = 0
-    """Running runs in this subtree."""
+    """Number of running runs in this subtree."""
     score_sum: float = 0.0
     """Sum over the subtree's validated runs of (score - the search's first score)."""
     k_cap: int = 0
@@ -37,12 +37,12 @@ class TreeNode(SearchNode):
 
     @property
     def is_validated(self) -> bool:
-        """Whether its score enters means, that is, it succeeded with a score."""
+        """Whether it succeeded with a score, which then counts in means."""
         return self.score is not None and self.status in ("completed", "early_stopped")
 
 
 class Tree:
-    """Nodes and their derived counters. The caller passes only changes that the rules allow."""
+    """Nodes and their derived counters. The caller must only make changes that the rules allow."""
 
     def __init__(self, rules: SearchRules) -> None:
         self.rules = rules
@@ -50,8 +50,8 @@ class Tree:
         """Nodes by id in order of creation. A parent always comes before its children."""
         self.root: TreeNode | None = None
         self.scores: list[float] = []
-        """All scores, in the order in which runs ended. Scores are summed as differences from the first, so
-        that sums are exact to their spread even for large scores."""
+        """All scores, in the order in which runs ended. Sums add differences from the first score, so that
+        rounding errors depend on the spread of the scores, not on their size."""
         self.scale = (0.0, 0.0)
         """Worst and best score so far."""
 
@@ -61,7 +61,7 @@ class Tree:
     # --- reading --------------------------------------------------------------------------------------------
 
     def cap(self, node: TreeNode) -> int:
-        """Cap on a node's children: by its status, and 0 at the deepest level of debugging."""
+        """Maximum children of a node, by its status. 0 for a failed node at the maximum debug depth."""
         if node.status != "failed":
             return self.rules.max_evolve_children
         return 0 if node.debug_depth >= self.rules.max_debug_depth else self.rules.max_debug_children
@@ -86,17 +86,17 @@ class Tree:
             todo.extend(at.children)
 
     def best(self) -> TreeNode | None:
-        """Best-scored node that is not pruned (the earliest one in a tie), or None without scores."""
+        """Best-scored node that is not pruned (the earliest on ties), or None if none has a score."""
         return best_scored(node for node in self.nodes.values() if not node.pruned)
 
     def debug_origin(self, node: TreeNode) -> TreeNode:
-        """Failed run at which a chain of debug runs began, itself not a debug run."""
+        """Failed run at which a chain of debug runs began. It is not a debug run itself."""
         return next(above for above in self.path_up(node) if above.kind != "debug")
 
     # --- changing -------------------------------------------------------------------------------------------
 
     def add(self, node_id: int, kind: NodeKind, on: TreeNode | None, *, exempt: bool = False) -> TreeNode:
-        """Create a running node on `on` (None for the root). Under a pruned node it is pruned too."""
+        """Create a running node on `on` (None for the root). Below a pruned node, it is pruned too."""
         node = TreeNode(
             id=node_id,
             kind=kind,
@@ -113,8 +113,9 @@ class Tree:
         return node
 
     def finish(self, node: TreeNode, status: PhaseStatus, score: float | None) -> None:
-        """Give a running node its outcome: move it if it fixed a failure, then count it in its ancestors."""
-        # The user ended the vetoed run, whatever its outcome: no failure is charged, no fix is made.
+        """Set the outcome of a running node. Move it if it fixed a failure, then count it in its
+        ancestors."""
+        # The user ended a vetoed run, so that its failure is not counted and its success fixes nothing.
         node.status = "completed" if node.vetoed and status == "failed" else status
         node.score = score
         if score is not None:
@@ -126,7 +127,7 @@ class Tree:
         self._update()
 
     def veto(self, node: TreeNode) -> list[int]:
-        """Prune a subtree at the user's request. Returns its running nodes, which must be stopped."""
+        """Prune a subtree at the user's request. Returns the running nodes in it, which must be stopped."""
         members = list(self.subtree(node))
         for member in members:
             member.pruned = member.vetoed = True
@@ -136,17 +137,17 @@ class Tree:
     # --- parts of a change ----------------------------------------------------------------------------------
 
     def _settle_fix(self, node: TreeNode) -> None:
-        """Make a successful debug run a sibling of the failure it fixed, and prune what it leaves behind."""
+        """Make a successful debug run a sibling of the failure that it fixed, and prune the failed chain."""
         origin = self.debug_origin(node)
         home = origin if origin.parent is None else self.nodes[origin.parent]
         node.parent, node.debug_depth, node.exempt = home.id, 0, origin.exempt
-        # A run that was in flight when another fix pruned the chain leaves that subtree with its own success.
+        # If another fix pruned the chain while this run was in flight, it is not pruned at its new place.
         node.pruned = home.pruned
         self._update()
         left = [origin]
         if origin is home:
             origin.fixed = True
-            # An earlier fix has left the chain of failures; only what still belongs to it goes.
+            # Earlier fixes are also children of a failed root. Prune only debug runs that did not succeed.
             chain = (self.nodes[child] for child in origin.children)
             left = [
                 one

@@ -1,13 +1,13 @@
-"""Tree search with an ask-and-tell interface: which run begins next, and what its outcome changes.
+"""Tree search with an ask-and-tell interface.
 
     search = TreeSearch(SearchRules(), budget=16)
     while (decision := search.ask()).action not in ("stop", "wait"):
         node = search.begin(decision)
         search.tell(node, "completed", score=train(node))
 
-`ask` does not change the search, so it may be repeated. With several runners, each begins its run before the
-next one asks; each may tell at any time. The same begins and tells in the same order always give the same
-search.
+`ask` does not change the search, so it may be repeated. With several runners, each must begin its run before
+the next one asks; outcomes may be told at any time. The same calls of `begin` and `tell` in the same order
+always give the same search.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llmzero_ray.search.uct import TIE, exploration, fair_visits, mean_value, ow
 
 
 class TreeSearch(SearchMethod[TreeNode]):
-    """One search. `budget` counts runs begun, the root being the first (no limit if None)."""
+    """One search. `budget` is the maximum number of runs, including the root (no limit if None)."""
 
     def __init__(self, rules: SearchRules | None = None, budget: int | None = None) -> None:
         if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
@@ -37,10 +37,10 @@ class TreeSearch(SearchMethod[TreeNode]):
         self.rules = rules if rules is not None else SearchRules()
         self.budget = budget
         self.offers_best = False
-        """Whether a node may also resume the best node's checkpoints, from another branch."""
+        """Whether a node may also resume checkpoints of the best node if that is in another branch."""
         self.fresh_start_fits = True
-        """Whether a run from the base model can still become as long as the best strategy. Otherwise none is
-        forced while a node is open."""
+        """Whether a run from the base model can still become as long as the best strategy. If not, none is
+        forced while any node is open."""
         self._tree = Tree(self.rules)
 
     # --- reading --------------------------------------------------------------------------------------------
@@ -57,7 +57,8 @@ class TreeSearch(SearchMethod[TreeNode]):
 
     @property
     def runs_before_fresh_start(self) -> int | None:
-        """Runs that can begin before one is forced to start from the base model. None if none will be."""
+        """Number of runs that can begin before one is forced to start from the base model. None if none
+        will be forced."""
         tree, least = self._tree, self.rules.rho_min
         if least == 0 or tree.root is None or not self.fresh_start_fits:
             return None
@@ -68,19 +69,19 @@ class TreeSearch(SearchMethod[TreeNode]):
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Reason why no further run will begin, or None while one may."""
+        """Reason why no further run will begin, or None if one may."""
         return self.ask().stop_reason
 
     # --- ask ------------------------------------------------------------------------------------------------
 
     def ask(self) -> TreeDecision:
-        """Next action, with all facts that the decision was based on. Does not change the search."""
+        """Next action, with all facts on which it is based. Does not change the search."""
         tree = self._tree
         if self.budget is not None and len(tree.nodes) >= self.budget:
             return self._decide("stop", stop_reason="budget")
         if tree.root is None:
             return self._decide("root")
-        # Before anything is selected: a search whose nodes are all closed is reopened by a scratch child.
+        # Before the selection, because a scratch child also reopens a search whose nodes are all closed.
         n_scratch, n_evolve = self._counts()
         few = n_scratch / n_evolve < self.rules.rho_min
         if few and (tree.root.terminal or self.fresh_start_fits):
@@ -98,7 +99,7 @@ class TreeSearch(SearchMethod[TreeNode]):
         return self._decide("debug" if chosen.status == "failed" else "evolve", chosen, levels)
 
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Explanation of a decision that `TreeDecision.to_dict` wrote."""
+        """Explanation of a decision, given as written by `TreeDecision.to_dict`."""
         return reason_in_words(TreeDecision.from_dict(decision))
 
     def _counts(self) -> tuple[int, int]:
@@ -130,14 +131,14 @@ class TreeSearch(SearchMethod[TreeNode]):
         )
 
     def _look_at(self, node: TreeNode) -> tuple[Level, TreeNode | None]:
-        """Level of a node, and the child to descend into, or None if the virtual child wins."""
+        """(level of a node, child into which to descend or None if the virtual new child wins)."""
         tree, rules = self._tree, self.rules
         visits, k_fair, prior = node.visits + node.in_flight, len(node.children), own_value(tree, node)
         views = []
         for child in (tree[child] for child in node.children):
             if child.blocked:
                 continue
-            # An unblocked child is not running, so it has its own visit: the prior never stands in for its Q.
+            # An unblocked child is not running, so it has at least its own visit and needs no prior.
             q = q_value(
                 mean_value(tree, child), child.v_val, child.v_fail, child.v_early, child.visits, rules
             )
@@ -157,13 +158,13 @@ class TreeSearch(SearchMethod[TreeNode]):
         best = max((view.uct for view in views), default=-math.inf)
         if not level.full and level.uct_new > best + TIE:
             return level, None
-        # Values that only rounding tells apart are a tie, and ties go to the lowest id.
+        # Values that differ only by rounding are a tie. The lowest id wins.
         return level, tree[min(view.id for view in views if view.uct >= best - TIE)]
 
     # --- begin and tell -------------------------------------------------------------------------------------
 
     def begin(self, decision: Decision, node_id: int | None = None) -> int:
-        """Begin the run that was decided, and return its node id (the next free one unless given).
+        """Begin the run of a decision. Returns its node id, by default the next free one.
 
         Raises:
             SearchError: the decision is to stop or to wait, or it does not fit this tree.
@@ -175,19 +176,19 @@ class TreeSearch(SearchMethod[TreeNode]):
         return self.create(decision.action, decision.on, node_id)
 
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
-        """Begin a run as recorded, whether or not the rules would choose it, and return its node id.
+        """Begin a run as recorded, even if the rules would not choose it. Returns its node id.
 
         Raises:
-            SearchError: the id is taken, there is a root already (or none yet), `on` is unknown or still
-                running, or a debug run is to fix a node that has not failed.
+            SearchError: the id is taken, there is already a root (or none yet), `on` is unknown or still
+                running, or a debug run is created on a node that has not failed.
         """
         return self._create(kind, on, node_id, exempt=kind == "scratch")
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin an evolve run that the user requested, and return its node id.
+        """Begin an evolve run that the user requested. Returns its node id.
 
-        It does not count towards the parent's cap and reopens a closed node. It counts in everything else,
-        the budget included.
+        It does not count towards the parent's cap, and it reopens a closed node. Otherwise it counts like any
+        run, including towards the budget.
 
         Raises:
             SearchError: the parent is unknown, running or pruned, or the budget is spent.
@@ -201,8 +202,8 @@ class TreeSearch(SearchMethod[TreeNode]):
         return self._create("evolve", parent, node_id, exempt=True)
 
     def _finish(self, node_id: int, status: PhaseStatus, score: float | None) -> None:
-        """A debug run that succeeded becomes a sibling of the failure it fixed before it is counted. A vetoed
-        run's failure is not charged, and its success fixes nothing."""
+        """Set the outcome of a running node. A successful debug run first becomes a sibling of the failure
+        that it fixed. A vetoed run neither counts as a failure nor fixes one."""
         self._tree.finish(self._tree[node_id], status, score)
 
     def _prune(self, node_id: int) -> list[int]:
@@ -229,11 +230,10 @@ class TreeSearch(SearchMethod[TreeNode]):
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """Nodes whose checkpoints a begun node may resume from, first phase first. Empty if it starts from
-        scratch.
+        """Nodes whose checkpoints a node may resume, first phase first. Empty if it starts from scratch.
 
-        They are the resume chain of the node it was created on, that node included; with `offers_best` the
-        best node comes before them, unless it is one of them, is pruned, or the node repairs a failure.
+        These are the resume chain of the node on which it was created. With `offers_best`, the best node
+        comes first, unless it is in the chain or pruned, or the node is a debug run.
 
         Raises:
             SearchError: the node is unknown.
@@ -248,11 +248,11 @@ class TreeSearch(SearchMethod[TreeNode]):
         return (best.id, *chain)
 
     def _may_branch(self, node: TreeNode, source: TreeNode) -> bool:
-        """Whether a node may resume `source`, from another branch, if that is the best one."""
+        """Whether a node may resume `source` from another branch, provided that `source` is the best node."""
         ended = not source.is_running and not source.pruned
         return self.offers_best and node.kind == "evolve" and self.rules.multi_stage and ended
 
     def _may_resume(self, node_id: int, source: int) -> bool:
-        # Another node may have become the best one since this source was offered.
+        # The source need not be the best node any more: another may have become that since it was offered.
         was_best = source in self.nodes and self._may_branch(self.node(node_id), self.node(source))
         return was_best or super()._may_resume(node_id, source)

@@ -1,7 +1,7 @@
 """Monitor of one running phase: collects its metric points and reports when a rule ends it.
 
 The rules are checked after every step, however many points arrive at once. The verdict therefore does not
-depend on batching, and a reader that restarts from the first point reaches the same one.
+depend on batching, and a monitor that restarts from the first point reaches the same one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from llmzero_ray.records.metrics import CurveBuilder
 from llmzero_ray.stopping.policy import StoppingPolicy
 
 _SAVING = (metrics.LENGTH, metrics.PROMPT_LENGTH, metrics.STEP_TIME)
-"""Metrics from which it is computed what a stop saves."""
+"""Metrics from which the savings of a stop are computed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RuleVerdict:
-    """STOP by a rule, with the phase at the deciding step and the metrics that rules read."""
+    """STOP by a rule. `running` is the phase at the deciding step, with only the metrics that rules read."""
 
     decision: StopDecision
     running: NodeView
@@ -29,8 +29,9 @@ class RuleVerdict:
 class PhaseMonitor:
     """Metric points of one attempt at a phase, checked by the policy step by step.
 
-    `view` describes the phase at its start. `verdicts` are those of this attempt so far, so that a restarted
-    stopper asks nothing twice. The policy's state of an earlier attempt at the same node is reset.
+    `view` describes the phase at its start. `verdicts` are the verdicts on this attempt so far, so that a
+    restarted stopper does not repeat questions. The policy's state of an earlier attempt at the same node is
+    reset.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class PhaseMonitor:
         return self._curves.n_points
 
     def add(self, points: Iterable[MetricPoint]) -> RuleVerdict | None:
-        """Add the points that follow. Returns the first STOP of a rule among their steps, or None."""
+        """Add the next points. Returns the first STOP of a rule at one of them, or None."""
         verdict: RuleVerdict | None = None
         for point in points:
             self._curves.add(point)
@@ -60,7 +61,7 @@ class PhaseMonitor:
         return verdict
 
     def _check(self) -> RuleVerdict | None:
-        reads = self._policy.reads  # only these are copied for a check
+        reads = self._policy.reads  # only the series that are read are copied
         curves = self._curves.build(None if reads is None else (*reads, *_SAVING))
         running = dataclasses.replace(self._view, curves=curves)
         decision = self._policy.check_rules(running)

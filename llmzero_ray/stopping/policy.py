@@ -27,18 +27,19 @@ def trained_s(curves: Curves, since: int) -> float:
 
 
 class StoppingPolicy:
-    """Decides on the running phases of a search. Its state is the step of each phase's last question."""
+    """Decides on the running phases of a search. Its only state is the step at which the agent was last asked
+    about each phase."""
 
     def __init__(self, settings: StopperSettings, agent: EarlyStopper | None = None) -> None:
         self._settings = settings
         self._agent = agent
         self.rules = make_rules(settings) if settings.enabled else {}
-        """Rules that may end a phase; empty while stopping is switched off."""
+        """Rules that may end a phase. Empty if stopping is disabled."""
         self._asked_at: dict[int, int] = {}
 
     @property
     def reads(self) -> tuple[str, ...] | None:
-        """Metrics that the rules read, in addition to scores; None if any may be read."""
+        """Metrics that the rules read, in addition to scores. None if they may read any."""
         return None if self._settings.rules else WATCHED
 
     def check_rules(self, phase: NodeView) -> StopDecision | None:
@@ -51,9 +52,9 @@ class StoppingPolicy:
     def is_due(self, running: NodeView, incumbent: NodeView | None) -> bool:
         """Whether to ask the agent about this phase now.
 
-        Never without an incumbent that has a score, while the phase itself is the incumbent, or at the last
-        step, where a stop saves nothing. The first question is due at `min_steps`, each further one an
-        interval later. Each requires a new validation, because only validation scores are compared.
+        Never without a scored incumbent, if the phase itself is the incumbent, or at the last step, where a
+        stop saves nothing. The first question is due at `min_steps`, each further one an interval later. Each
+        requires a new validation, because only validation scores are compared.
         """
         steps, node = running.curves.steps, running.node
         if not self._settings.enabled or self._agent is None or not steps:
@@ -72,9 +73,9 @@ class StoppingPolicy:
         return trained_s(running.curves, last) >= self._settings.interval_s
 
     def decide(self, request: StopRequest) -> StopDecision:
-        """The agent's decision, or CONTINUE if the agent fails or is missing.
+        """Decision of the agent, or CONTINUE if it fails or there is none.
 
-        The agent sees the findings of the pre-checks in addition to the request's own `checks`.
+        The agent also sees the findings of all signals (`annotate`), after the request's own `checks`.
         """
         node, curves = request.running.node, request.running.curves
         self._asked_at[node] = curves.steps[-1] if curves.steps else 0
@@ -88,7 +89,7 @@ class StoppingPolicy:
             return StopDecision(stop=False, reason=f"no judgement: {error}", rule="early_stopper")
 
     def resume(self, node: int, step: int) -> None:
-        """Record that the previous stopper already made the decision at `step` of a running phase."""
+        """Record that a previous stopper has already decided at `step` of a running phase."""
         self._asked_at[node] = step
 
     def forget(self, node: int) -> None:

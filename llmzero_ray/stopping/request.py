@@ -1,5 +1,5 @@
-"""Request to the early stopper: the running phase, the incumbent's whole path, their differences item by
-item, earlier verdicts, and the savings of a stop."""
+"""Request to the early stopper: the running phase, the incumbent's whole path, their item-by-item
+differences, earlier verdicts, and the savings of a stop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def stop_request(
     budget: Budget | None = None,
     ended: Sequence[NodeView] = (),
 ) -> StopRequest:
-    """Request to judge `running` against the incumbent, the last node of its resume chain `chain`. `budget`
-    is what was left when the phase began, `ended` are the scored phases that had ended then."""
+    """Request to judge `running` against the incumbent. `chain` is the incumbent's resume chain, itself last.
+    `budget` and `ended` are the remaining budget and the other scored phases when `running` began."""
     return StopRequest(
         task=task,
         running=running,
@@ -45,7 +45,7 @@ def stop_request(
 
 
 def saving(config: SearchConfig, running: NodeView) -> Saving:
-    """Savings if this phase ends at its last step so far."""
+    """Savings if this phase is stopped after its last step so far."""
     steps = max(0, running.n_steps - max(running.curves.steps, default=0))
     times = series(running.curves, STEP_TIME).values
     seconds = steps * fmean(times) if times else None
@@ -60,7 +60,7 @@ def saving(config: SearchConfig, running: NodeView) -> Saving:
 
 
 def saving_text(saves: Saving) -> str:
-    """`5 steps, 40 s, 6.3% of the budget`."""
+    """Savings as text: `5 steps, 40 s, 6.3% of the budget`."""
     parts = [f"{saves.steps} step{'' if saves.steps == 1 else 's'}"]
     if saves.seconds is not None:
         parts.append(short_duration(saves.seconds))

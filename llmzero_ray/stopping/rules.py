@@ -1,4 +1,4 @@
-"""Rules that end a running phase on its numbers alone: the shipped ones and those that `stopper.rules` names.
+"""Rules that end a running phase because of its metrics: shipped ones, and those named in `stopper.rules`.
 
 Not here: rules that only warn the early stopper (signals.py), when rules are checked (policy.py), wall-clock
 limits and runners that do not respond (actors/monitor.py).
@@ -39,30 +39,30 @@ WATCHED = (
     *REWARDS,
     ADVANTAGE_MEAN,
 )
-"""Metrics that are finite in any healthy run. Others may be NaN for good reasons (a batch without full
-responses)."""
+"""Metrics that are finite in any healthy run. Others may be NaN for good reasons, such as a batch without
+complete responses."""
 QUIET_KL = 0.01
-"""KL below which a factor is meaningless, because estimates for a policy that barely moved scatter around
-0."""
+"""KL below which its growth factor means nothing, because estimates for a policy that barely moved scatter
+around 0."""
 WINDOW = 3
-"""Steps averaged for a level of the reward, since one bad batch is not a collapse."""
+"""Number of steps averaged for a level of the reward, because one bad batch is not a collapse."""
 KL_SPIKE = 3.0
 """Factor over its earlier median from which a KL counts as a spike."""
 REWARD_DROP = 0.6
-"""Share of its best level that the mean reward must have lost after the spike."""
+"""Share of its best level that the mean reward must have lost for a collapse."""
 
 
 class StopRule(Protocol):
-    """One thing that can go wrong in a running phase. The policy ends the phase, or warns the early stopper.
+    """Check for one problem of a running phase. If it finds the problem, the policy ends the phase.
 
     One object checks all running phases of a search.
     """
 
     def check(self, phase: NodeView) -> str | None:
-        """Description of what went wrong, with its numbers; None if nothing did, or if too little is known.
+        """Description of the problem with its numbers. None if there is none, or too little is known.
 
-        `phase.curves` holds the points so far; the call follows every training step and must take
-        milliseconds.
+        `phase.curves` has the points so far. The method is called after every training step and must return
+        within milliseconds.
         """
         ...
 
@@ -71,7 +71,7 @@ class NonFinite:
     """A loss, gradient or reward that is NaN or infinite at the last step."""
 
     def check(self, phase: NodeView) -> str | None:
-        """The first watched metric that is not finite."""
+        """Description of the first watched metric that is not finite at the last step, or None."""
         curves = phase.curves
         for metric in WATCHED:
             for value in curves.metrics.get(metric, ())[-1:]:
@@ -81,13 +81,13 @@ class NonFinite:
 
 
 class Collapse:
-    """A KL spike followed by a fall of the reward. Either one alone is not a collapse.
+    """A KL spike together with a fall of the reward. Either one alone is not a collapse.
 
-    If KL and reward rise together, the policy learns, and a reward may dip for a batch or two.
+    If KL and reward rise together, the policy is learning, and a reward may dip for a batch or two.
     """
 
     def check(self, phase: NodeView) -> str | None:
-        """Rise of a KL and the later fall of the reward's level, in words; None if there was none."""
+        """Description of the KL's rise and the reward's fall, or None."""
         curves = phase.curves
         reward = next((found for name in REWARDS if len(found := _finite(curves, name)) > 2 * WINDOW), [])
         fall = self._fall(reward)
@@ -102,10 +102,10 @@ class Collapse:
         return None
 
     def _fall(self, reward: list[tuple[int, float]]) -> tuple[int, float] | None:
-        """(step of the best level, share lost since) if the last `WINDOW` steps all stayed below.
+        """(step of the best level, share lost since then) if the last `WINDOW` steps all stayed far below it.
 
-        With few prompts per step the reward scatters by half its level, so the fall must also exceed that
-        scatter.
+        With few prompts per step, the reward scatters by half its level. The fall must therefore also exceed
+        three times the scatter.
         """
         w = WINDOW
         ends = range(w - 1, len(reward) - w)
@@ -118,7 +118,7 @@ class Collapse:
         return (step, lost / peak) if solid and lost / peak >= REWARD_DROP else None
 
     def _spike(self, kl: list[tuple[int, float]], peak_step: int) -> float | None:
-        """Factor by which the KL since the reward's best step exceeds its earlier median. None below
+        """Factor by which the KL after the reward's best step exceeds its earlier median. None if it is below
         `KL_SPIKE`."""
         before = [abs(v) for step, v in kl if step <= peak_step]
         after = [abs(v) for step, v in kl if step > peak_step]
@@ -135,14 +135,14 @@ def _finite(curves: Curves, name: str) -> list[tuple[int, float]]:
 
 
 def _scatter(values: list[float]) -> float:
-    """Standard deviation of steady values, from the median of their differences, to which a trend adds
-    little."""
+    """Standard deviation of values around their trend, estimated from the median of the differences between
+    neighbours."""
     moves = [abs(b - a) for a, b in pairwise(values)]
     return 1.05 * median(moves) if moves else 0.0
 
 
 class _ExternalRule:
-    """A rule of another package. It is left out after its first failure, which is logged."""
+    """A rule of another package. After its first failure, which is logged, it is no longer called."""
 
     def __init__(self, name: str, settings: StopperSettings) -> None:
         factory = load_factory(name, field="stopper.rules")
@@ -159,7 +159,7 @@ class _ExternalRule:
         self._name = name
 
     def check(self, phase: NodeView) -> str | None:
-        """The rule's reason in one line."""
+        """Reason of the rule on one line, or None."""
         if self._rule is None:
             return None
         try:
@@ -174,14 +174,14 @@ class _ExternalRule:
 
 
 HARD = "non_finite"
-"""Rule whose STOP is carried out even while the coordinator is away."""
+"""Rule whose STOP applies even while the coordinator cannot be reached."""
 
 
 def make_rules(settings: StopperSettings) -> Mapping[str, StopRule]:
     """Name -> rule that may end a phase, in the order of the checks: the shipped ones, then `settings.rules`.
 
     Raises:
-        ConfigError: a rule that `settings.rules` names cannot be loaded or made, or has a shipped one's name.
+        ConfigError: a rule in `settings.rules` cannot be loaded or made, or its name is already taken.
     """
     rules: dict[str, StopRule] = {HARD: NonFinite()}
     if settings.collapse:

@@ -1,7 +1,8 @@
-"""Signals that warn the early-stopper agent; none of them ends a phase.
+"""Signals that warn the early-stopper agent. None of them ends a phase.
 
-Train metrics explain a validation curve and do not replace it: what may be success or a late take-off (a high
-or rising reward, a validation gain) is not reported. Not here: rules that end phases (rules.py).
+Training metrics explain a validation curve but do not replace it. A signal is therefore not reported if the
+phase may be succeeding: with a high or rising reward, or a validation gain. Not here: rules that end phases
+(rules.py).
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from llmzero_ray.stopping.rules import WATCHED, Collapse
 from llmzero_ray.utils.text import number
 
 HIGH_REWARD = 0.9
-"""Mean reward from which low entropy and groups without contrast mean that the task is learnt (rewards in [0,
-1])."""
+"""Mean reward (in [0, 1]) from which low entropy, or groups with equal scores, mean that the task is
+learned."""
 NO_SPREAD = 1e-6
 """Largest minus smallest advantage up to which no group has both good and bad answers."""
 NO_GRADIENT = 1e-9
 """Gradient norm up to which the policy does not move."""
 SILENT_STEPS = 10
-"""Steps in a row without a signal that count: a single batch without contrast is common with few prompts."""
+"""Consecutive steps without a training signal that are reported. With few prompts, single ones are common."""
 RUNAWAY = 10.0
-"""Factor over the median of its earlier half from which a KL counts as running away."""
+"""Factor over the median of its first half from which a KL counts as running away."""
 FLOOD = 0.3
-"""Share of responses cut off at the cap from which their rewards tell little about the answers."""
+"""Share of responses cut off at the cap from which rewards say little about the answers."""
 
 
 def _dead_run(d: Dynamics) -> str | None:
-    """Steps without a training signal: groups whose responses all score the same, a gradient or a rate of
-    0."""
+    """Steps without a training signal: all responses of a group score the same, or the gradient or the
+    learning rate is 0."""
     if len(d.reward) and d.reward.last >= HIGH_REWARD:
         return None
     if rate_is_zero(d) and len(d.learning_rate) >= SILENT_STEPS:
@@ -60,7 +61,7 @@ def _is_silent(series: Series, bound: float) -> bool:
 
 
 def _entropy_collapse(d: Dynamics) -> str | None:
-    """Entropy at a fraction of its first level without a gain in reward."""
+    """Entropy that fell to a fraction of its first level, without a gain in reward."""
     if not entropy_is_low(d) or not len(d.reward) or _succeeds(d):
         return None
     fell = f"actor/entropy fell {number(d.entropy.first)} -> {number(d.entropy.last)}"
@@ -68,11 +69,11 @@ def _entropy_collapse(d: Dynamics) -> str | None:
 
 
 def _kl_runaway(d: Dynamics) -> str | None:
-    """A KL to the base model that exceeded its level by a factor and still climbs, without a gain."""
+    """KL to the base model that is `RUNAWAY` times its earlier level and still climbs, without a gain."""
     if len(d.kl) < 6 or _succeeds(d):
         return None
     half = d.kl.steps[len(d.kl) // 2]
-    # Near the base model a factor is meaningless: every run multiplies its KL there.
+    # Near the base model, a factor means nothing: every run multiplies its KL there.
     before = max(median(d.kl.until(half - 1).values), NEAR_BASE)
     late = d.kl.since(half)
     climbs = fit(late).rising or late.values[-1] >= max(late.values)
@@ -83,7 +84,7 @@ def _kl_runaway(d: Dynamics) -> str | None:
 
 
 def _truncation_flood(d: Dynamics) -> str | None:
-    """Responses of which most are cut off at the cap."""
+    """Large share (`FLOOD`) of responses cut off at the cap."""
     if len(d.truncated) < 3 or d.truncated.last < FLOOD or _succeeds(d):
         return None
     return (
@@ -101,12 +102,12 @@ def _rising_entropy(d: Dynamics) -> str | None:
 
 
 def _doubtful(d: Dynamics) -> str | None:
-    """Reasons in the curves not to believe the scores."""
+    """Reasons in the curves not to trust the scores."""
     return " ".join(doubts_of_curves(d)) or None
 
 
 def _non_finite(curves: Curves) -> str | None:
-    """Watched metrics that were NaN or infinite, at past steps too."""
+    """Watched metrics that were NaN or infinite at any step."""
     found = []
     for name in WATCHED:
         values = zip(curves.steps, curves.metrics.get(name, ()), strict=False)
@@ -124,7 +125,7 @@ SIGNALS: Mapping[str, Callable[[Dynamics], str | None]] = {
     "entropy_climb": _rising_entropy,
     "doubtful": _doubtful,
 }
-"""Name -> signal in the dynamics of a phase, the most fundamental first."""
+"""Name -> signal in the dynamics of a phase, most fundamental first."""
 
 
 def annotate(phase: NodeView) -> tuple[str, ...]:
@@ -136,7 +137,7 @@ def annotate(phase: NodeView) -> tuple[str, ...]:
 
 
 def _succeeds(d: Dynamics) -> bool:
-    """Whether reward or validation show that the run succeeds. Other metrics are not considered."""
+    """Whether the reward or the validation shows that the run succeeds. Other metrics are not considered."""
     reward, v = d.reward, d.validation
     if len(reward) and (reward.last >= HIGH_REWARD or reward_rising(d)):
         return True

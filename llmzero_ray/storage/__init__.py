@@ -1,4 +1,4 @@
-"""The directory of a search: its files, metrics, signs of life and checkpoints."""
+"""Directory of a search: its files, metrics, checkpoints, lock and heartbeat."""
 
 from llmzero_ray.storage.search_storage import (
     SearchPaths,

@@ -10,21 +10,21 @@ from llmzero_ray.errors import ConfigError
 from llmzero_ray.storage import SearchStorage
 
 _MOST = 20
-"""Names of searches in a message."""
+"""Maximum names of searches in a message."""
 
 
 def is_search(root: Path) -> bool:
-    """Whether a directory is that of a search, or of one whose start was interrupted."""
+    """Whether a directory belongs to a search, or to one whose start was interrupted."""
     return SearchStorage.at(root).is_search()
 
 
 def searches_in(storage: Path) -> list[Path]:
-    """Directories of the searches of a storage."""
+    """Directories of all searches in a storage."""
     return [path for path in sorted(storage.iterdir()) if is_search(path)] if storage.is_dir() else []
 
 
 def beside(root: Path) -> str:
-    """A sentence that names the searches in a directory, or else next to it; empty where there is none."""
+    """Sentence that names the searches in a directory, or otherwise next to it. Empty if there are none."""
     for place in (root, root.parent):
         if names := [path.name for path in searches_in(place) if path != root]:
             return f" {place} has {', '.join(names[:_MOST])}."
@@ -32,16 +32,18 @@ def beside(root: Path) -> str:
 
 
 def missing(root: Path) -> ConfigError:
-    """The error that there is no search in a directory, with those in it or next to it."""
+    """Error for a directory without a search. It names the searches in the directory or next to it."""
     there = beside(root) or " Start one with `llmzero search`."
     return ConfigError(f"{root}: there is no search here.{there}")
 
 
 def find(search: str, storage: str) -> SearchStorage:
-    """The storage of a search; names are looked up in `storage`, where `.` is the only search that it holds.
+    """Storage of a search, given its directory, its search.yaml, or its name in `storage`. `.` stands for the
+    only search in `storage`.
 
     Raises:
-        ConfigError: an address or a node was given, a configuration cannot be read, or `.` is none.
+        ConfigError: an address or a node was given, a configuration cannot be read, or `.` is ambiguous or
+            finds no search.
     """
     search, storage = local_path(search), local_path(storage)
     path = Path(search)
@@ -63,8 +65,8 @@ def find(search: str, storage: str) -> SearchStorage:
             f"{search} is no search, but {name} is one. Commands that take a node take its number or best: "
             f"`llmzero show {name}:best`."
         )
-    # A name has no slash: with one it is a path, also of a directory that is not there yet. A folder of
-    # another kind hides no search of its name.
+    # Text with a slash is a path, even if it does not exist yet. A search in `storage` takes precedence over
+    # a folder of the same name that is not a search.
     if is_search(path) or (not is_search(below) and (path.is_dir() or len(path.parts) > 1)):
         return SearchStorage.at(path)
     return SearchStorage.at(below)

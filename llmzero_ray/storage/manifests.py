@@ -1,5 +1,5 @@
-"""manifest.json of a checkpoint directory: a checkpoint exists when it does, and its checksums tell a good
-one from a damaged one."""
+"""manifest.json of a checkpoint directory. A checkpoint is complete once it has one, and intact if its files
+match the checksums in it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FORMAT = 1
 
 
 def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
-    """Complete a directory: every file in it is flushed to the disk, its SHA-256 recorded, and the manifest
-    written last. `facts` are JSON values stored with the checksums.
+    """Complete a checkpoint directory: flush every file to disk, then write the manifest with their SHA-256
+    checksums. `facts` are JSON values to store with them.
 
     Raises:
-        StorageError: a file cannot be read or the manifest not be written; the directory stays incomplete.
+        StorageError: a file cannot be read, or the manifest not written; the directory stays incomplete.
     """
     with storage_errors(directory):
         digests = {
@@ -33,7 +33,7 @@ def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """The manifest that `write_manifest` wrote; None when it is missing or invalid."""
+    """Manifest of a directory. None if it is missing or invalid."""
     try:
         found = json.loads((directory / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -65,7 +65,7 @@ def problem_of(directory: Path) -> str | None:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether it is a partial manifest of a process that died; such files are removed by `sweep`."""
+    """Whether a file is a partial manifest of a killed process. `SearchStorage.sweep` removes these."""
     return path.name.startswith(f".{NAME}.")
 
 

@@ -1,12 +1,13 @@
 """Metrics of phases on disk: written step by step while a phase runs, compacted after its end.
 
-    nodes/0003/parts/000.jsonl         one MetricPoint a line, without items; attempts 000, 001, ... count
-    nodes/0003/parts/000.items.jsonl   up after lost hardware; one validated item a line
-    nodes/0003/metrics.parquet         the same once the phase has ended, all attempts that count
-    nodes/0003/val_items.parquet
+    nodes/0003/parts/000.jsonl         attempt 000, one MetricPoint per line, without items
+    nodes/0003/parts/000.items.jsonl   attempt 000, one validated item per line
+    nodes/0003/metrics.parquet         all points that count, once the phase has ended
+    nodes/0003/val_items.parquet       all validated items that count
     nodes/0003/sampled.json            a few answers that training sampled in the last validated step
 
-A line is on the disk before it is published. A later attempt replaces an earlier one from its first step on.
+A line is written before its point is published. A later attempt replaces an earlier one from its own first
+step on.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from llmzero_ray.utils.files import replace_file, storage_errors
 
 Outcome = TypeVar("Outcome", PhaseResult, PhaseFailure)
 _SYNC_S = 0.5
-"""Points that follow each other faster share one sync."""
+"""Minimum seconds between two syncs to disk, except at validations."""
 _FIXED = ("attempt", "step", "global_step", "wall_s", "val_score")
 
 
 class MetricWriter:
-    """Appends the points of one attempt at a phase. Use as a context manager.
+    """Writer of the points of one attempt at a phase. Use it as a context manager.
 
     Raises:
         StorageError: the node's directory cannot be written.
@@ -57,7 +58,7 @@ class MetricWriter:
         self._synced = 0.0
         with storage_errors(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-            # A repeat of the same attempt (its runner was called twice) starts over.
+            # If the runner is called again for the same attempt, that starts over.
             self._points: IO[str] = open(_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
             self._items: IO[str] = open(_items_part(self._directory, attempt), "w", encoding="utf-8")  # noqa: SIM115
 
@@ -69,7 +70,7 @@ class MetricWriter:
         self._items.close()
 
     def write(self, point: MetricPoint) -> MetricPoint:
-        """Write the point to the disk and return it without its items and sampled answers.
+        """Write a point to disk and return it without its items and sampled answers.
 
         Raises:
             StorageError: the disk is full or gone.
@@ -93,8 +94,8 @@ class MetricWriter:
         return MetricPoint(**{**vars(point), "items": (), "sampled": ()})
 
     def _keep(self, *, with_items: bool) -> None:
-        """Out of this process at once. Safe from a power cut too at validations and after slow steps, whose
-        full checkpoint may follow and must not outlive their point."""
+        """Flush the files. Also sync them at validations and after slow steps, because a full checkpoint may
+        follow, and after a power cut it must not exist without its point."""
         synced = with_items or time.monotonic() - self._synced >= _SYNC_S
         for file in (self._items, self._points) if with_items else (self._points,):
             file.flush()
@@ -105,14 +106,14 @@ class MetricWriter:
 
 
 def load_points(storage: SearchStorage, node: int) -> tuple[MetricPoint, ...]:
-    """All points of a node that count, in the order of steps, without items; a torn last line is left out."""
+    """All points of a node that count, in order of steps, without items. A torn last line is skipped."""
     return tuple(_point(node, row) for row in _read_rows(storage, node))
 
 
 def load_curves(storage: SearchStorage, node: int, *, gains: bool = False) -> Curves:
-    """A node's metrics as series for agents and stopping rules; empty when nothing was logged.
+    """A node's metrics as series for agents and stopping rules. Empty if nothing was logged.
 
-    With `gains` each validation has its paired difference to the phase's start, from the stored outcomes.
+    `gains` adds each validation's paired difference to the phase's start, from the stored outcomes.
     """
     curves = curves_of(load_points(storage, node))
     return dataclasses.replace(curves, val_gains=_val_gains(storage, node, curves)) if gains else curves
@@ -128,8 +129,8 @@ def _val_gains(storage: SearchStorage, node: int, curves: Curves) -> tuple[tuple
 def load_items(
     storage: SearchStorage, node: int, *, responses: bool = True
 ) -> dict[int, tuple[ItemOutcome, ...]]:
-    """Step -> per-item outcomes of each validation of a node; without `responses` these are empty, and are
-    not read from a compacted file."""
+    """Step -> per-item outcomes of each validation of a node. Without `responses`, the responses are empty,
+    which saves reading them from a compacted file."""
     names = ("index", "data_source", "score", "acc", "cut", "pred", *(("response",) if responses else ()))
     rows = _read_item_rows(storage, node, ("attempt", "step", *names))
     found: dict[int, list[ItemOutcome]] = {}
@@ -147,13 +148,13 @@ def load_sampled(storage: SearchStorage, node: int) -> tuple[Answer, ...]:
 
 
 def stored_items(storage: SearchStorage, at: ResumeFrom) -> tuple[ItemOutcome, ...]:
-    """Per-item outcomes of the validation at a step of a node, answers included. Empty if none are stored."""
+    """Per-item outcomes, with responses, of the validation at a node's step. Empty if none are stored."""
     return load_items(storage, at.node).get(at.step, ())
 
 
 def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
-    """The result with the paired gain of its best step over its start, from the stored outcomes. Unchanged if
-    these are missing."""
+    """The result with the paired gain of its best step over its start. Unchanged if the stored outcomes that
+    it needs are missing."""
     if result.best_step is None:
         return result
     items = load_items(storage, result.node, responses=False)
@@ -164,8 +165,8 @@ def with_gain(storage: SearchStorage, result: PhaseResult) -> PhaseResult:
 
 
 def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Outcome:
-    """The outcome with the tokens of its steps and validations and their costs, and each adapter with the
-    tokens up to its step."""
+    """The outcome with its token counts and seconds per token, and each adapter with the tokens up to its
+    step."""
     total, at = TokenCounts(), dict[int, TokenCounts]()
     points = load_points(storage, spec.node)
     for point in points:
@@ -184,10 +185,9 @@ def with_tokens(storage: SearchStorage, spec: PhaseSpec, outcome: Outcome) -> Ou
 
 
 def compact(storage: SearchStorage, node: int, attempt: int) -> None:
-    """Turn the parts of a phase that ended in `attempt` into metrics.parquet and val_items.parquet, and drop
-    them.
+    """Compact the parts of a phase that ended in `attempt` into metrics.parquet and val_items.parquet.
 
-    Nothing happens when a later attempt has begun: this one was given up, and its end does not count.
+    Does nothing if a later attempt has begun, because this attempt was then given up.
 
     Raises:
         StorageError: the files could not be written; the parts are kept.
@@ -213,9 +213,9 @@ def compact(storage: SearchStorage, node: int, attempt: int) -> None:
 
 
 def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, attempt: int) -> PhaseFailure:
-    """The failure of a phase whose runner was lost, with the results it saved; its slot has `n_gpus`.
+    """Failure of a phase whose runner was lost, with the results that it saved. Its slot has `n_gpus` GPUs.
 
-    Scores and checkpoints are of the whole phase, wall time and GPU hours of this attempt alone.
+    Scores and checkpoints are those of all attempts, wall time and GPU hours those of this attempt only.
     """
     points = load_points(storage, node)
     before = [point.wall_s for point in points if point.attempt < attempt]
@@ -243,13 +243,14 @@ def lost_phase(storage: SearchStorage, node: int, reason: str, *, n_gpus: int, a
 def saved_adapters(
     storage: SearchStorage, node: int, points: Sequence[MetricPoint]
 ) -> tuple[Checkpoint, ...]:
-    """Adapters of a phase that has no outcome, each saved by the attempt whose point of its step counts."""
+    """Adapters of a phase without an outcome. If several attempts reached a step, the adapter is from the one
+    whose point counts."""
     attempts = {point.step: point.attempt for point in points}
     return storage.checkpoints(node, validations(points), attempts)
 
 
 def write_parquet(path: Path, columns: Mapping[str, list[Any]]) -> None:
-    """Columns as one parquet file, in one step.
+    """Write columns as one parquet file, atomically.
 
     Raises:
         StorageError: it could not be written.
@@ -281,7 +282,7 @@ def _attempts(directory: Path) -> list[int]:
 
 
 def _read_rows(storage: SearchStorage, node: int) -> list[dict[str, Any]]:
-    """Rows of all attempts, compacted or not, those replaced by a later attempt left out."""
+    """Rows of all attempts, compacted or not, without those that a later attempt replaced."""
     parquet, parts = storage.paths.node(node) / "metrics.parquet", storage.paths.parts(node)
     rows = _read_parquet(parquet) if parquet.is_file() else []
     for attempt in _attempts(parts):
@@ -297,7 +298,8 @@ def _read_rows(storage: SearchStorage, node: int) -> list[dict[str, Any]]:
 def _read_item_rows(
     storage: SearchStorage, node: int, names: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Validated items of the rows that count; of a compacted file these columns alone, or all."""
+    """Validated items of the rows that count. `names` limits the columns that are read from a compacted
+    file."""
     parquet, parts = storage.paths.node(node) / "val_items.parquet", storage.paths.parts(node)
     rows = parquet_rows(parquet, names) if parquet.is_file() else []
     if not (attempts := _attempts(parts)):
@@ -310,7 +312,7 @@ def _read_item_rows(
 
 
 def _without(rows: list[dict[str, Any]], attempt: int | None) -> list[dict[str, Any]]:
-    """Rows of other attempts, since a restarted attempt replaces its earlier rows."""
+    """Rows of all attempts but this one."""
     return [row for row in rows if row["attempt"] != attempt]
 
 
@@ -322,12 +324,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except ValueError:
-            break  # torn by a crash: nothing after it was published
+            break  # torn by a crash; nothing after it was published
     return rows
 
 
 def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of a parquet file with these columns, or all."""
+    """Rows of a parquet file, with only the given columns or with all."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:  # `pq.read_table` imports pandas
@@ -344,7 +346,7 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _point(node: int, row: Mapping[str, Any]) -> MetricPoint:
-    taken = row.get("taken_from")  # of compacted files the outcome says it
+    taken = row.get("taken_from")  # compacted files lack it, but the outcome has it
     return MetricPoint(
         node=node,
         **{key: row[key] for key in (*_FIXED, "metrics")},
@@ -357,7 +359,7 @@ def _float(value: Any) -> float | None:
 
 
 def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
-    """Per-item outcomes of one scoring as parquet.
+    """Write the per-item outcomes of one evaluation as parquet.
 
     Raises:
         StorageError: it could not be written.
@@ -367,7 +369,7 @@ def write_items(path: Path, items: Sequence[ItemOutcome]) -> None:
 
 
 def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[MetricPoint | None, float | None]:
-    """Newest point of a running attempt, and the best validation score among its steps so far."""
+    """(newest point, best validation score so far) of a running attempt, each None if there is none."""
     rows = _lines(_part(storage.paths.parts(node), attempt))
     scores = [row["val_score"] for row in rows if row["step"] > 0 and row["val_score"] is not None]
     return (_point(node, {"attempt": attempt, **rows[-1]}) if rows else None), max(scores, default=None)

@@ -1,8 +1,8 @@
-"""The live coordinator of a search, and requests to it, through the search's directory: works without Ray and
-across heads.
+"""Detect the live coordinator of a search, and send it requests, through files in the search's directory.
+This works without Ray and across Ray heads.
 
 One coordinator at a time holds `lock` (the operating system releases it when the process dies), touches
-`heartbeat`, and polls `requests/`. Before there is one, the command that starts the search keeps `starting`.
+`heartbeat`, and polls `requests/`. Until it exists, the command that starts the search keeps `starting`.
 Not here: processing of requests (actors/control_requests.py).
 """
 
@@ -27,7 +27,7 @@ from llmzero_ray.utils.text import one_line, short_duration
 HEARTBEAT_S = 5.0
 """Seconds between two heartbeats."""
 STALE_S = 60.0
-"""Seconds after which a heartbeat, seen from another machine, means that the coordinator is dead."""
+"""Age in seconds of a heartbeat from which other machines consider the coordinator dead."""
 
 RequestKind: TypeAlias = Literal["stop", "pause", "hint", "veto", "clone", "set", "approve"]
 LockRole: TypeAlias = Literal["coordinator", "command"]
@@ -35,7 +35,7 @@ LockRole: TypeAlias = Literal["coordinator", "command"]
 directory for a coordinator."""
 
 _FILE_BYTES = 512
-"""Texts of lock, heartbeat and start are padded to this length, so that one write replaces them."""
+"""Length to which the lock, heartbeat and start files are padded, so that one write replaces their text."""
 _MAX_REQUEST = 1024**2
 """Maximum bytes of a request's file. Hints and changes take a few hundred."""
 _LOCK_WAIT_S = 1.0
@@ -60,14 +60,14 @@ class Owner:
     host: str
     pid: int
     private_head: bool
-    """Whether it lives on a head that was started for this search alone, out of reach of other commands."""
+    """Whether it runs on a Ray head of its own, which other commands cannot reach."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 class SearchLock:
-    """Held by the coordinator for as long as it lives, so that no second one writes to the same journal."""
+    """Lock that the coordinator holds for its lifetime, so that no other one writes to the same journal."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / "lock"
@@ -76,11 +76,11 @@ class SearchLock:
     def acquire(
         self, *, private_head: bool, role: LockRole = "coordinator", wait_s: float = _LOCK_WAIT_S
     ) -> None:
-        """Take the lock, waiting up to `wait_s` for another holder to leave.
+        """Take the lock, waiting up to `wait_s` seconds for another holder to release it.
 
-        A coordinator waits for a command that prepares the directory and for a killed predecessor whose
-        process has not quite gone. A command waits for other commands only: where a coordinator is at work
-        there is one to follow. On a file system without locks the journal's epochs still fence off a second
+        A coordinator waits for a command that prepares the directory, and for a killed predecessor whose
+        process is not gone yet. A command waits only for other commands: if a coordinator is running, the
+        command can follow it. On a file system without locks, the journal's epochs still exclude a second
         writer.
 
         Raises:
@@ -89,7 +89,7 @@ class SearchLock:
         """
         deadline = time.monotonic() + wait_s
         try:
-            # Processes that call `owner` hold the lock for a moment, too.
+            # Processes that call `owner` also hold the lock briefly.
             while not self._lock.acquire(timeout_s=_LOOK_S):
                 someone = owner(self._path.parent)
                 if time.monotonic() >= deadline or (role == "command" and someone is not None):
@@ -106,12 +106,12 @@ class SearchLock:
             raise storage_error(self._path, error) from error
 
     def release(self) -> None:
-        """Release the lock; repeatable."""
+        """Release the lock. Idempotent."""
         self._lock.release()
 
 
 def _overwrite(path: Path, text: str) -> None:
-    """Replace a file's text in one write, so that no reader finds a part of it."""
+    """Replace a file's text in one write, so that readers never see part of it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.pwrite(file, text.ljust(_FILE_BYTES).encode(), 0)
@@ -120,13 +120,13 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""Errors of reading a small, untrusted file."""
+"""Errors that reading a small, untrusted JSON file may raise."""
 
 
 def owner(root: Path) -> Owner | None:
-    """The live coordinator of a search; None when there is none, also while a command holds the lock.
+    """Live coordinator of a search. None if there is none, even if a command holds the lock.
 
-    On its own machine the lock decides; from another one the age of the heartbeat.
+    On the coordinator's machine the lock decides, on others the age of the heartbeat.
     """
     path = root / "lock"
     try:
@@ -144,13 +144,13 @@ def owner(root: Path) -> Owner | None:
 
 
 def beat(root: Path) -> None:
-    """Write the heartbeat; errors of the storage are ignored here, other writes report them."""
+    """Write the heartbeat. Storage errors are ignored, because other writes report them."""
     with contextlib.suppress(OSError):
         _overwrite(root / "heartbeat", f"{time.time():.3f}")
 
 
 def last_heartbeat(root: Path) -> float | None:
-    """Unix seconds of the last heartbeat, also in a copy of the directory; None when there was none."""
+    """Unix seconds of the last heartbeat, even in a copy of the directory. None if there was none."""
     path = root / "heartbeat"
     try:
         return float(path.read_text(encoding="utf-8"))
@@ -160,14 +160,14 @@ def last_heartbeat(root: Path) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingStart:
-    """A command that starts a search, before the search has a coordinator."""
+    """A command that is starting a search which has no coordinator yet."""
 
     host: str
     pid: int
     doing: str
-    """Its last message."""
+    """Last progress message of the command."""
     time: float
-    """Unix seconds at which it said so."""
+    """Unix seconds of that message."""
     alive: bool | None
     """Whether the process still lives, or None if it is on another machine."""
 
@@ -182,8 +182,8 @@ class PendingStart:
 
 @contextlib.contextmanager
 def being_started(root: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Context in which other processes see that the search is being started. It yields a `say` that also
-    shows them the progress. A killed process leaves the file unlocked.
+    """Context in which other processes see that the search is being started. It yields a replacement for
+    `say` that also shows them each line. A killed process leaves the file unlocked.
 
     Best effort: if the directory cannot be written, or another command starts the same search, only `say` is
     called.
@@ -214,7 +214,7 @@ def being_started(root: Path, say: Callable[[str], None]) -> Iterator[Callable[[
 
 
 def start_of(root: Path) -> PendingStart | None:
-    """The command that starts a search, or whose start was interrupted; None when there is none."""
+    """Command that is starting a search, or whose start was interrupted. None if there is none."""
     path = root / "starting"
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -230,7 +230,7 @@ def start_of(root: Path) -> PendingStart | None:
 
 
 def request(root: Path, kind: RequestKind, reason: str = "", **fields: Any) -> str:
-    """Write a request to the coordinator, which polls every half second; returns the request's id.
+    """Write a request to the coordinator, which polls every half second. Returns the request's id.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -242,9 +242,9 @@ def request(root: Path, kind: RequestKind, reason: str = "", **fields: Any) -> s
 
 
 def waiting_requests(root: Path) -> tuple[Request, ...]:
-    """Pending requests, oldest first; each stays until `done_with` removes it.
+    """Pending requests, oldest first. Each stays until `done_with` removes it.
 
-    An invalid file becomes a request of kind `unreadable`, with the reason; directories are not requests.
+    An invalid file becomes a request of kind `unreadable` with the reason. Directories are skipped.
     """
     found: list[Request] = []
     for path in sorted((root / "requests").glob("*.json")):
@@ -269,12 +269,12 @@ def waiting_requests(root: Path) -> tuple[Request, ...]:
 
 
 def is_extension_requested(root: Path) -> bool:
-    """Whether settings wait for a coordinator: a finished search continues with them if they extend it."""
+    """Whether a `set` request is pending. A finished search continues if its settings extend the search."""
     return any(waiting.kind == "set" for waiting in waiting_requests(root))
 
 
 def done_with(root: Path, request_id: str) -> None:
-    """Remove a request; its result is in the journal.
+    """Remove a request whose result is in the journal.
 
     Raises:
         OSError: the file cannot be removed, for example from a directory of another user.
@@ -283,7 +283,7 @@ def done_with(root: Path, request_id: str) -> None:
 
 
 def drop_ends(root: Path) -> None:
-    """Remove requests to stop or to pause that a dead coordinator did not process; the others stay, and so
+    """Remove `stop` and `pause` requests that a dead coordinator did not process. Other requests stay, and so
     do files that cannot be removed."""
     for waiting in waiting_requests(root):
         if waiting.kind in ("stop", "pause"):

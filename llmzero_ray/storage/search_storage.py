@@ -1,13 +1,13 @@
-"""The directory of one search: paths of all its files, and writing them atomically.
+"""Directory of one search: the paths of all its files, and atomic writes to them.
 
     <storage>/<name>/
         search.yaml · journal/ · strategy.yaml · best/ · report.md · reference/ · final/ · logs/
         initialization/ · task/ (of a search that began with a folder)
         nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, sampled.json, log.txt, agents/}
-        checkpoints/0003/step_000120/ (PEFT adapter; of a repeat after lost hardware step_000120.001/)
+        checkpoints/0003/step_000120/ (PEFT adapter; of the second attempt step_000120.001/)
 
-`SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. A search that was moved
-still works: no file holds an absolute path that is needed again. Not here: metrics (metric_files.py), events
+`SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. The directory may be moved:
+no file contains an absolute path that is needed later. Not here: metrics (metric_files.py), events
 (journal/), and the live coordinator (presence.py).
 """
 
@@ -43,65 +43,64 @@ from llmzero_ray.utils.files import replace_file, storage_errors
 from llmzero_ray.utils.text import size
 
 _LOG_TAIL = 4000
-"""Bytes of a log's end that a failure contains."""
+"""Maximum bytes of `log_tail`."""
 _BEGUN = frozenset({"journal", "lock", "heartbeat"})
-"""Files of a search that has begun."""
+"""Files that show that a search has begun."""
 _BEFORE = frozenset({"starting", "logs", "requests", "doctor.json", "start_checks.jsonl", ".write_test"})
 """Files that a start may leave behind before the search begins."""
 MIN_FREE_BYTES = 50 * 2**20
-"""Less than this free at the start of a search is refused: a few phases of metrics and adapters would not
-fit."""
+"""Minimum free bytes at the start of a search, enough for metrics and adapters of a few phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPaths:
-    """Names of all files of a search below `root`, which is <storage>/<name>."""
+    """Paths of all files of a search below `root`, which is <storage>/<name>."""
 
     root: Path
 
     @property
     def config(self) -> Path:
-        """The resolved configuration."""
+        """Resolved configuration."""
         return self.root / "search.yaml"
 
     @property
     def transcript(self) -> Path:
-        """The conversation of the skill-based agent, a line for each of its decisions."""
+        """Conversation of the skill-based agent, one line per decision."""
         return self.root / "skill_agent.jsonl"
 
     @property
     def journal(self) -> Path:
-        """One file per event."""
+        """Directory of the journal, unless `journal` names another place."""
         return self.root / "journal"
 
     @property
     def initialization(self) -> Path:
-        """Drafts of the initialization agents from a folder: task.yaml, search.yaml and others."""
+        """Drafts that the initialization agents made from a folder: task.yaml, search.yaml and others."""
         return self.root / "initialization"
 
     @property
     def task(self) -> Path:
-        """The prepared task of a search that began with a folder."""
+        """Prepared task of a search that began with a folder."""
         return self.root / "task"
 
     @property
     def strategy(self) -> Path:
-        """The best strategy, which `llmzero retrain` takes."""
+        """Best strategy, the input of `llmzero retrain`."""
         return self.root / "strategy.yaml"
 
     @property
     def best(self) -> Path:
-        """The best strategy's adapter and its card."""
+        """Best strategy's adapter and its card."""
         return self.root / "best"
 
     @property
     def report(self) -> Path:
-        """The report."""
+        """Report in Markdown."""
         return self.root / "report.md"
 
     @property
     def page(self) -> Path:
-        """The report as one file for a browser."""
+        """Report as one HTML file."""
         return self.root / "report.html"
 
     @property
@@ -122,12 +121,12 @@ class SearchPaths:
         )
 
     def rolling(self, node: int, attempt: int) -> Path:
-        """The full checkpoint of an attempt at a running phase, for repeats after lost hardware."""
+        """Full checkpoint of an attempt at a running phase, for a retry after lost hardware."""
         return self.node(node) / "rolling" / f"attempt_{attempt:03d}"
 
     def adapter(self, node: int, step: int, attempt: int = 0) -> Path:
-        """The PEFT adapter of `node` after `step` of its own steps, saved by that attempt at it
-        (`PhaseRun.adapter` knows which one counts)."""
+        """PEFT adapter of `node` after `step` of its own steps, saved by `attempt`. `PhaseRun.adapter` picks
+        the attempt that counts."""
         return self.checkpoints(node) / adapter_name(step, attempt)
 
     def parts(self, node: int) -> Path:
@@ -135,15 +134,15 @@ class SearchPaths:
         return self.node(node) / "parts"
 
     def spec(self, node: int) -> Path:
-        """The spec of a node's phase."""
+        """Spec of a node's phase."""
         return self.node(node) / "spec.yaml"
 
     def result(self, node: int, attempt: int) -> Path:
-        """The phase's result, written before the runner returns it, so that it survives the runner."""
+        """Outcome of a phase, written before the runner returns it, so that it survives the runner."""
         return self.node(node) / f"result-{attempt:03d}.json"
 
     def log(self, node: int) -> Path:
-        """The log of a node's phase."""
+        """Log of a node's phase."""
         return self.node(node) / "log.txt"
 
     def agents(self, node: int) -> Path:
@@ -152,21 +151,21 @@ class SearchPaths:
 
     @property
     def start_checks(self) -> Path:
-        """Calls that checking the agents' model took, of searches whose server bills for it."""
+        """Billed calls that checked the agents' model before the search (launch/start_checks.py)."""
         return self.root / "start_checks.jsonl"
 
     @property
     def confirm_rows(self) -> Path:
-        """Fresh validation items, of a search that confirms its winners."""
+        """Fresh validation items of a search that confirms its winners."""
         return self.root / "confirm.parquet"
 
     def final(self, what: str) -> Path:
-        """Per-item outcomes of a final measurement."""
+        """Per-item outcomes of a final evaluation."""
         return self.root / "final" / f"{what}.parquet"
 
 
 class SearchStorage:
-    """Reads and writes the files of one search; creating it touches nothing."""
+    """Reads and writes the files of one search. The constructor touches nothing."""
 
     def __init__(self, storage: str | os.PathLike[str], name: str) -> None:
         self.name = name
@@ -174,15 +173,15 @@ class SearchStorage:
 
     @classmethod
     def at(cls, directory: str | os.PathLike[str]) -> SearchStorage:
-        """The storage whose directory is given, such as `runs/demo`."""
+        """Storage of the search in a directory, such as `runs/demo`."""
         path = Path(directory).absolute()
         return cls(path.parent, path.name)
 
     # --- the start of a search ------------------------------------------------------------------------------
 
     def is_search(self) -> bool:
-        """Whether the directory is that of a search, or of one whose start was interrupted. A folder with
-        a search.yaml and other files is none."""
+        """Whether the directory belongs to a search, or to one whose start was interrupted. A folder with a
+        search.yaml and unrelated files does not."""
         root = self.paths.root
         if not self.paths.config.is_file():
             return (root / "starting").is_file()
@@ -194,8 +193,8 @@ class SearchStorage:
         """Create the directory and check that it can be used.
 
         Raises:
-            StorageError: it cannot be made or written, is nearly full, or holds something that is not a
-                search.
+            StorageError: it cannot be created or written, its disk is nearly full, or it contains something
+                that is not a search.
         """
         root = self.paths.root
         with storage_errors(root):
@@ -218,8 +217,8 @@ class SearchStorage:
 
     @contextlib.contextmanager
     def kept_if_used(self) -> Iterator[None]:
-        """Context that removes directories created in the block if it ends with an error and they are empty,
-        so that a refused start leaves nothing behind."""
+        """Context that, after an `LlmzeroError`, removes empty directories that were created in the block, so
+        that a refused start leaves nothing behind."""
         root = self.paths.root
         missing = [path for path in (root, *root.parents) if not path.exists()]
         try:
@@ -231,10 +230,10 @@ class SearchStorage:
             raise
 
     def config(self) -> SearchConfig | None:
-        """The configuration the search was started with; None when there is none yet.
+        """Configuration of the search. None if there is none yet.
 
         Raises:
-            ConfigError: it cannot be read, or an older or newer version wrote it.
+            ConfigError: it cannot be read, or another version wrote it.
         """
         if not self.paths.config.is_file():
             return None
@@ -250,11 +249,11 @@ class SearchStorage:
         return (None if config is None else config.journal_address) or self.paths.journal
 
     def journal_to_read(self) -> Path | str:
-        """Location from which a command reads the search's journal: the copy next to search.yaml if there is
-        one, or the journal itself for a search that this process runs.
+        """Location from which a command reads the journal: the copy next to search.yaml if there is one,
+        otherwise the journal itself. A process that runs the search always reads the journal itself.
 
         Raises:
-            ConfigError: the configuration cannot be read, or names a server that nobody else named.
+            ConfigError: the configuration cannot be read, or names a server that the environment does not.
         """
         address = self.journal_address()
         if isinstance(address, Path) or is_trusted(address):
@@ -265,7 +264,7 @@ class SearchStorage:
         return address
 
     def adopt_config(self, config: SearchConfig) -> None:
-        """Write the resolved configuration, unless there is one: then it must be the same in all that counts.
+        """Write the resolved configuration if there is none. Otherwise the two must agree (`check_same`).
 
         Raises:
             ConfigError: the search was started with another configuration; the differing keys are listed.
@@ -276,7 +275,7 @@ class SearchStorage:
         self.check_same(config)
 
     def write_config(self, config: SearchConfig) -> None:
-        """Replace the resolved configuration after settings were changed during the search.
+        """Replace the resolved configuration, after settings were changed during the search.
 
         Raises:
             StorageError: it could not be written.
@@ -284,8 +283,8 @@ class SearchStorage:
         replace_file(self.paths.config, config.to_yaml())
 
     def start_over(self) -> None:
-        """Remove a search that never trained anything, so that it can start with another configuration; its
-        initialization stays, which was paid for."""
+        """Remove configuration and journal of a search that has not trained, so that it can start with
+        another configuration. Its initialization is kept, because its agent calls were paid for."""
         address = self.journal_address()
         initialized = keep_initialization(address)
         self.paths.config.unlink(missing_ok=True)
@@ -299,10 +298,10 @@ class SearchStorage:
             store.remove(name)
 
     def check_same(self, config: SearchConfig) -> dict[str, Any]:
-        """Compare with the search's configuration; dotted key -> new value of the keys that differ and may.
+        """Compare with the search's configuration. Returns the changed settings: dotted key -> new value.
 
         Raises:
-            ConfigError: keys differ that may not change any more; all of them are listed.
+            ConfigError: settings differ that cannot be changed any more; all of them are listed.
         """
         known = self.config()
         changed = differing_keys(known, config) if known is not None else {}
@@ -320,7 +319,7 @@ class SearchStorage:
     # --- nodes ----------------------------------------------------------------------------------------------
 
     def write_spec(self, spec: PhaseSpec) -> None:
-        """Write nodes/0003/spec.yaml, the spec of the phase, for users and for the export."""
+        """Write nodes/0003/spec.yaml: the spec of the phase, for users and for the export."""
         from llmzero_ray.config.yaml_text import to_yaml
 
         replace_file(self.paths.spec(spec.node), to_yaml(_without_types(to_json(spec))))
@@ -343,10 +342,10 @@ class SearchStorage:
     def result(
         self, node: int, attempt: int, *, since: int | None = None
     ) -> PhaseResult | PhaseFailure | None:
-        """The outcome that the runner of this attempt wrote; None when it wrote none.
+        """Outcome that the runner of this attempt wrote. None if it wrote none.
 
-        With `since`, the first attempt at this phase, that of an earlier attempt counts unless a later one
-        has trained: the phase had ended, and the search was interrupted before the journal had its end.
+        `since` is the first attempt at this phase. With it, the outcome of an earlier attempt also counts if
+        no later one has trained: the search was then interrupted before the journal had the outcome.
         """
         for one in range(attempt, (attempt if since is None else since) - 1, -1):
             with contextlib.suppress(OSError, ValueError):
@@ -363,8 +362,8 @@ class SearchStorage:
         scores: Mapping[int, float] | None = None,
         attempts: Mapping[int, int] | None = None,
     ) -> tuple[Checkpoint, ...]:
-        """Complete adapters of a node on disk, by step: of the latest attempt, or only of the attempt that
-        `attempts` names for a step."""
+        """Complete adapters of a node on disk, in order of steps, with their `scores`. `attempts` (step ->
+        attempt) selects the attempt of each step; by default, it is the latest one."""
         found: dict[int, tuple[int, Path]] = {}
         for directory in self.paths.checkpoints(node).glob("step_*"):
             named = read_adapter_name(directory.name)
@@ -381,31 +380,29 @@ class SearchStorage:
     # --- full checkpoints of running phases -----------------------------------------------------------------
 
     def restart_step(self, node: int, attempt: int) -> int:
-        """Step of the full checkpoint from which `attempt`, or its retry, continues, or 0 for the start."""
+        """Step of the full checkpoint from which `attempt`, or its retry, continues. 0 if it starts over."""
         source = self._full_checkpoint(node, attempt)
         return 0 if source is None else _step_of(source)
 
     def adopt_full_checkpoint(self, node: int, attempt: int) -> None:
-        """Move the full checkpoint that `attempt` continues from into its own directory.
-
-        Then no runner of an earlier attempt can replace or delete it.
-        """
+        """Move the full checkpoint from which `attempt` continues into the attempt's own directory, so that
+        no runner of an earlier attempt can replace or delete it."""
         own = self.paths.rolling(node, attempt)
         source = self._full_checkpoint(node, attempt)
         if source is not None and source.parent != own:
             own.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # its owner has just deleted it: the phase starts over
+            with contextlib.suppress(OSError):  # its owner has just deleted it; the phase starts over
                 os.rename(source, own / source.name)
 
     def drop_full_checkpoints(self, node: int, attempt: int) -> None:
-        """Delete the full checkpoints of an ended phase: of this attempt and earlier ones."""
+        """Delete the full checkpoints of this and earlier attempts at a phase."""
         for earlier in range(attempt + 1):
             shutil.rmtree(self.paths.rolling(node, earlier), ignore_errors=True)
         with contextlib.suppress(OSError):
             self.paths.rolling(node, 0).parent.rmdir()
 
     def _full_checkpoint(self, node: int, attempt: int) -> Path | None:
-        """The newest complete full checkpoint of `attempt`; of an earlier one if none since has trained."""
+        """Newest complete full checkpoint of `attempt`, or of an earlier one if none since has trained."""
         for earlier in range(attempt, -1, -1):
             found = _newest_full(self.paths.rolling(node, earlier))
             if found is not None:
@@ -419,7 +416,7 @@ class SearchStorage:
         return points.is_file() and points.stat().st_size > 0
 
     def adapter_sizes(self) -> dict[tuple[int, int], int]:
-        """(node, step) -> bytes of every adapter on disk, of all attempts and of the reference."""
+        """(node, step) -> bytes on disk of its adapters, summed over attempts, including the reference."""
         found: dict[tuple[int, int], int] = {}
         for manifest in (
             *self.paths.root.glob("checkpoints/*/step_*/manifest.json"),
@@ -435,17 +432,17 @@ class SearchStorage:
         return found
 
     def delete_adapter(self, node: int, step: int) -> None:
-        """Delete an adapter, whichever attempts saved it, its manifest first: without one it is none;
-        harmless when it is gone."""
+        """Delete an adapter as saved by any attempt. Its manifest goes first, so that a partly deleted
+        adapter counts as none. Idempotent."""
         for folder in self.paths.checkpoints(node).glob(f"{adapter_name(step)}*"):
             if (read_adapter_name(folder.name) or (None,))[0] == step:
                 (folder / manifests.NAME).unlink(missing_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove half-written files of killed processes, and full checkpoints that no phase continues from.
+        """Remove half-written files of killed processes, and all full checkpoints.
 
-        The caller must be the only writer of this directory.
+        The caller must be the only writer of this directory, and no phase may have to be continued.
         """
         for path in [*self.paths.root.rglob("*")]:
             if path.name.endswith((".tmp", ".partial")) or path.name in ("rolling", ".write_test"):
@@ -455,7 +452,7 @@ class SearchStorage:
                     path.unlink(missing_ok=True)
 
     def log_tail(self, node: int) -> str:
-        """The end of a node's log; empty when there is none."""
+        """End of a node's log. Empty if there is no log."""
         try:
             with open(self.paths.log(node), "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL))
@@ -465,7 +462,7 @@ class SearchStorage:
 
 
 def _newest_full(directory: Path) -> Path | None:
-    """The complete full checkpoint of the latest step."""
+    """Complete full checkpoint with the latest step, or None."""
     complete = [manifest.parent for manifest in directory.glob(f"step_*.full/{manifests.NAME}")]
     return max(complete, key=_step_of, default=None)
 

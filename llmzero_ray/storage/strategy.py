@@ -1,4 +1,4 @@
-"""Trainable strategies: checked hyper-parameters, and phases in the form that an engine takes."""
+"""Strategies to train again: checks of their hyper-parameters, and their phases as specs for an engine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llmzero_ray.storage import SearchPaths
 
 
 def load_strategy(path: str | Path) -> Strategy:
-    """Strategy in a file, from a search on VeRL.
+    """Load a strategy that a search on VeRL wrote.
 
     Raises:
-        ConfigError: as `read_strategy`; hyper-parameters that cannot be trained, or a strategy that was found
-        under Ray Tune.
+        ConfigError: as `read_strategy`; or its hyper-parameters cannot be trained, or it was found under Ray
+            Tune.
     """
     source = Path(path).name
     strategy = of_verl(read_strategy(path), source)
@@ -39,10 +39,10 @@ def _check_hyperparameters(strategy: Strategy, source: str) -> None:
 
 
 def phase_specs(strategy: Strategy, root: str | Path, name: str) -> tuple[PhaseSpec, ...]:
-    """Phases in the form that an engine takes, with files below `root`: phase 1 is node 0, and so on.
+    """Specs of the strategy's phases, with files below `root`. Phase 1 is node 0, and so on.
 
-    Each trains for its `n_steps` as in the search and keeps the adapter of its `cut_step` on the way; it may
-    be stopped after that step.
+    Each phase trains for its `n_steps` as in the search and saves the adapter of its `cut_step` on the way.
+    It may be stopped after that step.
     """
     paths = SearchPaths(root=Path(root).absolute())
     return tuple(_spec(phase, paths, name) for phase in strategy.phases)
@@ -69,7 +69,7 @@ def _spec(phase: StrategyPhase, paths: SearchPaths, name: str) -> PhaseSpec:
 
 
 def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as YAML writes them: lists for tuples."""
+    """The mapping with text keys and with tuples as lists, as YAML writes it."""
     return {str(key): _plain(value) for key, value in mapping.items()}
 
 

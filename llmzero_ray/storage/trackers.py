@@ -1,4 +1,4 @@
-"""Trackers of a search: what each must offer, and the making of those that `tracking.backends` names.
+"""Protocol of a search's trackers, and the factory for those that `tracking.backends` names.
 
 Not here: VeRL's trackers (llmzero_ray/tracking), an extension that registers their names.
 """
@@ -14,27 +14,27 @@ from llmzero_ray.utils.plugins import load_factory
 
 
 class Tracker(Protocol):
-    """A follower of a search's files that shows them elsewhere. Both methods run in a thread of their own."""
+    """Sends the progress of a search to an external service. Both methods run in a thread of their own."""
 
     def check(self) -> None:
-        """Show what is new; called every few seconds. An exception is logged."""
+        """Send what is new. Called every half second; exceptions are logged."""
         ...
 
     def finish(self) -> None:
-        """Show the rest within `tracking.finish_s` seconds; called once, after the last event."""
+        """Send the rest within `tracking.finish_s` seconds. Called once, after the last event."""
         ...
 
 
 def make_trackers(storage: SearchStorage, settings: TrackingConfig, keys: str | None) -> list[Tracker]:
-    """The trackers of a search, one per factory; each is called with (storage, settings, keys).
+    """Make the trackers of a search. Each factory is called once, with (storage, settings, keys).
 
     Args:
         storage: the search's directory.
-        settings: `tracking` of search.yaml; a factory gets its own names in `backends`.
-        keys: path of the file with the trackers' keys, None if there is none.
+        settings: `tracking` of search.yaml. In `backends`, each factory gets only its own names.
+        keys: path of the file with the trackers' keys, or None.
 
     Raises:
-        ConfigError: a name leads to no factory.
+        ConfigError: no factory has the given name.
     """
     named: dict[Callable[..., Tracker], list[str]] = {}
     for name in settings.backends:

@@ -1,1 +1,1 @@
-"""Uses of a search's best strategy: train it again, export, merge or publish it."""
+"""Use of a search's best strategy: train it again, export it, merge it or publish it."""

@@ -1,7 +1,7 @@
-"""A found strategy as scripts of plain VeRL: one `python -m verl.trainer.main_ppo` command per phase.
+"""Export a strategy as scripts for plain VeRL: one `python -m verl.trainer.main_ppo` command per phase.
 
-The folder holds everything but the base model and can be moved: paths count from it. Not here: training the
-strategy with this project (retrain.py), VeRL's keys (engines/verl/overrides.py).
+The exported folder has everything but the base model. It can be moved, because paths in it are relative to
+it. Not here: training the strategy with this project (retrain.py), VeRL's keys (engines/verl/overrides.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llmzero_ray.utils.files import replace_file, storage_errors
 from llmzero_ray.utils.text import one_line
 
 _HERE = "@HERE@"
-"""Stands for the folder in values; in a script it is the variable HERE."""
+"""Placeholder for the folder in values. In a script, it becomes the variable HERE."""
 _MODEL = "@MODEL@"
 _REWARD = "reward.custom_reward_function"
 _SAVED = "checkpoints/phase_{phase}/global_step_{step}/actor"
@@ -41,14 +41,14 @@ _ADAPTER = "adapters/phase_{phase}/lora_adapter"
 def export_verl(
     strategy: Strategy, config: SearchConfig, task: PreparedTask, directory: Path
 ) -> tuple[Path, ...]:
-    """Write the strategy into `directory`, a new or empty one; the scripts, in the order of the phases.
+    """Write the strategy into `directory`, which must be new or empty. Returns the scripts, in order of
+    phases.
 
-    `config` is that of the search, whose engine and hardware the scripts use; `task` its task, whose rows and
-    reward are copied.
+    `config` is the search's configuration, from which engine and hardware settings are taken. `task` is its
+    task, whose rows and reward are copied.
 
     Raises:
-        ConfigError: the directory holds something, the engine is not VeRL, or the reward cannot be taken
-            along.
+        ConfigError: the directory is not empty, the engine is not VeRL, or the reward cannot be exported.
         StorageError: the directory cannot be written.
     """
     if config.engine.backend != "verl":
@@ -93,15 +93,15 @@ def _settings(config: SearchConfig, task: PreparedTask) -> VerlSettings:
         verl_settings(placed, task, slot, "."),
         train_parquet=f"{_HERE}/data/train.parquet",
         val_parquet=f"{_HERE}/data/val.parquet",
-        rollout_calls="per_request",  # plain VeRL has its agent loops alone
+        rollout_calls="per_request",  # plain VeRL only has its agent loops
     )
 
 
 def _reward_keys(task: PreparedTask) -> dict[str, Any]:
-    """VeRL's keys of the reward function, which it loads in its own processes.
+    """VeRL's keys for the reward function, which it loads in its own processes.
 
     Raises:
-        ConfigError: the reward is a package whose files alone would not do, or it is not there.
+        ConfigError: the reward is part of a package that cannot be exported, or its file does not exist.
     """
     if task.reward_module is not None and task.reward_top is None:
         _check_importable(task.reward_module, task.reward_name)
@@ -123,15 +123,14 @@ def _reward_keys(task: PreparedTask) -> dict[str, Any]:
 
 
 def _check_importable(module: str, name: str) -> None:
-    """Check that VeRL can import the module where the scripts run: a module missing here would fail there
-    too.
+    """Check that the module can be found here, because the scripts will import it by the same name.
 
     Raises:
         ConfigError: this environment has no such module.
     """
     top, *below = module.split(".")
     found = importlib.util.find_spec(top)
-    for number in range(len(below)):  # not by its whole name: that would run the packages above it
+    for number in range(len(below)):  # part by part: finding the full name would import the parent packages
         if found is not None:
             name_there = ".".join([top, *below[: number + 1]])
             found = PathFinder.find_spec(name_there, found.submodule_search_locations or [])
@@ -144,7 +143,7 @@ def _check_importable(module: str, name: str) -> None:
 
 
 def _ray_keys(config: SearchConfig, settings: VerlSettings) -> dict[str, Any]:
-    """VeRL starts Ray itself; without GPUs it must be told of logical ones."""
+    """VeRL's keys for Ray, which it starts itself. Without GPUs, they declare logical ones."""
     if settings.platform == "gpu":
         return {}
     there = private_head_resources(config, has_gpus=False)
@@ -155,8 +154,7 @@ def _ray_keys(config: SearchConfig, settings: VerlSettings) -> dict[str, Any]:
 
 
 def _keys(strategy: Strategy, phase: StrategyPhase, settings: VerlSettings, n_train: int) -> dict[str, Any]:
-    """VeRL's key -> value of one phase: the keys that this project sets, and their equivalents for plain
-    VeRL."""
+    """VeRL's key -> value for one phase: the keys that this project sets, adapted to plain VeRL."""
     spec = phase_specs(strategy, "/", strategy.search.name)[phase.phase - 1]
     full = resolve(spec.hyperparameters, n_gpus=settings.n_gpus, micro_batch_limit=settings.micro_batch_limit)
     spec = dataclasses.replace(spec, hyperparameters=full, n_steps=phase.steps_to_train)
@@ -216,21 +214,20 @@ def _script(
 
 
 def _arguments(keys: Mapping[str, Any]) -> Iterator[str]:
-    """Hydra overrides as words of the shell."""
+    """Hydra overrides as quoted shell words."""
     for key, value in keys.items():
         text = f"{key}={hydra_literal(value)}"
         plain = not set(text) & set('"$`\\!')
         word = f'"{text}"' if plain and set(text) & set("'[{ ") else shlex.quote(text)
         for name in (_HERE, _MODEL):
-            # In single quotes the variable stands in double ones between two parts.
+            # A single-quoted word is closed for the variable, which is in double quotes.
             variable = f"$hydra_{name.strip('@')}"
             word = word.replace(name, variable if plain else f"'\"{variable}\"'")
         yield word
 
 
 def _base_model(task: PreparedTask, strategy: Strategy) -> str:
-    """Path of the base model unless the caller sets MODEL, as a word of the shell: in the folder if it was
-    made for the task."""
+    """Default path of the base model as a shell word. A model that was made for the task is in the folder."""
     return '"$HERE/model"' if task.model_path == strategy.base_model else shlex.quote(strategy.base_model)
 
 

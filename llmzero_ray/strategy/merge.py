@@ -1,4 +1,4 @@
-"""Merge the best adapter of a search into its base model: a model of its own, with tokenizer."""
+"""Merge the best adapter of a search into its base model. The result is a complete model with tokenizer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from llmzero_ray.utils.files import replace_directory, storage_errors
 from llmzero_ray.utils.text import one_line, size
 
 MEMORY_FACTOR, DISK_FACTOR = 1.2, 1.05
-"""Memory and disk that merging takes, in sizes of the base model's weights: they are loaded once and changed
-in place, layer by layer, and written once."""
+"""Memory and disk that merging takes, as multiples of the size of the base model's weights. These are loaded
+once, changed in place layer by layer, and written once."""
 
 
 def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
-    """Write base model and best adapter as one model into `out`, in the base model's precision. Returns
-    `out`.
+    """Write base model and best adapter as one model to `out`, in the base model's precision. Returns `out`.
 
-    `base` is the directory of the base model if it was moved. `out` appears once it is complete.
+    `base` is the directory of the base model if it was moved. `out` only appears once it is complete.
 
     Raises:
         ConfigError: the search has no adapter, or `out` is not empty.
@@ -41,16 +40,16 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         for path in folder.iterdir():
-            path.chmod(0o644)  # safetensors writes for its user alone
+            path.chmod(0o644)  # safetensors writes files that only their owner can read
         refuse_used(out)
     return out
 
 
 def refuse_used(out: Path) -> None:
-    """Check that `out` is free to be written.
+    """Check that `out` does not exist or is an empty directory.
 
     Raises:
-        ConfigError: it is a file, or a directory that holds something.
+        ConfigError: it is a file, or a directory that is not empty.
     """
     if out.is_dir() and not any(out.iterdir()):
         return
@@ -59,7 +58,7 @@ def refuse_used(out: Path) -> None:
 
 
 def check_room(base: Path, out: Path) -> None:
-    """Check that memory and disk hold the merged model.
+    """Check that there is enough memory and disk space for the merged model.
 
     Raises:
         CapacityError, StorageError: there is too little; the message has the available and the needed size.
@@ -84,7 +83,7 @@ def check_room(base: Path, out: Path) -> None:
 
 
 def merged_model(base: Path, adapter: Path) -> tuple[Any, Any]:
-    """Base model with an adapter merged into its weights, and its tokenizer.
+    """(base model with the adapter merged into its weights, tokenizer).
 
     Raises:
         ConfigError: a library is missing.

@@ -1,7 +1,7 @@
-"""Sends the best adapter of a search, with its card, to a repository on the Hugging Face Hub.
+"""Push the best adapter of a search, with its card, to a repository on the Hugging Face Hub.
 
-`plan_push` selects the files and checks them offline; `send` sends exactly these in one commit. Four files
-are sent, by name, and nothing else in best/.
+`plan_push` selects the files and checks them offline; `send` sends exactly these in one commit. Only four
+named files of best/ are sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SECRET_NAMES = (
 )
 _SHORTEST_SECRET = 8
 _TRAINED = re.compile(r"lora_|modules_to_save|lm_head|embed_tokens")
-"""In the names of an adapter's tensors; those of an optimizer have none of it."""
+"""Pattern found in the names of an adapter's tensors, but not in those of an optimizer."""
 MESSAGE = "Adapter and card of a search by llmzero_ray"
 
 
@@ -64,19 +64,19 @@ class PushPlan:
     repo_id: str
     files: tuple[Upload, ...]
     left: tuple[str, ...]
-    """Other files of best/, which stay."""
+    """Other files of best/, which are not sent."""
     base_model: str | None
     """Id of the base model on the Hub, or None if not known."""
 
 
 def plan_push(facts: SearchFacts, repo_id: str) -> PushPlan:
-    """Checked files for `repo_id`, without using the network.
+    """Select and check the files for `repo_id`, without using the network.
 
-    The base model's path becomes its id, or the name of its directory, in adapter_config.json.
+    In adapter_config.json, the base model's path is replaced with its id or the name of its directory.
 
     Raises:
         ConfigError: the id is invalid, there is no adapter, it is no longer the best one, or a file contains
-        confidential data.
+            confidential data.
         StorageError: the adapter differs from the one that was written.
     """
     if not re.fullmatch(HUB_ID, repo_id):
@@ -125,7 +125,7 @@ def send(plan: PushPlan, *, public: bool) -> Sent:
     repository that already has all of them gets no commit.
 
     Raises:
-        ConfigError: there is no token, or the repository holds something else or is public.
+        ConfigError: there is no token, the repository has other content, or it is unexpectedly public.
         HubError: the Hub cannot be reached, or rejects the request.
     """
     token = required_token()
@@ -152,7 +152,7 @@ def send(plan: PushPlan, *, public: bool) -> Sent:
 
 
 def _check_is_ours(plan: PushPlan, names: list[str]) -> None:
-    """Check that a push created the repository, or that it is empty, because its adapter and card would be
+    """Check that the repository is empty or comes from an earlier push, because its adapter and card are
     replaced."""
     others = sorted({*names} - {".gitattributes"})
     if others and CHECKSUMS not in others:
@@ -163,8 +163,7 @@ def _check_is_ours(plan: PushPlan, names: list[str]) -> None:
 
 
 def _check_is_best(facts: SearchFacts, digests: Mapping[str, str]) -> None:
-    """Check that best/ agrees with the journal, because a running search only writes its report from time to
-    time."""
+    """Check that best/ agrees with the journal, because a running search does not always update best/."""
     strategy = load_strategy(facts.paths.strategy)
     written = [(phase.node, phase.cut_step) for phase in strategy.phases]
     if strategy.adapter != digests or written != [(phase.node, phase.cut) for phase in facts.path]:
@@ -193,7 +192,7 @@ def _check_text(name: str, text: str, facts: SearchFacts) -> None:
 
 
 def _machine_paths(facts: SearchFacts) -> Iterator[str]:
-    """Absolute directories of the search, its task and its model, and the user's own."""
+    """Absolute paths of the search, its task, its model, and the user's home."""
     config, task = facts.config, facts.task
     named = (
         config.storage,
@@ -208,7 +207,8 @@ def _machine_paths(facts: SearchFacts) -> Iterator[str]:
 
 
 def _check_weights(path: Path, facts: SearchFacts) -> None:
-    """Check that a safetensors file holds an adapter's tensors alone: no state of an optimizer, no secret."""
+    """Check that a safetensors file has only tensors of an adapter, no optimizer state, and no secret in its
+    metadata."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -224,10 +224,10 @@ def _check_weights(path: Path, facts: SearchFacts) -> None:
 
 
 def plan_facts(search: Any, base_model: str | None) -> SearchFacts:
-    """The facts of a search, its base model called `base_model` where that is given.
+    """Facts of a search. `base_model` is the Hub id of its base model, if the user gave one.
 
     Raises:
-        ConfigError: that is not an id, or there is no search.
+        ConfigError: `base_model` is not an id, or there is no search.
     """
     if base_model is not None and not re.fullmatch(HUB_ID, base_model):
         raise ConfigError(

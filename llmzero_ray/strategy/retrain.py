@@ -1,7 +1,8 @@
-"""Train a found strategy again: as a search whose proposer repeats its phases; other seeds, task, model.
+"""Train a strategy again, with other seeds, task or model if wanted: as a search whose proposer repeats its
+phases.
 
-It is a search like any other, so that it survives lost machines, is resumed and has a report. What is added
-here: its configuration, the rescaling of steps to the data, and the comparison with the original.
+It is a search like any other, so it survives lost machines, can be resumed and has a report. This module adds
+its configuration, the rescaling of steps to the data, and the comparison with the original.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.files import replace_file
 
 _ANY_SCORE = -1e12
-"""A target that every score reaches: a strategy of one phase ends with its root."""
+"""Target that every score reaches, so that the search of a one-phase strategy ends after its root."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainPlan:
-    """Plan for training a strategy again, with its deviations."""
+    """Plan for training a strategy again, with its differences from the original."""
 
     strategy: Strategy
     original: Strategy
     configs: tuple[SearchConfig, ...]
-    """One per seed."""
+    """Configurations of the searches, one per seed."""
     notes: tuple[str, ...]
     """Differences from the original, one sentence each."""
 
     @property
     def unsaid(self) -> tuple[str, ...]:
-        """The notes that a start of the searches does not print by itself."""
+        """Notes that starting the searches does not print anyway."""
         said = other_model(self.original.base_model, self.configs[0].model.path)
         return tuple(note for note in self.notes if note != said)
 
@@ -60,11 +61,11 @@ def plan_retraining(
     keep_steps: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> RetrainPlan:
-    """Searches that train the strategy with `seeds` seeds, the first one being the original's.
+    """Plan searches that train the strategy with `seeds` seeds, the first of which is the original's.
 
-    On a task with another number of training rows, steps are rescaled to the same number of epochs, unless
-    `keep_steps`. `model` is another base model; `settings` are dotted keys of search.yaml, for hardware and
-    engine. The proposer's file is written next to the searches.
+    If the task has another number of training rows, steps are rescaled to the same number of epochs, unless
+    `keep_steps`. `model` replaces the base model; `settings` are dotted keys of search.yaml, for hardware and
+    engine. Writes the proposer's file next to the searches.
 
     Raises:
         ConfigError: the settings are wrong, or ask for another LoRA rank than the strategy's.
@@ -98,13 +99,14 @@ def plan_retraining(
 
 
 def _trimmed(strategy: Strategy) -> Strategy:
-    """The strategy without the steps that no policy of it needs."""
+    """The strategy without the steps after a phase's cut that need not be trained."""
     phases = [phase.model_copy(update={"n_steps": phase.steps_to_train}) for phase in strategy.phases]
     return strategy.model_copy(update={"phases": tuple(phases)})
 
 
 def rescaled(strategy: Strategy, share: float) -> Strategy:
-    """The strategy with `share` times its steps, each phase a whole number of its intervals of validation."""
+    """The strategy with `share` times its steps. Each phase and each cut is a multiple of the phase's
+    validation interval."""
     phases: list[StrategyPhase] = []
     for phase in strategy.phases:
         every = max(1, round(phase.test_freq * share))
@@ -174,7 +176,7 @@ def _config(
     }
     if len(strategy.phases) == 1:
         data["budget"]["target"] = _ANY_SCORE
-    data = without_removed(data)  # the strategy may be one of before they went
+    data = without_removed(data)  # an old strategy may still have removed settings
     change_settings(data, settings)
     config = resolve_config(data, source="the strategy's configuration")
     check_rank(strategy.lora_rank, config.model.lora_rank)
@@ -182,7 +184,7 @@ def _config(
 
 
 def find_strategy(place: str, storage: str = "runs") -> Strategy:
-    """The strategy in a file, or of a search by its directory or its name in `storage`.
+    """Load a strategy from a file, or from a search, given its directory or its name in `storage`.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
@@ -199,10 +201,10 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
 
 
 def task_of_strategy(strategy: Strategy, directory: str | None = None) -> PreparedTask:
-    """The prepared task in a directory, or the strategy's own.
+    """Load the prepared task in a directory, or the strategy's own.
 
     Raises:
-        ConfigError: the strategy does not say where its task was, or it no longer exists.
+        ConfigError: the strategy does not say where its task is, or the task no longer exists.
         TaskError: it cannot be used.
     """
     place = directory or strategy.task.get("directory")
@@ -216,22 +218,22 @@ def task_of_strategy(strategy: Strategy, directory: str | None = None) -> Prepar
     return load_task(str(place))
 
 
-# --- what came of it ----------------------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainedPhase:
-    """One phase of the strategy, there and here."""
+    """One phase of the strategy, in the original and in the new runs."""
 
     number: int
     global_step: int
-    """Step at which the runs leave it."""
+    """Global step at which the new runs cut it."""
     original_step: int
-    """Step at which the strategy leaves it: another step on a task with another number of rows."""
+    """Global step at which the original cuts it. It differs if steps were rescaled."""
     original: float | None
-    """Validation there, in the search that found the strategy."""
+    """Validation score at the cut in the original search."""
     scores: tuple[float | None, ...]
-    """Scores of each run. None if not reached."""
+    """Validation score at the cut in each new run. None if not reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,21 +243,21 @@ class RetrainComparison:
     plan: RetrainPlan
     phases: tuple[RetrainedPhase, ...]
     base: tuple[Measured | None, ...]
-    """Base model on the test split: in the original, then in each run."""
+    """Test scores of the base model: in the original, then in each run."""
     best: tuple[Measured | None, ...]
-    """The strategy on the test split, from the validated step with the best score; the same order."""
+    """Test scores of the strategy at its best validated step, in the same order."""
     deviations: tuple[str, ...]
-    """Phases that were not trained as the strategy has them; empty if all were."""
+    """Phases that were not trained as in the strategy, one sentence each. Empty if all were."""
 
     @property
     def mean(self) -> float | None:
-        """Test score over the runs; None if none has one."""
+        """Mean test score of the new runs. None if none has a score."""
         found = [score.mean for score in self.best[1:] if score is not None]
         return statistics.fmean(found) if found else None
 
     @property
     def deviation(self) -> float | None:
-        """Standard deviation of that over the seeds; None with fewer than two."""
+        """Standard deviation of the new runs' test scores. None with fewer than two."""
         found = [score.mean for score in self.best[1:] if score is not None]
         return statistics.stdev(found) if len(found) > 1 else None
 
@@ -288,10 +290,10 @@ class RetrainComparison:
 
 
 def compare(plan: RetrainPlan, roots: Sequence[Path]) -> RetrainComparison:
-    """Comparison of the runs in these directories with the original.
+    """Compare the runs in these directories with the original.
 
     Raises:
-        ConfigError: a directory holds no search.
+        ConfigError: a directory has no search.
         JournalError: a journal is damaged.
     """
     facts = [SearchFacts(root) for root in roots]

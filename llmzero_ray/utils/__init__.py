@@ -1,1 +1,1 @@
-"""Helpers without knowledge of a search: text, files, logs, plug-ins, keys, the Hugging Face Hub."""
+"""Helpers that know nothing of searches: text, files, logs, plug-ins, keys, the Hugging Face Hub."""

@@ -1,9 +1,9 @@
-"""Passing the API key of the agents' model to the processes that call it, and to no others.
+"""Pass the API key of the agents' model to the processes that call the model, and to no others.
 
-Two environment variables may carry it: the key itself, or the path of a file with it. Ray starts a private
-head and everything on it with the environment of the command, so both are taken out of it while Ray starts.
-The coordinator and the stopper, which call the model, are given the path of a file instead; the key itself is
-never an argument of an actor nor part of a runtime environment.
+One environment variable may contain the key itself, another the path of a file with it. A private Ray head
+and everything on it inherit the command's environment, so both variables are removed while Ray starts. The
+coordinator and the stopper, which call the model, get the path of a file instead. The key itself is never an
+argument of an actor or part of a runtime environment.
 
 Not here: reading the key for a call (agents/llm/api_key.py).
 """
@@ -26,19 +26,20 @@ KEY_ENVS = {
     "foundry": "ANTHROPIC_FOUNDRY_API_KEY",
     "openai": "OPENAI_API_KEY",
 }
-"""Provider -> variable with its key; the same with `_FILE` names a file. Others have no key of their own."""
+"""Provider -> variable with its key. The variable with the suffix `_FILE` names a file with the key. Other
+providers have no key of their own."""
 CUSTOM_HEADERS_ENV = "ANTHROPIC_CUSTOM_HEADERS"
 """Headers that Anthropic's SDK adds to every request of a process."""
 KEY_VARIABLES = (
     *(name for key in KEY_ENVS.values() for name in (key, f"{key}_FILE")),
     "ANTHROPIC_AUTH_TOKEN",
 )
-"""Variables that must not reach other processes; the last one is read by Anthropic's SDK alone."""
+"""Variables that must not reach other processes. The last one is read only by Anthropic's SDK."""
 SECRET_VARIABLES = (*KEY_VARIABLES, CUSTOM_HEADERS_ENV)
 """Variables with keys or the user's headers, which only processes that call the model need."""
 
 NOTIFY_URLS = "LLMZERO_NOTIFY_URLS"
-"""Addresses of the services that get alerts, in Apprise's notation, with their keys."""
+"""Variable with the addresses of the services that get alerts, in Apprise's notation, including keys."""
 TRACKER_KEYS = (
     "WANDB_API_KEY",
     "MLFLOW_TRACKING_TOKEN",
@@ -49,29 +50,28 @@ TRACKER_KEYS = (
     "OPTUNA_STORAGE",
     NOTIFY_URLS,
 )
-"""Keys of experiment trackers, which only the processes that send to them need; `HF_TOKEN` is trackio's. The
-address of a study may hold a password."""
+"""Variables with keys of experiment trackers, which only the processes that send to them need. `HF_TOKEN` is
+trackio's; the address in `OPTUNA_STORAGE` may contain a password."""
 
 _written: list[PrivateEntry] = []
 
 
 def without_key(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy of an environment that carries neither the key nor the user's headers, nor names the key's
-    file."""
+    """A copy of an environment without the key, the name of its file, and the user's headers."""
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy of an environment for a process that calls no server: without the keys of trackers and Ray's
-    token too."""
+    """A copy of an environment for a process that calls no server: like `without_key`, and without the keys
+    of trackers and Ray's token."""
     hidden = {"RAY_AUTH_TOKEN", *TRACKER_KEYS}
     return {name: value for name, value in without_key(environment).items() if name not in hidden}
 
 
 @contextlib.contextmanager
 def key_hidden(*others: str) -> Iterator[None]:
-    """Processes that are started inside inherit neither variable, nor `others`; this process has all of them
-    again afterwards."""
+    """Context in which this process's environment lacks the key variables and `others`, so that processes
+    started in it do not inherit them. They are restored at the end."""
     held = {name: os.environ.pop(name) for name in (*KEY_VARIABLES, *others) if name in os.environ}
     try:
         yield
@@ -81,14 +81,14 @@ def key_hidden(*others: str) -> Iterator[None]:
 
 def key_file(storage: str, *, private_head: bool, key_env: str = KEY_ENV) -> str | None:
     """Path of a file with the key that `key_env` gives this process, for actors that call the model. None if
-    they have to find their own.
+    they have to find a key themselves.
 
-    A file that `<key_env>_FILE` names is passed on as it is. A key in the environment is written to a file of
-    the user's runtime directory, outside `storage`, until `remove_key_file`; not for a head that is not
-    private, because its machine may be another one.
+    For a private head, a key in the environment is written to a file in the user's runtime directory, outside
+    `storage`, and kept until `remove_key_file`. Other heads may run on another machine. A file that
+    `<key_env>_FILE` names is passed on unchanged.
 
     Raises:
-        StorageError: there is no directory for the file that belongs to this user alone.
+        StorageError: there is no directory for the file that only this user can access.
     """
     key, named = (os.environ.get(name, "").strip() for name in (key_env, f"{key_env}_FILE"))
     if key and private_head:
@@ -98,12 +98,12 @@ def key_file(storage: str, *, private_head: bool, key_env: str = KEY_ENV) -> str
 
 
 def tracker_key_file(storage: str, *, private_head: bool) -> str | None:
-    """Path of a file with the keys of trackers in this process's environment, as a JSON object, for the
+    """Path of a file with the trackers' keys from this process's environment as a JSON object, for the
     process that sends to them. None if there are no keys, or if the head is not private and may run on
     another machine.
 
     Raises:
-        StorageError: there is no directory for the file that belongs to this user alone.
+        StorageError: there is no directory for the file that only this user can access.
     """
     found = {name: os.environ[name] for name in TRACKER_KEYS if os.environ.get(name)}
     if not found or not private_head:
@@ -113,7 +113,7 @@ def tracker_key_file(storage: str, *, private_head: bool) -> str | None:
 
 
 def use_key_file(path: str | None, key_env: str = KEY_ENV) -> None:
-    """Have this process read the key from `path`, unless its own environment already gives one."""
+    """Make this process read the key from `path`, unless its environment already has a key or its file."""
     names = (key_env, f"{key_env}_FILE")
     if path is not None and not any(os.environ.get(name, "").strip() for name in names):
         os.environ[f"{key_env}_FILE"] = path
@@ -121,7 +121,7 @@ def use_key_file(path: str | None, key_env: str = KEY_ENV) -> None:
 
 @contextlib.contextmanager
 def key_file_in_use(path: str | None) -> Iterator[None]:
-    """`use_key_file` for a while, in a process that others will use afterwards."""
+    """Context with the effect of `use_key_file`, for a process that is used for something else afterwards."""
     file_env = f"{KEY_ENV}_FILE"
     before = os.environ.get(file_env)
     use_key_file(path)

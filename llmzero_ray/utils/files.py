@@ -1,6 +1,6 @@
-"""Files and directories on a disk, whole or absent even after a power cut; their SHA-256; locks of processes.
+"""Atomic writes of files and directories that survive a power cut, SHA-256 digests, and file locks.
 
-Not here: which files a search has (storage/search_storage.py, journal/).
+Not here: the files of a search (storage/search_storage.py, journal/).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NO_LINKS = (errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNO
 
 
 MOST_TEXT = 128 * 2**20
-"""Bytes of a model's JSON file; the largest are tokenizers, of some 35 MB."""
+"""Maximum bytes of a model's JSON file. The largest are tokenizers, of about 35 MB."""
 
 
 def small_text(path: Path) -> str:
-    """The text of a file of no more than `MOST_TEXT` bytes.
+    """Text of a file of at most `MOST_TEXT` bytes.
 
     Raises:
         OSError: it cannot be read, or is larger.
@@ -40,7 +40,8 @@ def small_text(path: Path) -> str:
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file in one step: readers see the old content or the new one, and the new one survives a crash.
+    """Write a file atomically: readers see either the old or the new content, and the new one survives a
+    crash.
 
     Raises:
         StorageError: it could not be written; nothing has changed.
@@ -59,12 +60,12 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def create_file(path: Path, content: str | bytes) -> None:
-    """Write a file that must not exist yet, in one step: of two processes that try, one succeeds.
+    """Write a file that must not exist yet, atomically. If two processes try, one succeeds.
 
-    On a file system without hard links a crash may leave a part of it.
+    On a file system without hard links, a crash may leave a partial file.
 
     Raises:
-        FileExistsError: there is one of this name; it was not touched.
+        FileExistsError: there is already a file of this name; it was not changed.
         StorageError: it could not be written; nothing has changed.
     """
     temporary = _temporary(path)
@@ -74,7 +75,7 @@ def create_file(path: Path, content: str | bytes) -> None:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            # A network file system may repeat a request whose answer was lost.
+            # A network file system may have repeated a successful request whose reply was lost.
             if temporary.stat().st_nlink != 2:
                 raise
         except OSError as error:
@@ -118,13 +119,13 @@ def replace_directory(path: Path) -> Iterator[Path]:
         _sync_directory(path.parent)
     finally:
         for left in (new, old):
-            if left.is_symlink():  # what stood at `path`
+            if left.is_symlink():  # `path` was a link
                 left.unlink()
             shutil.rmtree(left, ignore_errors=True)
 
 
 def sync_tree(directory: Path) -> None:
-    """Force a directory to the disk with everything in it.
+    """Sync a directory to disk with everything in it.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -155,14 +156,15 @@ def text_digest(text: str | bytes) -> str:
 
 
 class FileLock:
-    """A lock that one process of a machine holds at a time; it is free when its holder ends, however it ends.
+    """File lock that one process of a machine holds at a time. It is released when its holder ends, even if
+    that is killed.
 
-    The file stays when the lock is released, and may hold text. Where the file system has no locks, every
+    The file stays when the lock is released, and may contain text. On a file system without locks, every
     `acquire` succeeds without excluding other processes.
     """
 
     def __init__(self, path: Path) -> None:
-        # The import takes 0.1 s, which commands that only read need not spend.
+        # The import takes 0.1 s, which is saved for commands that only read.
         import filelock
 
         self._path = path
@@ -174,10 +176,11 @@ class FileLock:
         return self._lock.is_locked
 
     def acquire(self, *, timeout_s: float | None = 0.0) -> bool:
-        """Take the lock, waiting up to `timeout_s` (forever if None). False if another process has it.
+        """Take the lock, waiting up to `timeout_s` seconds (forever if None). Returns False if another
+        process holds it.
 
         Raises:
-            OSError: the file cannot be made or opened.
+            OSError: the file cannot be created or opened.
         """
         import filelock
 
@@ -192,7 +195,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back; repeatable."""
+        """Release the lock. Idempotent."""
         self._lock.release(force=True)
 
 
@@ -202,7 +205,8 @@ def is_locked(path: Path) -> bool:
     Raises:
         FileNotFoundError: there is no such file.
     """
-    # A shared lock, which filelock does not offer: probes do not see each other, and reading is enough.
+    # Try a shared lock, which filelock does not offer: probes do not block each other, and a reader may take
+    # it.
     with open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -214,7 +218,7 @@ def is_locked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
-    """Context in which an error of the system becomes the `storage_error` of `path`."""
+    """Context that turns an `OSError` into the `storage_error` of `path`."""
     try:
         yield
     except StorageError:
@@ -252,8 +256,7 @@ def _write(path: Path, content: str | bytes, mode: str) -> None:
 
 
 def _create_in_place(path: Path, content: str | bytes) -> None:
-    """`create_file` on a file system without links: the name is taken first, so a crash can leave a torn
-    file."""
+    """`create_file` for a file system without hard links. A crash can leave a partial file."""
     try:
         _write(path, content, "xb")
     except FileExistsError:
@@ -265,7 +268,7 @@ def _create_in_place(path: Path, content: str | bytes) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a directory and those above it, so that a crash does not take away the ones just made."""
+    """Create a directory and its parents, so that they survive a crash."""
     if directory.is_dir():
         return
     if directory.parent != directory:
@@ -276,8 +279,8 @@ def _make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the names in a directory survive a crash. File systems that cannot do it raise an error, which is
-    harmless."""
+    """Make the names in a directory survive a crash. Errors of file systems that cannot do this are
+    ignored."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

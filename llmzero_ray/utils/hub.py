@@ -1,7 +1,7 @@
-"""Access to the Hugging Face Hub through `huggingface_hub`: its token, and one message for each failure.
+"""Access to the Hugging Face Hub through `huggingface_hub`: token, client, and clear messages for failures.
 
-The token is read where `huggingface_hub` looks (HF_TOKEN, or the file of `hf auth login`), sent in the header
-of a request, and part of no argument, message or log.
+The token is read where `huggingface_hub` looks for it (HF_TOKEN, or the file of `hf auth login`). It is sent
+only in the header of requests, and is never part of an argument, a message or a log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmzero_ray.utils.text import one_line
 
 INSTALL = "pip install 'llmzero-ray[hub]'"
 _CONNECT_S, _ANSWER_S = 15.0, 300.0
-"""Seconds until a server that does not answer counts as absent; huggingface_hub itself waits forever."""
+"""Timeouts for connecting and for an answer, in seconds. huggingface_hub itself waits forever."""
 
 
 def endpoint() -> str:
@@ -25,7 +25,7 @@ def endpoint() -> str:
 
 
 def hub_api(token: str | None) -> Any:
-    """A `huggingface_hub.HfApi` for `endpoint()`, with limits of time.
+    """A `huggingface_hub.HfApi` for `endpoint()`, with timeouts.
 
     Raises:
         ConfigError: `huggingface_hub` is not installed.
@@ -40,7 +40,11 @@ def hub_api(token: str | None) -> Any:
 
 
 def find_token() -> str | None:
-    """The user's token, from HF_TOKEN or from the file that `hf auth login` writes (HF_TOKEN_PATH)."""
+    """The user's token, from HF_TOKEN or from the file that `hf auth login` writes (HF_TOKEN_PATH), or None.
+
+    Raises:
+        ConfigError: `huggingface_hub` is not installed.
+    """
     try:
         import huggingface_hub
     except ImportError as error:
@@ -50,7 +54,7 @@ def find_token() -> str | None:
 
 
 def required_token() -> str:
-    """The token, which is required.
+    """The user's token.
 
     Raises:
         ConfigError: there is none.
@@ -66,8 +70,8 @@ def required_token() -> str:
 
 @contextlib.contextmanager
 def hub_errors(doing: str, token: str | None) -> Iterator[None]:
-    """Context that raises errors of the Hub as one `HubError` that begins with `doing` and never shows the
-    token."""
+    """Context that turns errors of the Hub into a `HubError`. Its message begins with `doing` and never shows
+    the token."""
     import httpx
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -91,7 +95,7 @@ def hub_errors(doing: str, token: str | None) -> Iterator[None]:
 
 
 def _refusal(error: Any, token: str | None) -> str:
-    """Meaning of an HTTP status of the Hub, with the remedy."""
+    """Explanation of the Hub's HTTP status, with the remedy."""
     status = error.response.status_code
     said = _safe(error.server_message or "", token)
     said = f" ({said})" if said else ""

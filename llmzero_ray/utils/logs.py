@@ -1,4 +1,4 @@
-"""Log files of a search's actors, and warnings of commands on the terminal. Importing this sets no
+"""Log files of a search's actors, and warnings of commands on the terminal. Importing this module adds no
 handler."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _PlainFormatter(logging.Formatter):
 
 
 def log_to(path: Path) -> logging.Handler:
-    """Append INFO lines of the library to a file from now on; returns the handler, which the caller
+    """Append the library's INFO messages to a file from now on. Returns the handler, which the caller
     closes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
@@ -34,14 +34,14 @@ def log_to(path: Path) -> logging.Handler:
 
 
 def show_warnings_plainly() -> None:
-    """Print warnings for which there is no handler as Python does, without control characters."""
+    """Remove control characters from warnings that Python prints because there is no handler."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PlainFormatter("%(message)s"))
 
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Append INFO lines of the library to a file for a while."""
+    """Context in which the library's INFO messages are appended to a file."""
     handler = log_to(path)
     try:
         yield

@@ -1,12 +1,12 @@
-"""Loads objects that a configuration names: `package.module:factory`, or a name that an installed package
-registered.
+"""Load objects that a configuration names: `package.module:factory`, or a name that an installed package
+registers.
 
 A package registers names as entry points of its pyproject.toml:
 
     [project.entry-points."llmzero_ray.proposers"]
     careful = "my_package.proposers:make_proposer"
 
-after which `agents.proposer: careful` is the same as `agents.proposer: my_package.proposers:make_proposer`.
+Then `agents.proposer: careful` means the same as `agents.proposer: my_package.proposers:make_proposer`.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ GROUPS = {
     "stopper.rules": "llmzero_ray.stop_rules",
     "reward": "llmzero_ray.rewards",
 }
-"""Field -> group of entry points whose names it takes."""
+"""Configuration field -> group of entry points whose names it accepts."""
 BUILT_IN = {
     "llmzero_ray.engines": ("verl",),
     "llmzero_ray.agents": ("expert", "claude", "recorded"),
     "llmzero_ray.proposers": ("backend", "strategy"),
     "llmzero_ray.methods": ("llmzero",),
 }
-"""Group -> names that mean something without an entry point, so that no package may register them."""
+"""Group -> names that work without an entry point. No package may register them."""
 _PROJECT = "llmzero-ray"
 
 
 def import_problem(package: str) -> str:
-    """Reason why an optional package cannot be used, such as `is not installed`; empty if it can be."""
+    """Reason why an optional package cannot be used, such as `is not installed`. Empty if it can be used."""
     try:
         importlib.import_module(package)
     except Exception as error:  # noqa: BLE001 - a broken package raises anything
@@ -56,7 +56,7 @@ def import_problem(package: str) -> str:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Package -> version, of those that are installed."""
+    """Package -> version, for the packages that are installed."""
     found = {}
     for package in packages:
         with contextlib.suppress(PackageNotFoundError):
@@ -65,7 +65,7 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def load_factory(name: str, *, field: str) -> Callable[..., Any]:
-    """The callable that a configuration field names.
+    """Load the callable that a configuration field names.
 
     Raises:
         ConfigError: nothing is registered under that name, or it is not importable or not callable.
@@ -79,7 +79,7 @@ def load_factory(name: str, *, field: str) -> Callable[..., Any]:
 
 
 def extension(group: str, name: str) -> Any:
-    """Object that an extension of this project registers for the core, such as the maker of tasks.
+    """Load an object that an extension of this project registers for the core, such as the maker of tasks.
 
     Raises:
         ConfigError: it is not installed, or cannot be imported.
@@ -94,7 +94,7 @@ def extension(group: str, name: str) -> Any:
 
 
 def load(value: str, what: str) -> Any:
-    """The object that `package.module:name` names; `what` begins the message where there is none.
+    """Load the object `package.module:name`. `what` is the beginning of the error message.
 
     Raises:
         ConfigError: it cannot be imported.
@@ -111,7 +111,8 @@ def load(value: str, what: str) -> Any:
 
 
 def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
-    """The entry point of that name; `own` are the names that the field has in addition. Nothing is imported.
+    """Entry point of that name. `own` are further names that the field accepts, for the error message.
+    Nothing is imported.
 
     Raises:
         ConfigError: no installed package registers it, or two do.
@@ -158,7 +159,7 @@ def points(group: str) -> dict[str, EntryPoint]:
 def own_points(group: str) -> dict[str, EntryPoint]:
     """This project's own entry points of a group by name.
 
-    Of a checkout they are read from its pyproject.toml, since the installed ones may be older.
+    In a checkout, they are read from its pyproject.toml, because the installed ones may be outdated.
     """
     if _of_checkout():
         own = _of_checkout().get(group, {})
@@ -167,10 +168,10 @@ def own_points(group: str) -> dict[str, EntryPoint]:
 
 
 def check_names() -> None:
-    """Check that no two packages give the same name to their extensions.
+    """Check that no two packages register the same name.
 
     Raises:
-        ConfigError: two do, or one takes a name that is built in.
+        ConfigError: two do, or one registers a name that is built in.
     """
     for group in GROUPS.values():
         points(group)

@@ -1,4 +1,4 @@
-"""A TCP port that nothing listens on."""
+"""Free TCP ports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import socket
 
 
 def free_port() -> int:
-    """A port that is free on every address of this machine. Another process may take it before the caller."""
+    """A port that is free on all addresses of this machine. Another process may take it before the caller
+    does."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

@@ -1,8 +1,8 @@
-"""Files and directories of a running process that no other user of the machine may reach.
+"""Files and directories of a running process that other users of the machine cannot access.
 
-They lie in the user's runtime directory (mode 0700), never in the storage of a search, and are removed with
-their owner: by `remove`, at the end of the process, or, after a kill, by the next process that makes an entry
-of the same kind. A lock that the owner holds for its whole life tells a living owner from a dead one.
+They are in the user's runtime directory (mode 0700), never in the storage of a search. They are removed by
+`remove` or at the end of the owning process; after a kill, the next process that creates an entry of the same
+kind removes them. The owner holds a lock for its lifetime, which shows that it is alive.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pathlib import Path
 from llmzero_ray.errors import StorageError
 
 MAX_SOCKET_PATH = 107
-"""Bytes that Linux allows for the path of a Unix socket."""
+"""Maximum bytes of the path of a Unix socket on Linux."""
 
 _LONGEST_DIRECTORY = 40
-"""Leaves room below the runtime directory for an entry and the names of sockets in it (vLLM's: 36 bytes)."""
+"""Maximum bytes of the runtime directory's path. The rest of `MAX_SOCKET_PATH` is for an entry and the names
+of sockets in it (vLLM's have 36 bytes)."""
 
 
 class PrivateEntry:
@@ -36,7 +37,7 @@ class PrivateEntry:
         atexit.register(self.remove)
 
     def remove(self) -> None:
-        """Delete it; repeatable, and without effect in a forked child."""
+        """Delete the entry. Idempotent, and without effect in a forked child."""
         if self._lock < 0 or os.getpid() != self._owner:
             return
         _delete(self.path)
@@ -46,10 +47,10 @@ class PrivateEntry:
 
 
 def private_file(kind: str, content: str, *, outside: Path | None = None) -> PrivateEntry:
-    """A new file of mode 0600 that holds `content`; it never lies below `outside`.
+    """Create a file of mode 0600 with `content`, outside the directory `outside`.
 
     Raises:
-        StorageError: there is no directory for it that belongs to this user alone.
+        StorageError: there is no directory for it that only this user can access.
     """
     with _runtime_dir(outside) as directory:
         path = _free_name(directory, kind)
@@ -60,10 +61,10 @@ def private_file(kind: str, content: str, *, outside: Path | None = None) -> Pri
 
 
 def private_directory(kind: str) -> PrivateEntry:
-    """A new directory of mode 0700, with a path short enough for sockets in it.
+    """Create a directory of mode 0700, with a path short enough for sockets in it.
 
     Raises:
-        StorageError: there is no directory for it that belongs to this user alone.
+        StorageError: there is no directory for it that only this user can access.
     """
     with _runtime_dir() as directory:
         path = _free_name(directory, kind)
@@ -75,7 +76,8 @@ def private_directory(kind: str) -> PrivateEntry:
 
 @contextlib.contextmanager
 def _runtime_dir(outside: Path | None = None) -> Iterator[Path]:
-    """The user's runtime directory, locked against other processes that make or remove entries."""
+    """Context with the user's runtime directory, locked against other processes that create or remove
+    entries."""
     candidates = [Path(f"/tmp/llmzero-{os.getuid()}"), Path(f"/dev/shm/llmzero-{os.getuid()}")]
     session = os.environ.get("XDG_RUNTIME_DIR", "")
     if session and len(os.fsencode(session)) <= _LONGEST_DIRECTORY and _is_own(Path(session)):
@@ -85,7 +87,7 @@ def _runtime_dir(outside: Path | None = None) -> Iterator[Path]:
         candidates = [path for path in candidates if within not in path.resolve().parents] or candidates[-1:]
     directory = candidates[0]
     try:
-        with contextlib.suppress(FileExistsError):  # what it is comes out below
+        with contextlib.suppress(FileExistsError):  # checked below
             directory.mkdir(mode=0o700)
     except OSError as error:
         raise StorageError(
@@ -114,7 +116,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _free_name(directory: Path, kind: str) -> Path:
-    """A new name for an entry; entries of the same kind whose owners have ended are removed."""
+    """A new name for an entry. Removes entries of the same kind whose owners have ended."""
     for path in directory.glob(f"{kind}-*"):
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -13,9 +13,9 @@ from typing import Any, TypeGuard
 GIB = 2**30
 """Bytes."""
 CUT = "…"
-"""Stands where a text was cut."""
+"""Mark at the place where a text was cut."""
 _REASON = 300
-"""Number of characters at which a runner's reason was cut off, in the middle of a word."""
+"""Length at which older versions cut off the reason of a lost runner, in the middle of a word."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NOT_PLAIN = re.compile(r"[^ -~\n]")
@@ -59,16 +59,16 @@ _SYNONYMS = {
     "prepare": "data dataset task",
     "score": "grade evaluate eval",
 }
-"""Name of this project -> what others call it."""
+"""Name in this project -> what users of other tools may call it."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is meant by `name`, for "did you mean"; None when none is near."""
+    """Known name that `name` probably means, for "did you mean". None if none is close."""
     return next(iter(nearest_names(name, known, 1)), None)
 
 
 def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
-    """Up to `n` known names that may be meant by `name`: first what others call so, then the nearest ones."""
+    """Up to `n` known names that `name` may mean: first by synonyms, then by similar spelling."""
     names = {own.lower(): own for own in known}
     found = [own for own in names.values() if name.lower() in _SYNONYMS.get(own, "").split()]
     found += [names[near] for near in get_close_matches(name.lower(), names, n)]
@@ -76,12 +76,12 @@ def nearest_names(name: str, known: Iterable[str], n: int) -> list[str]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether `value` is a number. True and false are none."""
+    """Whether `value` is a number. Booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def number(value: float) -> str:
-    """A number with three digits that count: `0.0312`, `1630`, `5.2e-5`, `nan`."""
+    """A number with about three significant digits: `0.0312`, `1630`, `5.2e-5`, `nan`."""
     if not math.isfinite(value):
         return str(value)
     if abs(value) >= 999.5:
@@ -93,13 +93,14 @@ def number(value: float) -> str:
 
 
 def plain(value: float, *, places: int = 0) -> str:
-    """Three digits that count, at least `places` decimal places and no power of ten: `0.0123`, `1,250`."""
+    """A number with three significant digits, at least `places` decimals and no exponent: `0.0123`,
+    `1,250`."""
     digits = 2 - math.floor(math.log10(abs(value))) if value else 0
     return f"{value:,.{min(max(places, digits), 6)}f}"
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `42 s`, `12 min 05 s`, `3 h 20 min`."""
+    """A duration as text: `4.2 s`, `42 s`, `12 min 05 s`, `3 h 20 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -109,21 +110,21 @@ def duration(seconds: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """Short duration for terminal lines: `48 s`, `12.4 min`, `3.4 h`."""
+    """A duration as short text: `48 s`, `12.4 min`, `3.4 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def size(n_bytes: float) -> str:
-    """Bytes as `1.5 GiB`, `50 MiB` or `8 KiB`."""
+    """A number of bytes as text: `1.5 GiB`, `50 MiB`, `8 KiB`."""
     if n_bytes >= GIB:
         return f"{n_bytes / GIB:.1f} GiB"
     return f"{n_bytes / 2**20:.0f} MiB" if n_bytes >= 2**20 else f"{n_bytes / 2**10:.0f} KiB"
 
 
 def plural(n: int, singular: str) -> str:
-    """`1 run`, `2 runs`."""
+    """A count with its noun: `1 run`, `2 runs`."""
     return f"{n} {singular if n == 1 else singular + 's'}"
 
 
@@ -136,19 +137,20 @@ def json_or_none(text: str | bytes) -> Any:
 
 
 def clean(text: str) -> str:
-    """Without terminal sequences, control and invisible characters; tabs become blanks, lines end in \\n."""
+    """The text without terminal sequences and without control and invisible characters. Tabs become spaces,
+    and lines end in \\n."""
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
     return _NOT_PLAIN.sub(lambda found: _shown(found[0]), text)
 
 
 def collapse_whitespace(text: str) -> str:
-    """The text with each run of blanks and line breaks as one blank, trimmed; other characters are kept."""
+    """The text, trimmed, with each run of white space as one space."""
     return " ".join(text.split())
 
 
 def whole_sentences(reason: str) -> str:
-    """Reason why a process was lost, on one line: without a last sentence that was cut off in the middle, and
-    without Ray's list of what may have killed a worker."""
+    """Reason why a process was lost, on one line, without a truncated last sentence and without Ray's list of
+    possible causes."""
     text = re.split(
         r" There are some potential root causes| Some common causes", collapse_whitespace(reason)
     )[0]
@@ -185,7 +187,7 @@ def _shown(character: str) -> str:
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers in growing order, evenly spaced ones as a range: `5 to 40 by 5, 43`."""
+    """Whole numbers in increasing order as text, evenly spaced ones as a range: `5 to 40 by 5, 43`."""
     found = sorted(set(numbers))
     parts: list[str] = []
     while found:

@@ -1,4 +1,4 @@
-"""Calls that may never return, such as those of a hanging storage or cluster."""
+"""Calls that may never return, for example because a storage or a cluster hangs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Future result of `work`, called in a daemon thread: `result(limit_s)` raises TimeoutError after the
-    limit and leaves the thread behind."""
+    """Call `work` in a daemon thread. Returns a future: its `result(limit_s)` raises TimeoutError after the
+    limit and leaves the thread running."""
     answer: Future[T] = Future()
 
     def run() -> None:
