@@ -1,4 +1,4 @@
-"""Build the agents of a search from `agents.backend`. Heavy libraries are imported only then."""
+"""Builds the agents of a search from `agents.backend`. Heavy libraries are imported only when needed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.llm.settings import LlmSettings
 
 STOPS: Final = "stops"
-"""Fact of a search whose answers are recorded ones (`agents.llm.recorded.recorded_course`)."""
+"""Key in the facts of a search that replays recorded answers (`agents.llm.recorded.recorded_course`)."""
 AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "recorded")
-"""Backends whose agents are a language model, or its recorded responses."""
+"""Backends whose agents are a language model or its recorded responses."""
 BACKENDS = BUILT_IN["llmzero_ray.agents"]
 PROPOSERS = BUILT_IN["llmzero_ray.proposers"]
 
@@ -71,12 +71,12 @@ class AgentServices:
 def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None = None) -> Agents:
     """Agents of a search. `n_val` (validation items) determines the noise of its scores.
 
-    A search method may bring agents of its own. Otherwise `agents.proposer` may name a proposer that replaces
-    the backend's. The factory of a backend is called with (config, n_val) and returns
-    one object that implements all three protocols; that of a proposer returns a `Proposer`.
+    A search method may bring its own agents. Otherwise `agents.proposer` may name a proposer that replaces
+    the backend's. Factories are called with (config, n_val): a backend's returns one object that implements
+    all three protocols, a proposer's returns a `Proposer`.
 
     Raises:
-        ConfigError: the backend cannot be imported, or no answer was recorded.
+        ConfigError: the backend cannot be imported, or there are no recorded answers.
     """
     agents = _backend_agents(config, n_val, services)
     method = load_method(config.search.method)
@@ -101,7 +101,7 @@ def _check_has_model(config: SearchConfig, method: object) -> None:
 
 
 def lacks_model(config: SearchConfig) -> bool:
-    """Whether the search needs a language model but has none: no backend with one, or no key for it."""
+    """Whether the search needs a language model but its backend has none, or the key is missing."""
     if config.agents.backend == "claude":
         from llmzero_ray.agents.llm.api_key import is_missing
 
@@ -161,8 +161,8 @@ def _own_proposer(agents: AgentsConfig) -> Callable[..., Any]:
 
 
 def agent_facts(config: SearchConfig) -> dict[str, Any]:
-    """Facts that are frozen with the search: the prompts, their common hash, the price. Empty for backends
-    without a language model.
+    """Facts frozen with the search: the prompts, one hash over them, and the price. Empty without a language
+    model.
 
     Raises:
         ConfigError: a prompt cannot be read, or the model's price is unknown.
@@ -198,15 +198,15 @@ def agent_facts(config: SearchConfig) -> dict[str, Any]:
 def check_agents(
     config: SearchConfig, spent: float = 0.0, book: Callable[[AgentCalled], None] = lambda _: None
 ) -> None:
-    """Check, before anything is reserved, that the language model can be called. `spent` dollars of its
+    """Check, before any hardware is reserved, that the language model can be called. `spent` dollars of its
     budget are already used.
 
-    The callback `book` receives each call that may cost money twice: before it is sent, at its worst case,
-    and under the same `source` once its cost is known.
+    `book` receives each call that may cost money twice: at its worst case before it is sent, and under the
+    same `source` once its cost is known.
 
     Raises:
         ConfigError: prompts, price or records are missing or wrong.
-        AgentError: no key, or the server refuses key, model or images, or cannot be reached.
+        AgentError: there is no key, the server rejects the key, the model or images, or it cannot be reached.
     """
     method = load_method(config.search.method)
     if hasattr(method, "check"):
@@ -239,7 +239,7 @@ def _check_models(
     def check(settings: LlmSettings, price: Price, image: bytes | None) -> float:
         ledger = BudgetLedger(price, None if cap is None else cap - spent)
         budget = CheckBudget(ledger, book, settings.model)
-        with contextlib.suppress(CapReachedError):  # then no agent's call is made either
+        with contextlib.suppress(CapReachedError):  # the agents cannot make a call then, either
             MessagesClient(settings).check(image=image, budget=budget)
         return ledger.dollars
 
@@ -248,7 +248,7 @@ def _check_models(
         listed = own.price if own.model is not None else agents.price
         price = price_of(settings.model, listed, agents.provider)
         spent += check(settings, price, _DOT if agents.visual else None)
-    if agents.fallback_model is not None:  # it is asked without pictures if it takes none
+    if agents.fallback_model is not None:  # works without images
         check(_fallback_settings(agents, "proposer", agents.fallback_model), fallback_price(agents), None)
 
 
@@ -276,23 +276,23 @@ def needs_key(agents: AgentsConfig) -> bool:
 
 THINKERS: tuple[ModelRole, ...] = ("proposer", "error_analyzer", SKILL_AGENT)
 """Agents that think before they answer unless configured otherwise, because their decisions cost hours of
-training. The early stopper is called often, and its answer is one word."""
+training. The early stopper is called often and answers briefly."""
 THINKING_TOKENS: Mapping[ModelRole, int] = {
     "proposer": 14_500,
     "error_analyzer": 10_800,
     SKILL_AGENT: 13_000,
     "early_stopper": 3_850,
 }
-"""Maximum tokens of an agent's thinking where the model thinks: with its answer, 16,000 for the proposer."""
+"""Token limit of an agent's thinking, if the model thinks. Thinking and answer: 16,000 for the proposer."""
 _OTHERS_THINKING_TOKENS = 4_000
-"""The same for agents outside of a search."""
+"""Token limit of thinking for a model that is called outside a search."""
 
 
 def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSettings:
     """Client settings for one agent of a search. `agent` is None for a model that answers without thinking.
 
     Raises:
-        ConfigError: settings of `agents` that cannot work.
+        ConfigError: the settings in `agents` cannot work together.
     """
     from llmzero_ray.agents.llm.settings import HOURLY, LlmSettings
 
@@ -320,7 +320,7 @@ def llm_settings(agents: AgentsConfig, agent: ModelRole | None = None) -> LlmSet
 
 
 def _fallback_settings(agents: AgentsConfig, agent: ModelRole, model: str) -> LlmSettings:
-    """Client settings of the fallback model: what depends on a model is left to its capabilities."""
+    """Client settings of the fallback model. Model-dependent ones are unset, so its capabilities decide."""
     own = {"model": model, "thinking": None, "thinking_budget": None, "effort": None, "cache": None}
     return llm_settings(agents, agent).model_copy(update=own)
 
@@ -363,7 +363,7 @@ def _model_agents(config: SearchConfig, n_val: int, services: AgentServices) -> 
 
 
 def model_client(agents: AgentsConfig, agent: ModelRole) -> Any:
-    """The client of one agent's language model, or of its recorded responses, for `AgentClient`."""
+    """Client of one agent's language model or of its recorded responses, for `AgentClient`."""
     if agents.backend == "recorded":
         from llmzero_ray.agents.llm.recorded import RecordedResponses
 
@@ -383,4 +383,4 @@ _DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"
     "53de0000000c49444154789c63f8ffff3f0005fe02fe0def46b80000000049454e44ae426082"
 )
-"""PNG of one white pixel, to check that a model accepts images."""
+"""One-pixel PNG, to check whether a model accepts images."""

@@ -20,15 +20,15 @@ TYPICAL_TOKENS: Mapping[AgentName, Tokens] = {
     "proposer": Tokens(system=4836, input=2179, output=2400),
     "early_stopper": Tokens(system=916, input=467, output=90),
 }
-"""Tokens of large requests (a phase of 120 steps, a tree of 16 nodes) without pictures, the proposer's
-thinking counted as 1,500 tokens; benchmarks/agent_cost.py adds them up for a search of any size."""
+"""Tokens of large requests (a phase of 120 steps, a tree of 16 nodes) without images. The proposer's thinking
+counts as 1,500 tokens. benchmarks/agent_cost.py adds them up for a search of any size."""
 _PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
 """Pixels of the agents' figures."""
 _LONGEST = {"proposer": PROPOSAL_TOKENS, "early_stopper": VERDICT_TOKENS}
 
 
 def agent_price(config: SearchConfig) -> Price | None:
-    """Price of the agents' tokens: zero without a language model; None for a user's own agents.
+    """Price of the agents' tokens: zero without a language model, None for a user's own agents.
 
     Raises:
         ConfigError: the model's price is not known.
@@ -46,10 +46,10 @@ def expected_dollars(
     course: Course,
     calls: Mapping[str, int],
 ) -> float:
-    """Dollars of these `calls` by agent; `TYPICAL_TOKENS` count for an agent that `measured` lacks.
+    """Dollars that `calls` (agent -> number) cost, from `measured` tokens or else `TYPICAL_TOKENS`.
 
-    In the low case the prompt cache holds the system prompt of an agent that is called often; in the high one
-    every answer is as long as it may be.
+    The low case assumes that the prompt cache holds the system prompts of agents that are called often. The
+    high case assumes that every answer reaches its token limit.
     """
     together = 0.0
     for agent, typical in TYPICAL_TOKENS.items():

@@ -61,7 +61,7 @@ class MetricNote(StrictModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Appendix:
-    """Notes that the paper gives its agents: its texts by metric, and by VeRL's key."""
+    """Notes that the paper gives its agents, by metric and by VeRL key."""
 
     metrics: Mapping[str, str]
     hyperparameters: Mapping[str, str]
@@ -76,7 +76,7 @@ class Knowledge:
     appendix: Appendix
 
     def with_priors(self, priors: Priors) -> Knowledge:
-        """The notes with only the experience of `priors`."""
+        """The notes, with experience from `priors` only."""
         if priors == "paper":
             return self
         bare = {
@@ -109,7 +109,7 @@ def parse_metrics(text: str, source: str = f"prompts/{METRICS}") -> Mapping[str,
     """Notes in the text of a metrics.yaml. Messages begin with `source`.
 
     Raises:
-        ConfigError: broken YAML, a missing or unknown field, or one metric noted twice.
+        ConfigError: broken YAML, a missing or unknown field, or two notes on one metric.
     """
     notes = {name: _note(name, body, source) for name, body in _mapping(text, source).items()}
     covered: dict[str, str] = {}
@@ -152,7 +152,7 @@ def parse_appendix(text: str, source: str = f"prompts/{APPENDIX_F}") -> Appendix
     """The two tables in the text of an appendix_f.yaml.
 
     Raises:
-        ConfigError: broken YAML, another table, or a key that VeRL does not have.
+        ConfigError: broken YAML, an unknown table, or a key that VeRL does not have.
     """
     tables = _mapping(text, source)
     if set(tables) != {"metrics", "hyperparameters"} or not all(isinstance(t, dict) for t in tables.values()):
@@ -188,13 +188,13 @@ def note_of(name: str, notes: Mapping[str, MetricNote] | None = None) -> MetricN
 
 
 def metric_label(name: str) -> str:
-    """Label of a metric, or its own name without a note. Validation metrics share one note."""
+    """Label of a metric, or its name if no note covers it. Validation metrics share one note."""
     known = metric_notes().get("val-core" if name.startswith("val-core") else name)
     return known.label if known is not None else name
 
 
 def expected_metrics(hyperparameters: Hyperparameters) -> frozenset[str]:
-    """Names among our notes that VeRL logs at every training step of a phase with this configuration."""
+    """Metrics with a note that VeRL logs at every training step of a phase with this configuration."""
     on = {
         "step": True,
         "kl_loss": hyperparameters.get(USE_KL_LOSS) is True,
@@ -248,12 +248,10 @@ def prompt_directory(directory: str) -> Path:
 
 
 def check_names(directory: str, allowed: tuple[str, ...]) -> None:
-    """Reject a user's directory with a file name that is never read.
-
-    Hidden files are ignored.
+    """Check that a user's directory has only files that are read. Hidden files are ignored.
 
     Raises:
-        ConfigError: a name is not read; the message gives the nearest one that is.
+        ConfigError: nothing reads a file of that name; the message suggests the nearest valid name.
     """
     for name in _visible(prompt_directory(directory)):
         if name not in allowed:

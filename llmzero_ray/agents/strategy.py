@@ -1,8 +1,8 @@
 """Proposer that repeats a strategy: `agents.proposer: strategy`, with its file in `agents.recorded_from`.
 
-Each phase gets the configuration, start and length that the strategy's phase has. Nothing is judged: whether
-the phases were trained so is checked afterwards (strategy/retrain.py), as a proposal that breaks a rule of
-this search is replaced.
+Each phase gets the configuration, start and length of the strategy's phase, whatever the scores are. A
+proposal that breaks a rule of this search is replaced, so strategy/retrain.py checks afterwards whether the
+phases were trained as planned.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Engines that train phases: the protocol in base.py, real VeRL in verl/."""
+"""Engines that train phases: the protocol in base.py, the VeRL engine in verl/."""

@@ -1,9 +1,9 @@
-"""Protocol of every engine: train one phase, stop it, score a policy. What made a phase fail.
+"""Protocol of every engine: train one phase, stop it, score a policy, and report why a phase failed.
 
-An engine knows no actor, no journal and no tree. It is driven by one thread (`run`, `evaluate`, `close`);
-`stop` may come from any other thread at any time.
+An engine knows nothing of actors, the journal or the tree. One thread calls `run`, `evaluate` and `close`;
+any other thread may call `stop` at any time.
 
-Not here: deciding when to stop (stopping/), writing metrics (the runner does), restarting lost engines (the
+Not here: deciding when to stop (stopping/), writing metrics (the runner), restarting lost engines (the
 coordinator).
 """
 
@@ -32,8 +32,8 @@ CARD_FAULT = (
     r"uncorrectable (?:ECC|NVLink)|GPU is lost|fallen off the bus|no CUDA-capable device|hardware stack error"
     r"|Xid \("
 )
-"""Pattern of what CUDA and NVIDIA's driver say of a GPU that has failed, whatever was computed on it. A lost
-process, a lost connection and a full memory are no such faults."""
+"""Pattern of messages by CUDA and NVIDIA's driver about a failed GPU. A lost process, a lost connection and
+full memory do not match."""
 _FAULT = re.compile(CARD_FAULT, re.IGNORECASE)
 _FAULT_CHARS = 300
 
@@ -61,27 +61,28 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Current stage of an engine and its duration, which distinguish a slow phase from a hanging one."""
+    """Current stage of an engine and its duration, to tell a slow phase from a hanging one."""
 
     name: str
     """`start`, `rollout`, `update`, `validation` or `save`; other engines may have others."""
     since_s: float
-    """Seconds it has been in this stage."""
+    """Seconds since the stage began."""
     usual_s: float | None
-    """Median of the stage's earlier durations in the same phase, or None without any."""
+    """Median of the stage's earlier durations in this phase, in seconds. None if there are none."""
     quiet_s: float | None = None
-    """Seconds since the stage began or last made progress, such as an answer. If None, same as `since_s`."""
+    """Seconds since the stage began or last made progress (an answer, for example). If None, same as
+    `since_s`."""
 
 
 class Engine(Protocol):
-    """An engine that trains phases one after the other."""
+    """Engine that trains one phase at a time."""
 
     def run(self, spec: PhaseSpec, on_metric: OnMetric) -> PhaseResult | PhaseFailure:
         """Train one phase to its end.
 
-        The callback `on_metric` is called once per finished step, in order, on the engine's thread, and once
-        for the validation at step 0. A validation is part of the point of its step, with its per-item
-        outcomes. A failed phase is returned as `PhaseFailure`, never raised, and the engine stays usable.
+        `on_metric` is called on the engine's thread, in order: once for the validation at step 0, and once
+        per finished step. If a step is validated, its point includes the score and the per-item outcomes. A
+        failed phase is returned as `PhaseFailure`, never raised, and the engine stays usable.
 
         Raises:
             EngineError: the engine itself cannot start (wrong VeRL version, no capacity).
@@ -89,8 +90,8 @@ class Engine(Protocol):
         ...
 
     def stop(self, reason: str) -> None:
-        """Request that the running phase ends at the next step boundary, with its last checkpoint written.
-        Thread-safe and idempotent.
+        """Ask the running phase to write a checkpoint and end at the next step boundary. Thread-safe and
+        idempotent.
 
         `reason` becomes the result's `stop_reason`; a reason that starts with `verdict` makes it
         `early_stopped`. No-op without a running phase.
@@ -102,7 +103,8 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes per row of `parquet`, in row order. If `adapter` is None, the base model is scored.
+        """Outcomes of greedy answers to the rows of `parquet`, in row order. If `adapter` is None, the base
+        model is scored.
 
         Raises:
             EngineError: the rows could not be scored.
@@ -131,7 +133,7 @@ def failure_of(
 
 
 def card_fault(text: str) -> str | None:
-    """The last line of a message or log that tells of a failed card, at most 300 characters; None if
-    there is none."""
+    """Last line of a message or log that reports a failed GPU, at most 300 characters. None if there is
+    none."""
     found = [line.strip() for line in text.splitlines() if _FAULT.search(line)]
     return found[-1][:_FAULT_CHARS] if found else None

@@ -1,6 +1,6 @@
 """Resources that the slots of a search require, and whether machines have them. Pure.
 
-Not here: reserving it (actors/placement.py).
+Not here: reserving them (actors/placement.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from llmzero_ray.config import SearchConfig
 
 QUEUE_UNITS = {"cpu": 1, "gpu": 4}
-"""TransferQueue storage units per slot. On GPUs one step is about 0.5 GB and is read several times."""
+"""TransferQueue storage units per slot. On GPUs, a step has about 0.5 GB of data, which is read several
+times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,9 @@ class Machine:
 def side_cpus(config: SearchConfig) -> int:
     """CPUs that one slot needs on its machines outside its bundles. A user's engine is assumed to need none.
 
-    The controller of VeRL's queue and each of its units hold one. Ray reserves none for VeRL's servers, agent
-    and reward workers and load balancer, but starts them only on a machine with CPUs.
+    The controller of VeRL's queue and each of its units use one. VeRL's servers, agent and reward workers and
+    load balancer reserve none, but Ray starts them only on a machine that has CPUs; one more is counted for
+    that.
     """
     engine = config.engine
     if engine.backend != "verl":
@@ -38,8 +40,8 @@ def side_cpus(config: SearchConfig) -> int:
 def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str, int]:
     """Logical CPUs and GPUs of a head that is started for this search alone.
 
-    CPUs are scheduling tokens there, as many as the slots require. So are GPUs on a machine without any; real
-    ones are counted by Ray.
+    CPUs are only scheduling tokens there: as many as the slots require, whatever the machine has. On a
+    machine without GPUs, so are GPUs. Ray counts real GPUs itself.
     """
     slots = config.slots
     per_slot = slots.nodes * slots.gpus_per_node * slots.cpus_per_gpu + side_cpus(config)
@@ -50,12 +52,12 @@ def private_head_resources(config: SearchConfig, *, has_gpus: bool) -> dict[str,
 def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
     """Reason why the slots do not fit on these machines even if nothing else runs there, or None if they fit.
 
-    The CPUs outside the bundles of slots on several machines are counted over all machines together.
+    For slots that span machines, the CPUs outside their bundles may be on any of the machines.
     """
     slots, side = config.slots, side_cpus(config)
     gpus, cpus = slots.gpus_per_node, slots.gpus_per_node * slots.cpus_per_gpu
     on_one = cpus + (side if slots.nodes == 1 else 0)
-    # A slot takes each of its machines once; machines hold parts of as many slots as they have room for.
+    # The parts of one slot are on different machines. A machine may hold parts of several slots.
     holds = [min(int(m.gpus // gpus), int(m.cpus // on_one), slots.count) for m in machines]
     n_parts = slots.count * slots.nodes
     if sum(holds) < n_parts:
@@ -67,7 +69,7 @@ def shortfall(machines: Sequence[Machine], config: SearchConfig) -> str | None:
 
 
 def largest_machine(machines: Sequence[Machine]) -> Machine | None:
-    """The machine with most GPUs, of equals with most CPUs; None of none."""
+    """Machine with the most GPUs, then the most CPUs. None if there are no machines."""
     return max(machines, key=lambda machine: (machine.gpus, machine.cpus), default=None)
 
 

@@ -1,4 +1,4 @@
-"""Creates an engine by name from the configuration. Heavy imports happen only then."""
+"""Creates an engine by name from the configuration. Heavy libraries are imported only when one is created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def make_engine(config: SearchConfig, task: PreparedTask, slot: Slot, log_dir: str) -> Engine:
     """Engine that `engine.backend` names: `verl`, or a plug-in's.
 
-    `log_dir` receives the engine's own log.
+    `log_dir` is the directory for the engine's own log.
 
     Raises:
         ConfigError: there is no engine of that name.

@@ -1,7 +1,7 @@
-"""Search methods except the tree, and what compares and reports them: an extension of the core.
+"""Search methods other than the tree search, and commands that compare and report them: an extension.
 
-A method of your own is a class with one method, `PlannedSearch.next_run` (docs/extend.md). The core imports
-nothing of this package: pyproject.toml registers its methods and commands as entry points.
+Your own search method is a subclass of `PlannedSearch` that defines `next_run` (docs/extend.md). The core
+imports nothing from this package: pyproject.toml registers its methods and commands as entry points.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["PlannedSearch", "RunPlan"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:  # imported late: the list of commands needs none of it
+    if name in __all__:  # imported late, because listing the commands does not need it
         from llmzero_ray.methods import planned_search
 
         return getattr(planned_search, name)

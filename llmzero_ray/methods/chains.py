@@ -1,4 +1,4 @@
-"""One policy trained in phases: unchanged, by a fixed schedule, or changed at random from its best."""
+"""Methods that train one policy phase after phase: unchanged, by a fixed schedule, or with random changes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FIRST = RunPlan(source="default", why="the default recipe first")
 
 
 class UnchangedContinuation(PlannedSearch):
-    """The default recipe, phase after phase from the last adapter: what phases alone are worth."""
+    """The default recipe, phase after phase from the last adapter. Shows what phases alone are worth."""
 
     def next_run(self) -> RunPlan | None:
-        """The next phase, once the one before has ended."""
+        """The next phase once the previous one has ended."""
         if not self.runs:
             return _FIRST
         last = self.runs[-1]
@@ -28,18 +28,19 @@ class UnchangedContinuation(PlannedSearch):
 
 
 class FixedSchedule(PlannedSearch):
-    """The phases of a schedule, each with its share of the budget; then no further run."""
+    """The phases of a schedule, each with its share of the budget, and no further run."""
 
     usual = ""
-    """Name of the schedule that is taken where `search.schedule` gives none; SearchConfig asks for one."""
+    """Name of the schedule if `search.schedule` has none. If it is empty, SearchConfig requires a
+    schedule."""
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule."""
+        """The configured schedule, or the one that `usual` names."""
         return self.rules.schedule or read_schedule(self.usual)
 
     def next_run(self) -> RunPlan | None:
-        """The next phase of the schedule, once the one before has ended."""
+        """The next phase of the schedule once the previous one has ended."""
         runs, shares = self.runs, self.schedule.shares
         number = sum(node.plan.source == "phase" for node in self.nodes.values())
         if number >= len(shares) or (runs and runs[-1].is_running):
@@ -51,7 +52,7 @@ class FixedSchedule(PlannedSearch):
         return RunPlan(on=last, source="phase", start=start, units=units, number=number, why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """Values that the schedule sets up to its phase."""
+        """Values that the schedule sets in the planned phase and all phases before it."""
         return scheduled(self.schedule, at.root, plan.number) if plan.source == "phase" else {}
 
 
@@ -62,8 +63,8 @@ class CapacityGuidebook(FixedSchedule):
 
 
 class RandomPerturbation(PlannedSearch):
-    """Search without a diagnosis: it continues the best adapter so far and moves one to three
-    hyper-parameters at random."""
+    """Search without a diagnosis: continues from the best adapter so far, with one to three hyper-parameters
+    changed at random."""
 
     def next_run(self) -> RunPlan | None:
         """A random change from the best run that has ended."""
@@ -76,5 +77,5 @@ class RandomPerturbation(PlannedSearch):
         return RunPlan(on=best.id, source="perturb", start="best", why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """One to three hyper-parameters moved by chance."""
+        """One to three hyper-parameters changed at random."""
         return perturbed(at.base, at.rng) if plan.source == "perturb" else {}

@@ -1,4 +1,4 @@
-"""The commands of this extension, for the group `llmzero_ray.commands` of entry points."""
+"""Commands of this extension, for the entry-point group `llmzero_ray.commands`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Asynchronous successive halving (ASHA, Li et al. 2020): the best of each rung continue training.
+"""Asynchronous successive halving (ASHA, Li et al. 2020): the best recipes of each rung continue training.
 
-A recipe in rung k has trained for eta^k standard phases. Whenever a run ends, the highest rung is examined
-first: a recipe among the best 1/eta of those that have ended there, and not promoted yet, continues from its
-last adapter. If there is none, a new recipe begins. A promoted run has a fresh optimizer.
+A recipe in rung k has trained for eta^k standard phases. Whenever a run can begin, rungs are searched from
+the highest one down for a recipe that is among the best 1/eta of those that have ended there and has not been
+promoted yet. It continues from its last adapter, with a fresh optimizer. If there is none, a new recipe
+begins.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from llmzero_ray.methods.run_plan import RunPlan
 
 
 class AsynchronousHalving(PlannedSearch):
-    """ASHA on phases, with drawn recipes in the lowest rung. `budget` in standard phases bounds the rungs."""
+    """ASHA on phases, with random recipes in the lowest rung. No rung is longer than `budget`."""
 
     def next_run(self) -> RunPlan | None:
-        """The longer run of a recipe that is promoted, else a new recipe."""
+        """The next run of a promoted recipe, or else a new recipe."""
         rungs: dict[int, list[PlannedNode]] = {}
         for node in self.runs:
             rungs.setdefault(self._rung(node), []).append(node)
@@ -36,7 +37,7 @@ class AsynchronousHalving(PlannedSearch):
         return rung
 
     def _promotable(self, nodes: list[PlannedNode], rung: int) -> PlannedNode | None:
-        """Best recipe of a rung that may be promoted (the earliest one in a tie)."""
+        """Best recipe of a rung that may be promoted (the earliest in a tie), or None."""
         if self.budget is not None and self.rules.eta ** (rung + 1) > self.budget:
             return None
         ended = [node for node in nodes if not node.is_running]

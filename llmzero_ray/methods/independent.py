@@ -1,8 +1,8 @@
-"""Static recipes: the default one alone, drawn ones and a grid.
+"""Static recipes: the default one alone, random ones and a grid.
 
-Each is trained from the base model in one phase and resumed by nobody. The paper's baselines train 8 (App.
-B.2); here the budget is split over them, so that all methods cost the same. Not here: recipes that a
-sampler suggests (suggested.py).
+Each is trained from the base model in one phase and never resumed. The paper's baselines train 8 (App. B.2);
+here the budget is split over them, so that all methods cost the same. Not here: recipes that a sampler
+suggests (suggested.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from llmzero_ray.records import HyperparameterValue
 
 
 class DefaultRecipe(PlannedSearch):
-    """The default recipe in one phase as long as the budget; where that is raised later, it goes on."""
+    """The default recipe in one phase as long as the budget. If the budget is raised later, it continues."""
 
     def next_run(self) -> RunPlan | None:
-        """The whole budget in one run, or what a raised budget has left."""
+        """One run of the whole budget, later a run of what a raised budget has left."""
         if not self.runs:
             why = "the default recipe in one phase"
             return RunPlan(source="default", units=float(self.budget or 1), why=why)
@@ -39,10 +39,10 @@ class IndependentRuns(PlannedSearch):
     words: str
     """Name of a recipe, for explanations."""
     may_go_on = True
-    """Whether a raised budget brings further recipes."""
+    """Whether a raised budget adds recipes."""
 
     def next_run(self) -> RunPlan | None:
-        """The next recipe, whatever the others scored."""
+        """The next recipe, which does not depend on scores."""
         number, n_trials = len(self.nodes), self.rules.n_trials
         if number >= n_trials and not self.may_go_on:
             return None
@@ -52,13 +52,13 @@ class IndependentRuns(PlannedSearch):
 
 
 class RandomSearch(IndependentRuns):
-    """Recipes drawn from the ranges."""
+    """Recipes drawn at random from `search.ranges`."""
 
     source, words = "draw", "random recipe"
 
 
 class GridSearch(IndependentRuns):
-    """The cells of a grid; a budget that is raised later buys no further cell."""
+    """The cells of a grid. Raising the budget does not add cells."""
 
     source, words, may_go_on = "cell", "cell of the grid", False
 
@@ -66,7 +66,7 @@ class GridSearch(IndependentRuns):
         """The cell's values.
 
         Raises:
-            ValueError: the grid has fewer cells.
+            ValueError: the grid does not have that many cells.
         """
         if plan.source != "cell":
             return {}

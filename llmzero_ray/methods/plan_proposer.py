@@ -1,8 +1,8 @@
-"""The proposer of search methods that plan their runs: a plan's start, changes and length as a proposal.
+"""Proposer for search methods that plan their runs: turns a plan's start, changes and length into a proposal.
 
-The same request gives the same proposal: random numbers come from the search's seed, the node's number and
-the number of tries. A value that a rule of the space refuses, or that would have no effect, is left out. Not
-here: which run comes next (planned_search.py), how the methods find values (values.py).
+The same request gives the same proposal: random numbers derive from the search's seed, the node's number and
+the number of tries. Values that break a rule of the space or would have no effect are left out. Not here:
+which run comes next (planned_search.py), how methods choose values (values.py).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from llmzero_ray.records.agents import OfferedCheckpoint, ProposalRequest
 
 _DIGITS = 3
 _FIXED = ("own", "phase")
-"""Recipes that give the same values again: a value that was refused is left out."""
+"""Sources that give the same values on every try, so rejected values are left out instead."""
 _PLANNED = Diagnosis(state="unknown", summary="Planned by the search method; nothing was diagnosed.")
 
 
 class PlanProposer:
     """Proposer of the planned runs of `method`.
 
-    `values` gives those values of a plan that depend on where the run starts. `n_gpus`: GPUs of a slot. With
-    `by_compute` a run may take `phase.max_steps`: its compute ends it. A run with a cosine takes at most the
-    steps of its share of the budget, since a cosine has to know its end.
+    `values` returns the values of a plan that depend on where the run starts. `n_gpus` is the number of GPUs
+    of a slot. With `by_compute`, a run may have `phase.max_steps` steps, because compute ends it. A run with
+    a cosine schedule gets only the steps of its share of the budget, because a cosine must know its end.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class PlanProposer:
         """Proposal of the planned phase.
 
         Raises:
-            ValueError: the plan names a cell of the grid or a phase that there is not.
-            HyperparameterError: the plan changes a hyper-parameter that is not known.
+            ValueError: the plan names a grid cell or phase that does not exist.
+            HyperparameterError: the plan changes an unknown hyper-parameter.
         """
         plan = RunPlan.from_dict(request.plan)
         start = self._start(request, plan)
@@ -82,8 +82,8 @@ class PlanProposer:
 
 
 def _checkpoint(request: ProposalRequest, *, best: bool) -> OfferedCheckpoint | None:
-    """Last or best adapter of the node below which the phase is planned, or of an earlier node on its path if
-    it has none."""
+    """Last or best adapter of the phase's parent node, or of the nearest earlier node on its path that has
+    one."""
     for view in reversed(request.path):
         offered = [one for one in request.checkpoints if one.node == view.node]
         scored = [one for one in offered if one.val_score is not None]

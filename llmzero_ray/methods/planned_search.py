@@ -1,8 +1,8 @@
-"""The base class of search methods that plan their runs themselves: nodes, budget and decisions.
+"""Base class of search methods that plan their runs themselves: nodes, budget and decisions.
 
-A method writes `next_run`, which returns a `RunPlan`. The budget counts standard phases, not runs: a plan of
-two units spends two of them. A failed run is spent like any other; nothing is debugged. Not here: any method
-(independent.py, chains.py, halving.py, population.py, suggested.py), proposals (plan_proposer.py).
+A method implements `next_run`, which returns a `RunPlan`. The budget counts standard phases, not runs: a plan
+of two units spends two of them. A failed run counts like any other; nothing is debugged. Not here: the
+methods (independent.py, chains.py, halving.py, population.py, suggested.py), proposals (plan_proposer.py).
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from llmzero_ray.agents.backend import Agents
     from llmzero_ray.config import SearchConfig
 _LEAST = 1e-9
-"""Remaining budget, in units, that counts as zero."""
+"""Remaining budget in standard phases that counts as zero."""
 _BY_USER = RunPlan(source="unchanged", start="last", number=-1, why="asked for by a person")
 
 
 @dataclass(kw_only=True)
 class PlannedNode(SearchNode):
-    """One run with its plan. It is terminal once it is pruned."""
+    """One run with its plan. Pruned runs are terminal."""
 
     plan: RunPlan
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
-    """Facts that a decision was based on, and the run that it plans."""
+    """Facts on which a decision was based, and the run that it plans."""
 
     begun: int
     """Number of runs begun."""
     units: float
-    """Budget they use, in standard phases."""
+    """Budget that these runs use, in standard phases."""
     budget: int | None
     running: int
     best: float | None
     plan: RunPlan | None
-    """The run that begins, or None if none does."""
+    """The run that begins, or None if there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
@@ -58,10 +58,10 @@ class PlanFacts:
 
 
 class PlannedSearch(SearchMethod[PlannedNode]):
-    """Base class of a search method that decides on every run itself; a method writes `next_run`.
+    """Base class of search methods that plan every run themselves. A subclass implements `next_run`.
 
-    `budget` counts standard phases, and `seed` is the search's: the same seed gives the same plans. `default`
-    is the configuration of the first run, with VeRL's keys.
+    `budget` is in standard phases. `seed` is the search's; the same seed gives the same plans. `default` is
+    the configuration of the first run, with VeRL's keys.
     """
 
     plans_its_runs = True
@@ -79,21 +79,23 @@ class PlannedSearch(SearchMethod[PlannedNode]):
 
     @abstractmethod
     def next_run(self) -> RunPlan | None:
-        """The run that comes next, whatever the budget; None if none begins before a running one ends.
+        """The next run, regardless of the budget, or None if none can begin now.
 
-        The same runs with the same scores must give the same plan: a journal is replayed through it.
+        The same runs with the same scores must give the same plan, because replaying a journal calls it
+        again. None ends the search if no run is running.
         """
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """Values in addition to `plan.changes` that depend on where the run starts; here those of a draw.
+        """Values in addition to `plan.changes` that depend on where the run starts. By default, random draws
+        from `ranges` if the plan's source is `draw`.
 
-        It is called when the run is proposed, on an object without runs: `rules` and `seed` are there.
+        It is called when the run is proposed, on another instance that has `rules` and `seed` but no runs.
         """
         return drawn(self.ranges, at.root, at.rng) if plan.source == "draw" else {}
 
     @classmethod
     def make_agents(cls, config: SearchConfig, n_val: int, agents: Agents, services: Any) -> Agents:  # noqa: ARG003
-        """The backend's agents, with a proposer that proposes what is planned."""
+        """The backend's agents, with a proposer for planned runs."""
         proposer = PlanProposer(
             config.search.method,
             cls(config.search, None, config.seed).values,
@@ -103,11 +105,11 @@ class PlannedSearch(SearchMethod[PlannedNode]):
         )
         return replace(agents, proposer=proposer)
 
-    # --- what is known --------------------------------------------------------------------------------------
+    # --- for `next_run` -------------------------------------------------------------------------------------
 
     @property
     def runs(self) -> list[PlannedNode]:
-        """Runs that were not vetoed, the earliest first."""
+        """Runs that were not vetoed, earliest first."""
         return [node for node in self._nodes.values() if not node.pruned]
 
     @property
@@ -117,45 +119,45 @@ class PlannedSearch(SearchMethod[PlannedNode]):
 
     @property
     def best_ended(self) -> PlannedNode | None:
-        """The best-scored run that has ended and was not vetoed; without scores the earliest; None if
-        none has ended."""
+        """Run with the best score among those that have ended and were not vetoed. The earliest one if none
+        has a score. None if none has ended."""
         ended = [node for node in self.runs if not node.is_running]
         return best_scored(ended) or next(iter(ended), None)
 
     @property
     def left(self) -> float | None:
-        """Phases of `phase.n_steps` that the budget has left; None if there is no limit."""
+        """Remaining budget in standard phases, or None if there is no limit."""
         return None if self.budget is None else self.budget - self.units
 
     @property
     def ranges(self) -> dict[str, ParameterRange]:
-        """Hyper-parameter -> where its values are drawn from: `search.ranges`."""
+        """Hyper-parameter -> range of its values: `search.ranges`, or the ranges that ship."""
         return shipped(Ranges, "relative") if self.rules.ranges is None else self.rules.ranges
 
     def random(self) -> random.Random:
-        """Random numbers of the next run."""
+        """Random generator for the next run, seeded by the search's seed and the number of runs."""
         return random.Random(f"{self.seed}:{len(self._nodes)}")
 
     def _trained_from(self, node: PlannedNode) -> Iterable[PlannedNode]:
-        """Runs that a veto of this one includes."""
+        """Runs that a veto of this run also prunes."""
         return [self._nodes[child] for child in node.children]
 
     # --- reading --------------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> Mapping[int, PlannedNode]:
-        """All nodes by id in order of creation, read-only."""
+        """Id -> node, in order of creation. Read-only."""
         return MappingProxyType(self._nodes)
 
     @property
     def units(self) -> float:
-        """Standard phases that all runs take together."""
+        """Budget that all runs use together, in standard phases."""
         return sum(node.plan.units for node in self._nodes.values())
 
     # --- ask ------------------------------------------------------------------------------------------------
 
     def ask(self) -> Decision:
-        """The next thing to do. Changes nothing."""
+        """Next decision. Does not change the search."""
         left = self.left
         if left is not None and left <= _LEAST:
             return self._decide("stop", reason="budget")
@@ -172,10 +174,10 @@ class PlannedSearch(SearchMethod[PlannedNode]):
         return self._decide("evolve", on=plan.on, plan=plan)
 
     def _check(self, plan: RunPlan) -> None:
-        """Refuse what `next_run` must not return.
+        """Check the result of `next_run`.
 
         Raises:
-            SearchError: it is not a plan, starts nowhere, or starts from a run that trains.
+            SearchError: it is no RunPlan, `on` does not fit `start`, or it starts from a running run.
         """
         name = f"{type(self).__name__}.next_run"
         if not isinstance(plan, RunPlan):
@@ -219,11 +221,11 @@ class PlannedSearch(SearchMethod[PlannedNode]):
     # --- begin and tell -------------------------------------------------------------------------------------
 
     def create(self, kind: NodeKind, on: int | None, node_id: int | None = None) -> int:
-        """Begin a run as recorded, and return its node id. Its plan is the method's if that agrees, otherwise
-        one standard phase.
+        """Begin a run, and return its node id. Its plan is the method's if that has this kind and `on`,
+        otherwise one standard phase.
 
         Raises:
-            SearchError: the id is taken, the root does not come first and once, or `on` is unknown.
+            SearchError: the id is taken, the root is not the first or only one, or `on` is unknown.
         """
         decision = self.ask()
         agrees = (decision.action, decision.on) == (kind, on)
@@ -231,7 +233,7 @@ class PlannedSearch(SearchMethod[PlannedNode]):
         return self._add(kind, on, node_id, plan or _BY_USER)
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run on `parent` that the user requested: one standard phase of the budget.
+        """Begin a run below `parent` at the user's request. It uses one standard phase of the budget.
 
         Raises:
             SearchError: the parent is unknown, running or pruned, or the budget is spent.
@@ -271,7 +273,7 @@ class PlannedSearch(SearchMethod[PlannedNode]):
     # --- checkpoints ----------------------------------------------------------------------------------------
 
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """Resume chain of the node that it was created on. Empty if it starts from the base model."""
+        """Resume chain of the node's parent. Empty if the node starts from the base model."""
         node = self.node(node_id)
         if node.kind != "evolve" or node.parent is None:
             return ()

@@ -1,8 +1,8 @@
 """Population-based training (Jaderberg et al. 2017): members train in turn, and the worst copy the best.
 
-A member's run is one standard phase. When its turn comes again and its last score is in the lower quantile of
-the population's last scores, it takes over the adapter and the settings of a random member of the upper
-quantile, and explores from there; else it goes on unchanged. Quantiles are those of Ray Tune's
+A member's run is one standard phase. If, at its next turn, its last score is missing or in the lower quantile
+of the population's last scores, it copies the adapter and settings of a random member of the upper quantile
+and explores from there. Otherwise it continues unchanged. Quantiles are those of Ray Tune's
 PopulationBasedTraining. Not here: how settings are explored (values.py).
 """
 
@@ -18,10 +18,10 @@ from llmzero_ray.records import HyperparameterValue
 
 
 class PopulationTraining(PlannedSearch):
-    """`rules.population` members. The first has the default recipe, the others drawn ones."""
+    """`rules.population` members. The first starts with the default recipe, the others with random ones."""
 
     def next_run(self) -> RunPlan | None:
-        """The next phase of the member that has trained least."""
+        """The next phase of the member with the fewest phases. None if that member is still training."""
         last = self._last()
         member = min(range(self.rules.population), key=lambda one: (self._trained(one), one))
         before = last.get(member)
@@ -47,13 +47,13 @@ class PopulationTraining(PlannedSearch):
         return RunPlan(on=before.id, source="unchanged", start="last", number=member, why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """A draw for a new member, or what the better member's settings are explored to."""
+        """Random values for a new member, or values explored from the better member's settings."""
         if plan.source != "explore":
             return super().values(plan, at)
         return explored(at.base.hyperparameters, self.ranges, at.root, at.rng, self.rules.resample)
 
     def _last(self) -> dict[int, PlannedNode]:
-        """Member -> its newest run."""
+        """Member -> its latest run."""
         return {node.plan.number: node for node in self.runs if node.plan.number >= 0}
 
     def _trained(self, member: int) -> int:
@@ -61,7 +61,7 @@ class PopulationTraining(PlannedSearch):
 
 
 def quantiles(scores: Mapping[int, float], share: float) -> tuple[Sequence[int], Sequence[int]]:
-    """(members in the lower quantile, members in the upper one). Both are empty for a population of one.
+    """(members in the lower quantile, members in the upper one). Both are empty for fewer than two scores.
 
     Source: `PopulationBasedTraining._quantiles` of Ray Tune 2.60.
     """

@@ -1,8 +1,8 @@
-"""The search of the skill-based agent (App. B.7): the agent itself decides where each phase starts.
+"""Search method of the skill-based agent (App. B.7): the agent itself decides where each phase starts.
 
-The method counts runs and offers every saved checkpoint; it has no tree, forces no fresh start and debugs
-nothing. A run hangs on the best one so far, which the agent is shown. Not here: the agent itself
-(skills/).
+The method counts runs and offers every saved checkpoint. It has no tree, forces no fresh starts and debugs
+nothing. A new run is recorded below the best one so far, which is shown to the agent. Not here: the agent
+itself (skills/).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from llmzero_ray.search.base import Decision
 
 
 class SkillSearch(PlannedSearch):
-    """One search. `budget` counts runs, the root being the first; None if there is no limit."""
+    """Search by the skill-based agent. `budget` counts runs, including the root. None if there is no
+    limit."""
 
     plans_its_runs, needs_model = False, True
 
     def next_run(self) -> RunPlan | None:
-        """A run that hangs on the best one so far, once a run has ended."""
+        """A run below the best one so far. None until a run has ended."""
         if not self.nodes:
             return RunPlan()
         best = self.best_ended
@@ -35,7 +36,7 @@ class SkillSearch(PlannedSearch):
 
     @classmethod
     def frozen_facts(cls) -> dict[str, Any]:
-        """The texts of the skills, which stay as they are when the search began."""
+        """Texts of the skills, frozen when the search begins."""
         from llmzero_ray.methods.skills import skill_texts
 
         return {"skills": skill_texts()}
@@ -44,11 +45,11 @@ class SkillSearch(PlannedSearch):
     def make_agents(
         cls, config: SearchConfig, n_val: int, agents: Agents, services: AgentServices | None
     ) -> Agents:
-        """The skill-based agent as proposer and early stopper; the skill that hands runs over asks the
-        backend's proposer.
+        """The backend's agents, with the skill-based agent as proposer and early stopper. The backend's
+        proposer plans runs that the agent hands over to the tree search.
 
         Raises:
-            ConfigError: there is no search around it.
+            ConfigError: `services` is None, that is, there is no search.
         """
         if services is None:
             raise ConfigError(f"search.method {config.search.method!r} works inside a search only.")
@@ -85,12 +86,12 @@ class SkillSearch(PlannedSearch):
     def _decide(
         self, action: Any, *, on: int | None = None, plan: RunPlan | None = None, reason: Any = None
     ) -> Decision:
-        """A decision without a plan: values, start and length are the agent's."""
+        """A decision without a plan, because the agent decides on values, start and length."""
         del plan
         return super()._decide(action, on=on, reason=reason)
 
     def explain(self, decision: Mapping[str, Any]) -> str:
-        """Reason for that decision, in words."""
+        """Reason for a recorded decision, as text."""
         seen = decision["seen"]
         if decision["action"] == "root":
             return "first run of the search: the default recipe"
@@ -101,13 +102,13 @@ class SkillSearch(PlannedSearch):
         return super().explain(decision)
 
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
-        """Every run that has ended and was not vetoed; none for the root and without stages."""
+        """All runs that have ended and were not vetoed. Empty for the root, or without `multi_stage`."""
         node = self.node(node_id)
         if node.kind == "root" or not self.rules.multi_stage:
             return ()
         return tuple(one.id for one in self.runs if not one.is_running and one.id != node_id)
 
     def _trained_from(self, node: PlannedNode) -> Iterable[PlannedNode]:
-        """Runs that resumed one of its checkpoints, whatever they hang on."""
+        """Runs that resumed one of the node's checkpoints, whatever their parent is."""
         resumed = self._nodes.values()
         return [one for one in resumed if one.resume_from is not None and one.resume_from[0] == node.id]

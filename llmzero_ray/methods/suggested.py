@@ -1,8 +1,8 @@
 """Recipes from Optuna's samplers TPE and CMA-ES, based on the scores of the search's earlier recipes.
 
-No study is kept: at each request one is made in memory and given the recipes that were trained, in their
-order, each with its score, so that a resumed search suggests what an uninterrupted one would. A recipe that
-failed counts as failed, one that still trains as running. Not here: how many runs, how long (independent.py).
+No study is stored: each request creates one in memory and adds the trained recipes with their scores, in
+order, so that a resumed search suggests the same as an uninterrupted one. A failed recipe is a failed trial,
+one that still trains is a running trial. Not here: number and length of runs (independent.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import NodeView
 
 STARTUP = 3
-"""Random start-up recipes of TPE, of 8. Optuna's default of 10 would be all of them."""
+"""Number of random start-up recipes of TPE, of 8 in total. Optuna's default is 10, more than all of them."""
 POPULATION = 4
-"""Recipes of one generation of CMA-ES: two generations of 8."""
+"""Number of recipes in one generation of CMA-ES: 8 recipes make two generations."""
 
 
 class TpeSearch(IndependentRuns):
@@ -37,7 +37,7 @@ class TpeSearch(IndependentRuns):
         """Check that Optuna is installed.
 
         Raises:
-            ConfigError: it is not; the extra is named.
+            ConfigError: it is not; the message names the extra to install.
         """
         missing = [name for name in ("optuna", "cmaes") if importlib.util.find_spec(name) is None]
         if missing:
@@ -47,14 +47,15 @@ class TpeSearch(IndependentRuns):
             )
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
-        """The next suggestion, the same for the same earlier recipes and scores."""
+        """The next suggestion. It depends only on the search's seed, the try, and earlier recipes and
+        scores."""
         if plan.source != "suggest":
             return {}
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         distributions, request = self._distributions(at.root), at.request
-        # A suggestion that was refused is made again with other random numbers.
+        # A new try after a rejection has other random numbers.
         study = optuna.create_study(direction="maximize", sampler=self._sampler(at.rng.getrandbits(31)))
         earlier = [view for view in (*request.tree, request.on) if view.kind in ("root", "scratch")]
         for view in sorted(earlier, key=lambda one: one.node):
@@ -98,7 +99,7 @@ class CmaEsSearch(TpeSearch):
             n_startup_trials=1,
             popsize=POPULATION,
             seed=seed,
-            independent_sampler=RandomSampler(seed=seed),  # of what is not a number
+            independent_sampler=RandomSampler(seed=seed),  # for values that are not numbers
             warn_independent_sampling=False,
         )
 
@@ -111,7 +112,7 @@ def _tell(study: Any, view: NodeView, distributions: dict[str, Any]) -> None:
         {key: _inside(view.hyperparameters.get(key), one) for key, one in distributions.items()}
     )
     trial = study.ask(distributions)
-    _ = trial.relative_params  # CMA-ES counts a trial to a generation where it samples
+    _ = trial.relative_params  # CMA-ES assigns a trial to a generation when it samples
     if view.status == "failed" or (view.score is None and view.status not in ("pending", "running")):
         study.tell(trial, state=TrialState.FAIL)
     elif view.score is not None and view.status not in ("pending", "running"):
@@ -119,7 +120,7 @@ def _tell(study: Any, view: NodeView, distributions: dict[str, Any]) -> None:
 
 
 def _inside(value: Any, distribution: Any) -> Any:
-    """The value clipped to the range. Rounding, or a rule of the space, may have moved it outside."""
+    """The value clipped to the range, because rounding or a rule of the space may have moved it outside."""
     if hasattr(distribution, "choices"):
         return value if value in distribution.choices else distribution.choices[0]
     return min(max(value, distribution.low), distribution.high)

@@ -1,7 +1,7 @@
-"""Values of hyper-parameters as ranges, grids and schedules give them, and as population training explores.
+"""Values of hyper-parameters from ranges, grids and schedules, and from exploration in population training.
 
-Values that are factors of the default are factors of the root's. Integers are rounded, floats are not. The
-caller passes the random generator.
+Factors of the default are relative to the root's value. Integers are rounded, floats are not. The caller
+passes the random generator.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.utils.text import is_number
 
 FACTORS = (1.2, 0.8)
-"""Factors by which an explored value changes (Jaderberg et al. 2017; the default of Ray Tune, in its
-order)."""
+"""Factors by which an explored value changes (Jaderberg et al. 2017; Ray Tune's default, in its order)."""
 Values = dict[str, HyperparameterValue]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStart:
-    """Facts known where a planned run starts."""
+    """Facts that are known when a planned run is proposed."""
 
     request: ProposalRequest
     base: ProposalBase
     """Configuration of the checkpoint that it starts from, or the root's."""
     rng: random.Random
-    """Random numbers of this proposal: others when it was refused and is made again."""
+    """Random generator of this proposal. After a rejection, the next try has another one."""
 
     @property
     def root(self) -> Hyperparameters:
@@ -42,7 +41,7 @@ class PlannedStart:
 
 
 def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValue:
-    """Factor times the root's value. A value that is not a number is unchanged."""
+    """`factor` times the root's value. A value that is not a number is unchanged."""
     usual = root.get(key)
     if not is_number(usual):
         return usual
@@ -50,17 +49,17 @@ def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValu
 
 
 def typed(key: str, value: float) -> HyperparameterValue:
-    """The number in the hyper-parameter's type."""
+    """The number, converted to the hyper-parameter's type."""
     return max(1, round(value)) if BY_KEY[key].kind == "int" else float(value)
 
 
 def drawn(ranges: Mapping[str, ParameterRange], root: Hyperparameters, rng: random.Random) -> Values:
-    """One independent value of every range."""
+    """Independent random value from every range."""
     return {key: draw(key, found, root, rng) for key, found in _by_key(ranges)}
 
 
 def draw(key: str, found: ParameterRange, root: Hyperparameters, rng: random.Random) -> HyperparameterValue:
-    """A value of one range."""
+    """Random value from one range."""
     if found.choices:
         return rng.choice(choices(key, found, root))
     low, high = bounds(key, found, root)
@@ -80,17 +79,17 @@ def bounds(key: str, found: ParameterRange, root: Hyperparameters) -> tuple[floa
 
 
 def choices(key: str, found: ParameterRange, root: Hyperparameters) -> Sequence[HyperparameterValue]:
-    """The values of a range that is a list."""
+    """Values of a range with choices."""
     if not found.of_default:
         return [typed(key, one) if is_number(one) else one for one in found.choices]
     return list(dict.fromkeys(scaled(key, float(one), root) for one in found.choices))
 
 
 def grid_cell(grid: Mapping[str, Sequence[float]], root: Hyperparameters, number: int) -> Values:
-    """Values of one cell; the last key varies fastest.
+    """Values of cell `number` (from 0); the last key varies fastest.
 
     Raises:
-        ValueError: the grid has fewer cells.
+        ValueError: the grid does not have that many cells.
     """
     keys = [canonical(name) for name in grid]
     cells = list(itertools.product(*grid.values()))
@@ -121,9 +120,9 @@ def explored(
     rng: random.Random,
     resample: float,
 ) -> Values:
-    """Settings of a better member, each drawn again with probability `resample` and otherwise moved.
+    """Settings of a better member, each redrawn with probability `resample` and otherwise perturbed.
 
-    A number is multiplied by 1.2 or 0.8, a choice moves to its neighbour.
+    A number is multiplied by 1.2 or 0.8, a choice moves to a neighbour.
     Source: `_explore` of Ray Tune 2.60, with the same random numbers in the same order.
     """
     values: Values = {}

@@ -1,5 +1,5 @@
-"""Style of all figures: size, colours for colour-blind readers, fonts, and PNG bytes. Figures are made
-without pyplot, so threads share no state and no display is needed."""
+"""Style of all figures: size, colours for colour-blind readers, fonts, and PNG bytes. Figures do not use
+pyplot, so threads share no state and no display is needed."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ STYLE: Mapping[str, Any] = {
     "legend.fontsize": 9.0,
     "figure.facecolor": "white",
     "svg.hashsalt": "llmzero",
-    "text.parse_math": False,  # a `$` in a value or a name is a character
+    "text.parse_math": False,  # a `$` in a value or name is plain text
 }
 
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """Context manager: this style, independent of the user's own matplotlib settings."""
+    """Context manager that applies this style, independent of the user's own matplotlib settings."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -60,7 +60,7 @@ def applied() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure of this size in inches; axes arrange themselves."""
+    """Empty figure of this size in inches, with automatic layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
@@ -77,8 +77,8 @@ def png(figure: Any) -> bytes:
 
 
 def rolling_mean(values: Sequence[float]) -> list[float]:
-    """Mean over up to two neighbours on each side. Gaps are skipped, and stay gaps if all values are
-    gaps."""
+    """Mean over each value and up to two neighbours on each side. Gaps are skipped; a value stays a gap if
+    all values around it are gaps."""
     means = []
     for i in range(len(values)):
         near = [v for v in values[max(0, i - 2) : i + 3] if math.isfinite(v)]

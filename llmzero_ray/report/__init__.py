@@ -1,4 +1,5 @@
-"""Outcome of a search, from its journal: strategy.yaml, the winning adapter with its card, the report."""
+"""Writes the outcome of a search from its journal: strategy.yaml, the winning adapter with its card,
+reports."""
 
 from llmzero_ray.config.strategy_file import Strategy
 from llmzero_ray.report.outcome import Outcome, write_outcome

@@ -1,10 +1,10 @@
 """Audit of what agents say: checks their numbers against the series, and their words against the changes.
 
-A number is checked where it is part of `a -> b`, `a to b`, `v@step` or `v at the start`. It belongs to the
-last metric named before it in its sentence, by VeRL's name or by a word such as KL. It agrees if, to the
-stated digits, it is a value of that series, a mean over its first or last steps, or an end of its fitted
-line; at a step, the value there. `audit` also holds `more conservative` and `more aggressive settings`
-against the diagnosed run's changes.
+A number is checked if it is part of `a -> b`, `a to b`, `v@step` or `v at the start`. It refers to the last
+metric named before it in its sentence, by VeRL's name or by a word such as KL. It agrees if, to the stated
+digits, it is a value of that series, a mean over its first or last steps, or an end of its fitted line; with
+a step, it must be the value at that step. `audit` also compares `more conservative` and `more aggressive
+settings` with the diagnosed run's changes.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _NAMES = {
     **dict.fromkeys((row.alias.lower() for row in VERL_SPACE.by_key.values()), _OTHER),
     **dict.fromkeys(("accuracy", "compute", "cost", "rate", "score"), _OTHER),
 }  # fmt: skip
-"""Word -> series that it names. `_OTHER` where it names something else, to which the next numbers belong."""
+"""Word -> series that it names, or `_OTHER` if the next numbers refer to something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """One number that is said of a series."""
+    """One number that a text states about a series."""
 
     stated: str
     found: str
-    """Nearest value that may be stated."""
+    """Nearest correct value."""
     agrees: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One statement of one proposal."""
+    """One checked statement of a proposal."""
 
     search: str
     node: int
@@ -70,7 +70,7 @@ class Audited:
 
 
 def audit(facts: SearchFacts) -> tuple[Audited, ...]:
-    """Every checked statement of a search, by node."""
+    """All checked statements of a search, in the order of nodes."""
     return tuple(
         found
         for run in facts.runs.values()
@@ -82,11 +82,11 @@ def audit(facts: SearchFacts) -> tuple[Audited, ...]:
 def statements(
     texts: Iterable[str], curves: Mapping[int, Curves], on: int, printed: str = ""
 ) -> Iterator[Statement]:
-    """Every number that some texts state of a series.
+    """All numbers that the texts state about a series, each with the result of its check.
 
-    `curves`: node -> its series, of all nodes that may be meant. A metric is that of the diagnosed node `on`
-    or of a node that the sentence names, a validation score that of any node. Numbers that the request
-    `printed` of the same series agree too. A number of an unknown series is left out.
+    `curves` maps nodes that a text may refer to to their series. A metric may be that of the diagnosed node
+    `on` or of a node that the sentence names; a validation score may be that of any node. Numbers that the
+    request `printed` for the same series agree too. Numbers about an unknown series are left out.
     """
     quoted = defaultdict[tuple[str, str | None], list[float]](list)
     for line in printed.splitlines():
@@ -102,7 +102,7 @@ def statements(
             if not said or token["unit"] or name == _OTHER:
                 continue
             step = 0 if token["start"] else None if token["step"] is None else int(token["step"])
-            # What is said at a step may be its validation, whatever was named before.
+            # A number at a step may be that step's validation score, whatever metric was named before.
             names = (name, _VALIDATION) if token["step"] else (name,)
             values = [value for one in names for value in quoted[one, token["step"]]]
             values += [value for node in nodes for value in _stateable(curves[node], name, step)]
@@ -158,7 +158,8 @@ def _direction(facts: SearchFacts, on: PhaseRun) -> str:
 
 
 def _numbers(text: str) -> Iterator[tuple[str, re.Match[str]]]:
-    """(series, token) of each number: the series named last before it, `_OTHER` for none or another thing."""
+    """(series, token) of each number: the last series named before it, or `_OTHER` for none or another
+    word."""
     name = _OTHER
     for token in _TOKEN.finditer(text):
         if (word := token["name"]) is not None:
@@ -168,14 +169,15 @@ def _numbers(text: str) -> Iterator[tuple[str, re.Match[str]]]:
 
 
 def _named(word: str, last: str) -> str:
-    """Series that a word names, otherwise the last one. Names of VeRL stand for themselves."""
+    """Series that a word names, otherwise `last`. VeRL's names are series themselves."""
     if word.lower().startswith(VAL_CORE):
         return _VALIDATION
     return word if "/" in word else _NAMES.get(word.lower(), _OTHER if "_" in word else last)
 
 
 def _stateable(curves: Curves, name: str, step: int | None) -> list[float]:
-    """Values that may be stated of a series, at this step if one is given. Empty if it has none."""
+    """Correct values for a statement about a series, at this step if one is given. Empty if there are
+    none."""
     if name == _VALIDATION:
         steps: tuple[int, ...] = (0, *curves.val_steps)
         series: tuple[float | None, ...] = (curves.start_score, *curves.val_scores)
@@ -194,7 +196,8 @@ def _stateable(curves: Curves, name: str, step: int | None) -> list[float]:
 
 
 def _accepted(values: list[float]) -> list[float]:
-    """Values that may be stated for a series with a single number."""
+    """Correct values for a single number about a series: its values, means of its ends, and ends of its
+    line."""
     array, n = np.asarray(values), len(values)
     ends = [float(array[:k].mean()) for k in range(1, n + 1)]
     ends += [float(array[-k:].mean()) for k in range(1, n + 1)]
@@ -205,7 +208,7 @@ def _accepted(values: list[float]) -> list[float]:
 
 
 def _same(value: float, stated: str) -> bool:
-    """Whether a value equals the stated number to its digits, up to one in the last place."""
+    """Whether a value equals the stated number to that number's digits, up to one in the last place."""
     mantissa, _, exponent = stated.lower().partition("e")
     decimals = len(mantissa.partition(".")[2])
     last = 10.0 ** (int(exponent or 0) - decimals)

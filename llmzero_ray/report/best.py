@@ -1,6 +1,6 @@
-"""best/: the winning adapter, copied completely and checked, with its card.
+"""best/: a checked copy of the winning adapter, with its card.
 
-The folder is replaced as a whole: readers find the old adapter or the new one, never a mixture.
+The folder is replaced atomically: readers find the old adapter or the new one, never a mixture.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_inside(adapter: Path, root: Path) -> None:
     """Check that an adapter's files belong to the search in `root`, because users share best/ with others.
 
     Raises:
-        StorageError: a link leads elsewhere, or one of them is not a file.
+        StorageError: a link leads outside the search, or one of them is not a file.
     """
     for path in (adapter / name for name in ADAPTER_FILES):
         there = path.resolve()
@@ -64,11 +64,11 @@ def write_best(best: Path, adapter: Path, checksums: Mapping[str, str], card: st
 
 
 def checked_best(best: Path, remedy: str = "") -> dict[str, str]:
-    """File -> SHA-256 of the adapter in `best`, a folder that `write_best` filled. `remedy` is what to do
-    without it, where a report cannot write it.
+    """File -> SHA-256 of the adapter in `best`, a folder that `write_best` filled. Errors advise `remedy`, or
+    to write the report again if that is empty.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no adapter.
         StorageError: a file is missing, cannot be read, or is not the one that was written.
     """
     remedy = remedy or f"Write it again with `llmzero report {best.parent}`."

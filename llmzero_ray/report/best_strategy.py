@@ -1,4 +1,4 @@
-"""The best strategy of a search, from its facts."""
+"""Builds the best strategy of a search from its facts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from llmzero_ray.storage.strategy import plain
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:
-    """Strategy of the best node so far, or None. `adapter` maps files of best/ to their SHA-256."""
+    """Strategy of the best node so far, or None if there is none. `adapter` maps files of best/ to
+    SHA-256."""
     if not facts.path:
         return None
     config, core = facts.config, facts.core
@@ -98,7 +99,7 @@ def _phase(facts: SearchFacts, phase: PathPhase) -> StrategyPhase:
 
 
 def score_at(facts: SearchFacts, phase: PathPhase) -> float | None:
-    """Validation score at the step where the strategy leaves a phase. None if that step was not validated."""
+    """Validation score at a phase's last step in the strategy. None if that step was not validated."""
     outcome = phase.run.outcome
     if outcome is not None and outcome.best_step == phase.cut:
         return outcome.best_score

@@ -1,4 +1,4 @@
-"""Comparison of three policies: base model, default recipe, best strategy."""
+"""Comparison of the base model, the default recipe and the best strategy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Policy:
     what: FinalWhat
     name: str
     steps: int | None
-    """Training steps of the policy, or None while not known."""
+    """Training steps of the policy, or None if not known yet."""
     trained: int | None = None
-    """All steps of the run whose best checkpoint it is. None if only its own steps count."""
+    """Steps of the whole run whose best checkpoint the policy is. None if only its own steps count."""
     rollouts: int | None = None
-    """Answers sampled in these steps, which makes steps of different batches comparable."""
+    """Answers sampled in these steps, to compare steps of different batch sizes."""
     compute: float | None = None
     """Compute of these steps, in the unit of the search's costs. None if phases did not count their
     tokens."""
@@ -39,9 +39,9 @@ class Policy:
     test: Score | None = None
     test_items: tuple[ItemOutcome, ...] = ()
     macro: Score | None = None
-    """Test score as the mean over the parts of one of the paper's tasks, or None for other tasks."""
+    """Test score averaged over the parts of one of the paper's tasks. None for other tasks."""
     problem: str = ""
-    """Reason why it has no test score. Empty if it has one or none was planned."""
+    """Reason why there is no test score. Empty if there is one, or none was planned."""
 
     def score(self, split: Split) -> Score | None:
         """Score of the policy on a split."""
@@ -60,7 +60,7 @@ class Comparison:
     old: Policy
     split: Split
     independent: Difference
-    """Difference of the scores as if their items were independent."""
+    """Difference of the scores, as if their items were independent samples."""
     paired: Difference | None
     """Difference item by item, or None if the outcomes were not stored."""
     macro: Difference | None = None
@@ -68,14 +68,14 @@ class Comparison:
 
     @property
     def sharpest(self) -> Difference:
-        """The paired difference if there is one, since shared items cancel their own difficulty. Otherwise
-        the independent one."""
+        """The paired difference if there is one, because the difficulty of shared items cancels out.
+        Otherwise the independent one."""
         return self.paired or self.independent
 
 
 def policies(facts: SearchFacts) -> tuple[Policy, ...]:
-    """Base model, default recipe (at the strategy's steps or compute, and at the whole search's compute) and
-    best strategy, as far as each exists."""
+    """Those that exist of: base model, default recipe (at the strategy's steps or compute, and at the whole
+    search's compute), best strategy."""
     known = (_base(facts), _reference(facts), _whole(facts), _best(facts))
     return tuple(p for p in known if p is not None)
 
@@ -94,7 +94,8 @@ def searched(facts: SearchFacts) -> float:
 
 
 def comparisons(facts: SearchFacts) -> tuple[Comparison, ...]:
-    """Best against base, best against default recipe, default recipe against base; test split first."""
+    """Best strategy against base model and default recipe, then default recipe against base model. Test split
+    first."""
     known = {policy.what: policy for policy in policies(facts)}
     pairs: tuple[tuple[FinalWhat, FinalWhat], ...] = (
         ("best", "base"),
@@ -124,8 +125,8 @@ def _compare(new: Policy, old: Policy, split: Split) -> Comparison | None:
 
 
 def _base(facts: SearchFacts) -> Policy | None:
-    """The base model. A fresh adapter changes nothing, so the validation before a first phase is its
-    validation."""
+    """The base model. Its validation is the one before a first phase, because a fresh adapter changes
+    nothing."""
     fresh = [run for run in facts.core.runs.values() if run.spec is not None and run.spec.resume_from is None]
     for run in fresh:
         start = facts.start_score(run)

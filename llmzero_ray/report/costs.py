@@ -1,5 +1,5 @@
-"""Costs of a search, as values and as tables: wall-clock time and its share in phases, GPU hours, warm and
-cold starts.
+"""Costs of a search, as values and as tables: wall-clock time and the share spent in phases, GPU hours, warm
+and cold starts.
 
 All are computed from event times and the phases' reports.
 """
@@ -24,14 +24,14 @@ from llmzero_ray.utils import text
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """Stay of a phase in its slot, from the moment its runner received it, in Unix seconds."""
+    """Time of a phase in its slot, from when its runner received it, in Unix seconds."""
 
     node: int
     slot: int
     begin: float
     end: float
     lost: bool = False
-    """Whether its hardware was lost, so that it was retried or given up."""
+    """Whether the phase's hardware was lost, so that it was retried or given up."""
 
 
 @dataclass(kw_only=True)
@@ -44,7 +44,7 @@ class _Clock:
     def add_event(self, event: Event) -> None:
         match event:
             case ev.PhaseStarted():
-                # A coordinator that took over records the start of a still running phase again.
+                # A new coordinator records the start of a running phase again.
                 self._open.setdefault(event.node, (event.time, event.slot))
             case ev.PhaseFinished() | ev.PhaseFailed():
                 self.close(event.node, event.time, lost=False)
@@ -68,14 +68,14 @@ class _Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Time account of one search, in seconds unless the name says otherwise."""
+    """Time spent by one search, in seconds unless the name says otherwise."""
 
     wall_s: float
-    """Wall-clock time with a live coordinator, over all its processes."""
+    """Wall-clock time with a live coordinator, over all coordinator processes."""
     until_ready_s: float
     """Time from the first event until the first slot could train."""
     search_s: float
-    """Time from then until the decision to end (or the last event so far)."""
+    """Time from then until the decision to end, or until the last event so far."""
     busy_s: float
     """Seconds with at least one phase in its slot."""
     after_s: float
@@ -88,9 +88,9 @@ class Costs:
     reserved_gpu_hours: float
     """GPU hours for which slots were reserved, busy or idle."""
     cpu_hours: float
-    """Hours of the CPUs reserved together with these GPUs."""
+    """CPU hours during `gpu_hours` and `reference_gpu_hours`: these, times the CPUs per GPU."""
     on_cpu: bool
-    """Whether the GPUs were logical ones on a machine without any."""
+    """Whether the GPUs were logical ones on a machine without GPUs."""
     phases: int
     warm: int
     cold: int
@@ -99,8 +99,8 @@ class Costs:
 
     @property
     def between_s(self) -> float:
-        """Seconds of the search without any phase: decisions, agents, the journal, starting and stopping
-        runners."""
+        """Seconds of the search without a running phase: decisions, agents, the journal, starting and
+        stopping runners."""
         return max(0.0, self.search_s - self.busy_s)
 
 
@@ -112,7 +112,7 @@ def _reserved(events: Sequence[Event], n_gpus: int) -> float:
 
 
 def costs(facts: SearchFacts) -> Costs:
-    """Time account of a search so far."""
+    """Costs of a search so far."""
     events = _until_written(facts.events)
     stays = stays_of(events)
     begun = next(e.time for e in events if isinstance(e, ev.SearchStarted))
@@ -154,21 +154,22 @@ def stays_of(events: Iterable[Event]) -> tuple[Stay, ...]:
 
 
 def cold_reason(outcome: PhaseResult | PhaseFailure) -> str:
-    """`warm`, or `cold` with what forced it."""
+    """`warm`, or `cold` with the reason: `cold (REASON)`."""
     if outcome.warm:
         return "warm"
     return f"cold ({outcome.cold_reason})" if outcome.cold_reason else "cold"
 
 
 def _until_written(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """Events up to the newest outcome, so that writing it again does not change it."""
+    """Events until the outcome was written, after an extension if there was one. Later events must not change
+    an outcome that is written again."""
     begin = max((n for n, event in enumerate(events) if isinstance(event, ev.SearchExtended)), default=0)
     rest = takewhile(lambda event: not isinstance(event, ev.OutcomeWritten), events[begin:])
     return (*events[:begin], *rest)
 
 
 def _after_s(events: tuple[Event, ...]) -> float:
-    """Seconds of work after a decision to end, up to the search's extension if there was one."""
+    """Seconds of work after decisions to end, each up to the search's extension if there was one."""
     clock, stopped, total = ActiveTime(), None, 0.0
     for event in events:
         clock.take(event)
@@ -191,7 +192,8 @@ def _covered(stays: Iterable[Stay]) -> float:
 
 
 def _on_cpu(facts: SearchFacts) -> bool:
-    """Whether the search ran on the CPU, by its configuration or else by the recorded build of torch."""
+    """Whether the search ran on the CPU, according to its configuration or, for `auto`, its build of
+    torch."""
     platform = facts.config.engine.platform
     return platform == "cpu" or (platform == "auto" and facts.versions.get("torch", "").endswith("+cpu"))
 
@@ -256,13 +258,13 @@ def _calls_row(name: str, calls: Sequence[ev.AgentCalled]) -> tuple[str, ...]:
 
 
 def median_setups(account: Costs) -> str:
-    """`0.6 s warm, 48 s cold`: median set-up times; empty when nothing was set up."""
+    """`0.6 s warm, 48 s cold`: median set-up times. Empty if there was no set-up."""
     kinds = (("warm", account.warm_setups_s), ("cold", account.cold_setups_s))
     return ", ".join(f"{text.duration(median(times))} {name}" for name, times in kinds if times)
 
 
 def phase_table(facts: SearchFacts) -> str:
-    """The account of each phase; empty without any."""
+    """Table of each phase's time and start. Empty without phases."""
     rows = []
     for run in facts.core.runs.values():
         outcome = run.outcome

@@ -1,6 +1,6 @@
-"""Facts of a report, read once from a search's directory: the replayed journal and the metric series.
+"""Facts for a report, read once from a search's directory: the replayed journal and the metric series.
 
-No actor is called, so that a report can be written while a search runs, after it, or years later elsewhere.
+No actors are called, so a report can be written while a search runs, after it, or years later elsewhere.
 """
 
 from __future__ import annotations
@@ -45,41 +45,41 @@ class PathPhase:
     """Number of the phase, from 1."""
     run: PhaseRun
     cut: int
-    """Step of the phase at which the strategy leaves it: the next phase's resume point, or its best step."""
+    """Last step of the phase in the strategy: where the next phase resumes, or the phase's best step."""
 
     @property
     def node(self) -> int:
-        """The node that trained it."""
+        """The phase's node."""
         return self.run.node
 
     @property
     def begin(self) -> int:
-        """Global step it starts from."""
+        """Global step that the phase starts from."""
         return self.run.base_step
 
     @property
     def end(self) -> int:
-        """Global step at which the strategy leaves it."""
+        """Global step of `cut`."""
         return self.run.base_step + self.cut
 
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """A hyper-parameter whose value differs from the phase that this one continues."""
+    """A hyper-parameter whose value differs from that of the phase that was continued."""
 
     key: str
     old: HyperparameterValue
     new: HyperparameterValue
     reason: str
-    """Reason in the words of the agent that changed it, otherwise the origin of the value."""
+    """Reason given by the agent that changed it, or else the origin of the value."""
 
 
 class SearchFacts:
-    """One search, read from its directory, or as of the last poll of its follower.
+    """Facts of one search, read from its directory, or as of the last poll of a follower.
 
     `base_model_id` is the base model's id on the Hugging Face Hub, if the configuration does not have it.
-    `before` are earlier facts of the same search: what they read of phases that had ended is not read again,
-    and the decisions that they checked are not checked again.
+    `before` are earlier facts of the same search: data of phases that had already ended is not read again,
+    and decisions that were already checked are not checked again.
 
     Raises:
         ConfigError: the directory holds no search.
@@ -96,7 +96,7 @@ class SearchFacts:
         self._base_model_id = base_model_id
         self.events: tuple[Event, ...]
         self.ended: Mapping[int, PhaseResult | PhaseFailure]
-        """Outcomes of the phases that had ended, the reference's among them."""
+        """Outcomes of ended phases, including the reference's."""
         if isinstance(search, Follower):
             self.storage, self.events, self.core = search.storage, search.events, search.core
         else:
@@ -125,19 +125,19 @@ class SearchFacts:
 
     @property
     def task(self) -> Mapping[str, Any]:
-        """Facts of the task, as recorded at the start."""
+        """Facts about the task, as recorded at the start."""
         assert self.core.started is not None
         return self.core.started.task
 
     @property
     def agents(self) -> Mapping[str, Any]:
-        """Facts of the agents that were frozen with the search (`events.SearchStarted`)."""
+        """Facts about the agents that were frozen with the search (`events.SearchStarted`)."""
         assert self.core.started is not None
         return self.core.started.agents
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Software that can change results."""
+        """Package -> version of software that can affect results."""
         assert self.core.started is not None
         return self.core.started.versions
 
@@ -155,7 +155,7 @@ class SearchFacts:
 
     @property
     def base_model_id(self) -> str | None:
-        """The base model's id on the Hugging Face Hub; None where it is not known."""
+        """The base model's id on the Hugging Face Hub, or None if not known."""
         return self._base_model_id or self.config.model.id_on_the_hub
 
     @property
@@ -167,22 +167,22 @@ class SearchFacts:
 
     @property
     def nodes(self) -> Mapping[int, SearchNode]:
-        """Nodes of the tree by id, in the order of creation."""
+        """Id -> node of the tree, in the order of creation."""
         return self.core.search.nodes
 
     @cached_property
     def runs(self) -> dict[int, PhaseRun]:
-        """Runs of the tree by node; the reference is not among them."""
+        """Node -> run of the tree, without the reference."""
         return {node: run for node, run in self.core.runs.items() if node != REFERENCE}
 
     @property
     def best(self) -> PhaseRun | None:
-        """The best-scored run so far."""
+        """The run with the best score so far, or None."""
         return self.core.best
 
     @cached_property
     def path(self) -> tuple[PathPhase, ...]:
-        """The best strategy, phase by phase; empty while nothing has a score at a known step."""
+        """The best strategy, phase by phase. Empty until a run has a score at a known step."""
         best = self.best
         cuts = () if best is None else self.core.search.cuts(best.node)
         phases = [
@@ -198,14 +198,14 @@ class SearchFacts:
         return frozenset(phase.node for phase in self.path)
 
     def source(self, run: PhaseRun) -> PhaseRun | None:
-        """The run whose checkpoint this one started from; None from the base model."""
+        """The run whose checkpoint this run started from, or None for the base model."""
         if run.spec is None or run.spec.resume_from is None:
             return None
         return self.core.runs[run.spec.resume_from.node]
 
     def changes(self, run: PhaseRun) -> tuple[Changed, ...]:
-        """Hyper-parameters in which this run differs from the run it continues (from scratch: from the
-        root)."""
+        """Hyper-parameters that differ from the run that this one continues, or from the root for a run from
+        scratch."""
         if run.spec is None:
             return ()
         source = self.source(run)
@@ -216,7 +216,7 @@ class SearchFacts:
         )
 
     def _reason(self, run: PhaseRun, key: str, new: HyperparameterValue) -> str:
-        """The agent's reason, in this phase or in the ancestor that introduced the value."""
+        """The agent's reason for a value, from this phase or from the ancestor that introduced the value."""
         at: PhaseRun | None = run
         while at is not None and at.spec is not None and at.spec.hyperparameters.get(key) == new:
             for change in at.proposal.changes if at.proposal else ():
@@ -227,7 +227,7 @@ class SearchFacts:
 
     @staticmethod
     def rollouts(run: PhaseRun, steps: int | None) -> int | None:
-        """Answers that a run samples in `steps` steps. None if its batch is not a plain number."""
+        """Number of answers that a run samples in `steps` steps. None if its batch size is not a number."""
         used = run.spec.hyperparameters if run.spec else {}
         batch, n = used.get(TRAIN_BATCH), used.get(ROLLOUT_N)
         if steps is None or not isinstance(batch, int) or not isinstance(n, int):
@@ -237,13 +237,13 @@ class SearchFacts:
     # --- series ---------------------------------------------------------------------------------------------
 
     def curves(self, node: int) -> Curves:
-        """Metrics of a node, as far as they are on disk."""
+        """Metric series of a node, as far as they are on disk."""
         if node not in self._curves:
             self._curves[node] = load_curves(self.storage, node)
         return self._curves[node]
 
     def from_curves(self, node: int, make: Callable[..., Made], *given: object) -> Made:
-        """`make(its curves, *given)`; of a phase that has ended, later facts have it already."""
+        """Result of `make(curves, *given)`, cached. Later facts reuse it if the phase has ended."""
         known, made = self._made.get((node, make), (None, None))
         if known != given:
             made = make(self.curves(node), *given)
@@ -251,7 +251,7 @@ class SearchFacts:
         return cast(Made, made)
 
     def items(self, node: int, step: int | None) -> tuple[ItemOutcome, ...]:
-        """Per-item outcomes of one validation; empty when they were not kept."""
+        """Per-item outcomes of one validation. Empty if they were not kept."""
         if step is None:
             return ()
         if node not in self._items:
@@ -259,19 +259,19 @@ class SearchFacts:
         return self._items[node].get(step, ())
 
     def test_items(self, what: FinalWhat) -> tuple[ItemOutcome, ...]:
-        """Per-item outcomes on the test split; empty when they were not kept."""
+        """Per-item outcomes on the test split. Empty if they were not kept."""
         if what not in self._test_items:
             self._test_items[what] = _read_items(self.paths.final(what))
         return self._test_items[what]
 
     @property
     def name(self) -> str:
-        """The name under which commands find the search: that of its directory, also of a copy."""
+        """Name by which commands find the search: the name of its directory, even if that is a copy."""
         return self.paths.root.name
 
     @cached_property
     def n_val(self) -> int | None:
-        """Number of validation items; None when it was not recorded."""
+        """Number of validation items, or None if it was not recorded."""
         for node, run in self.core.runs.items():
             for step in (run.outcome.best_step if run.outcome else None, 0):
                 items = self.items(node, step)
@@ -281,51 +281,51 @@ class SearchFacts:
         return int(recorded) if recorded else None
 
     def validation(self, node: int, step: int | None, score: float | None) -> Score | None:
-        """A validation score with its noise, from its items where they were kept."""
+        """A validation score with its noise, computed from its items if they were kept."""
         if score is None:
             return None
         items = self.items(node, step)
         kept = mean_score([item.acc for item in items]) if items else None
-        # Items that do not give the recorded score belong to an attempt that was given up.
+        # Items that do not average to the recorded score belong to an abandoned attempt.
         if kept is not None and abs(kept.mean - score) < 1e-6:
             return kept
         return score_without_items(score, self.n_val)
 
     def start_score(self, run: PhaseRun) -> float | None:
-        """Validation of the policy that a run started from, before its first step."""
+        """Validation score of the policy that a run started from."""
         recorded = run.outcome.start_score if run.outcome else None
         return without_infinities(self.curves(run.node).start_score if recorded is None else recorded)
 
     def start_from(self, run: PhaseRun) -> ResumeFrom | None:
-        """Place where that validation was measured, if it was taken over. None if before the run's own
-        first step."""
+        """Node and step at which the start score was measured. None if the run measured it itself."""
         return run.outcome.start_from if run.outcome else None
 
     def decisions(self) -> list[DecisionCheck]:
-        """All decisions, each made again by the rules of this version."""
+        """All decisions, each compared with what this version's rules decide."""
         return self._checks.of(self.events)
 
     # --- after the search -----------------------------------------------------------------------------------
 
     @property
     def reference(self) -> PhaseRun | None:
-        """The default recipe in one phase, or None while the search continues, extended or not."""
+        """The default recipe trained in one phase. None until the search, including extensions, has ended."""
         return None if self.core.end_reason is None else self.core.reference
 
     def final(self, what: FinalWhat) -> FinalJob | None:
-        """A measurement on the test split: its score, or why there is none; None when none was planned."""
+        """A measurement on the test split: its score, or the reason why there is none. None if none was
+        planned."""
         if self.core.end_reason is None:
             return None
         return self.core.final.jobs.get(what)
 
     @property
     def finished_phases(self) -> int:
-        """Runs of the tree that have an outcome."""
+        """Number of runs of the tree that have ended."""
         return sum(run.outcome is not None for run in self.runs.values())
 
 
 def stop_reason(run: PhaseRun) -> str:
-    """Recorded reason why a run ended; empty while it has not."""
+    """Recorded reason why a run ended. Empty if it has not."""
     if isinstance(run.outcome, PhaseResult):
         return run.outcome.stop_reason
     return "" if run.outcome is None else f"{run.outcome.failure_class}: {run.outcome.cause}"

@@ -1,7 +1,7 @@
-"""Finalizes an interrupted search from its journal, without Ray.
+"""Ends an interrupted search from its journal, without Ray.
 
 Phases that were running when their processes died end with their saved results, and the outcome is written.
-Not here: ending actors that may still run (actors/app.py).
+Not here: ending actors that may still be running (actors/app.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def finalize(storage: SearchStorage, reason: str) -> None:
     """End an interrupted search with the user's stop as its reason, and write its outcome.
 
     Raises:
-        StorageError: a coordinator is at work on it, or the directory cannot be written.
+        StorageError: a coordinator is running the search, or the directory cannot be written.
         JournalError: the journal is damaged.
     """
     root = storage.paths.root
@@ -49,7 +49,7 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
         for run in [run for run in core.runs.values() if run.active and not run.started]:
             outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
-            if outcome is not None:  # the pause came before the journal had the phase's end
+            if outcome is not None:  # the search was paused before the phase's end was journalled
                 post(ev.phase_ended(run.node, run.attempt, outcome))
         post(ev.UserStop(reason=reason))
         for run in [run for run in core.runs.values() if run.active and run.started]:
@@ -62,8 +62,8 @@ def finalize(storage: SearchStorage, reason: str) -> None:
 
 
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
-    """End of a phase whose runner has died: its result if it was written, otherwise the loss with the saved
-    part."""
+    """Event for a phase whose runner has died: its result if it was written, otherwise its loss with what was
+    saved."""
     outcome = storage.result(run.node, run.attempt)
     if outcome is not None:
         return ev.phase_ended(run.node, run.attempt, outcome)
@@ -81,13 +81,13 @@ def _write(storage: SearchStorage) -> str:
 
     try:
         return write_outcome(storage).problem
-    except Exception as error:  # noqa: BLE001 - the search ends with or without its report
+    except Exception as error:  # noqa: BLE001 - the search must end even without its report
         return f"{type(error).__name__}: {error}"
 
 
 def remove_leftovers(storage: SearchStorage, core: CoordinatorCore) -> None:
-    """After the last event: finish deletions of adapters that a crash interrupted, and remove partial
-    files."""
+    """Finish deletions of adapters that a crash interrupted, and remove partial files. Called after the last
+    event."""
     for deletion in core.deletions:
         for item in deletion.items:
             storage.delete_adapter(item.node, item.step)

@@ -15,7 +15,7 @@ NONE = "–"
 
 
 def accuracy(value: float | None) -> str:
-    """`0.4125`, or a dash."""
+    """`0.4125`, or a dash for None."""
     return NONE if value is None else f"{value:.4f}"
 
 
@@ -64,7 +64,7 @@ def hours(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """`97.5 %`, or a dash without a whole."""
+    """`97.5 %`, or a dash if `whole` is 0."""
     return NONE if whole <= 0 else f"{100 * part / whole:.1f} %"
 
 
@@ -75,7 +75,7 @@ def change(changed: Changed) -> str:
 
 
 class TextTable(str):
-    """A Markdown table that also has its cells as plain text."""
+    """Markdown table that also has its cells as plain text."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -88,7 +88,7 @@ class TextTable(str):
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = ()) -> TextTable:
-    """A table; columns in `right` are aligned to the right."""
+    """Table in which the columns `right` are right-aligned."""
     aligned, plain_rows = set(right), tuple(map(tuple, rows))
     rule = ["---:" if i in aligned else "---" for i in range(len(header))]
     lines = [header, rule, *([cell(text) for text in row] for row in plain_rows)]
@@ -98,10 +98,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterab
 
 
 def cell(text: str) -> str:
-    """Text as a table cell: on one line, with pipes escaped; a dash for an empty one."""
+    """Text as a table cell: on one line, with pipes escaped. A dash if it is empty."""
     return collapse_whitespace(text).replace("|", "\\|") or NONE
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """A list, one entry a line."""
+    """Bullet list, one entry per line."""
     return "\n".join(f"- {collapse_whitespace(line)}" for line in lines)

@@ -1,4 +1,4 @@
-"""The YAML at the head of the adapter's card, which the Hugging Face Hub reads, through `huggingface_hub`."""
+"""Front matter of the adapter's card: YAML that the Hugging Face Hub reads, made with `huggingface_hub`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ TAGS = ("lora", "grpo", "reinforcement-learning", "llmzero", "verl")
 
 
 def front_matter(facts: SearchFacts) -> str:
-    """Front matter between two lines of `---`, with base model, library, tags and scores as far as they are
-    known.
+    """Front matter between two lines of `---`, with base model, library, tags and known scores.
 
     Raises:
         ImportError: `huggingface_hub` is not installed.
@@ -36,7 +35,7 @@ def front_matter(facts: SearchFacts) -> str:
 
 
 def missing() -> str:
-    """Reason why a card has no front matter. Empty if it can have one."""
+    """Reason why a card cannot have front matter. Empty if it can."""
     problem = import_problem("huggingface_hub")
     return problem and (
         f"best/README.md: it has no front matter, as huggingface_hub {problem}; `pip install "
@@ -45,8 +44,8 @@ def missing() -> str:
 
 
 def _eval_results(facts: SearchFacts) -> list[Any]:
-    """Test score and score on fresh items; the validation score, which chose the adapter, only without
-    both."""
+    """Test score and score on fresh items. If there is neither, the validation score, although it chose the
+    adapter."""
     best = next((policy for policy in policies(facts) if policy.what == "best"), None)
     final = facts.core.final.confirmation
     scores = [
@@ -61,7 +60,7 @@ def _eval_results(facts: SearchFacts) -> list[Any]:
 def _result(facts: SearchFacts, split: str, score: Any) -> Any:
     from huggingface_hub import EvalResult
 
-    # A viewer that knows no front matter shows it as Markdown.
+    # Viewers that do not know front matter show it as Markdown.
     name = re.sub(r"[^\w ./+-]", "_", one_line(str(facts.task.get("name") or "task")))
     sure = "" if score.standard_error is None else f", ± {score.standard_error:.4f}"
     items = "" if score.n is None else f", {score.n} items"

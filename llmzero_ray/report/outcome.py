@@ -1,6 +1,6 @@
-"""Write the outcome of a search: strategy.yaml, best/, report.md and report.html.
+"""Writes the outcome of a search: strategy.yaml, best/, report.md and report.html.
 
-It depends only on the journal and the search's directory. It is idempotent: equal journals give equal files.
+It depends only on the journal and the search's directory, and is idempotent: equal journals give equal files.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Outcome:
 
     root: Path
     best: int | None
-    """Node of the best strategy; None without one."""
+    """Node of the best strategy, or None if there is none."""
     files: tuple[Path, ...]
     problems: tuple[str, ...] = ()
-    """Errors, one sentence each; everything else was written."""
+    """Errors, one sentence each. Everything else was written."""
 
     @property
     def problem(self) -> str:
-        """All problems in one line; empty when there are none."""
+        """All problems in one line. Empty if there are none."""
         return "; ".join(self.problems)
 
 
 def write_outcome(search: SearchStorage | str | Path) -> Outcome:
-    """Write or update the outcome of a search, finished or not, given its storage or its directory.
+    """Write or update the outcome of a search, which need not have ended.
 
-    A file that cannot be written again stays as an earlier call wrote it, and `problems` says so.
+    A file that cannot be rewritten stays as an earlier call wrote it, and `problems` says so.
 
     Raises:
         ConfigError: there is no search in this directory.
@@ -55,7 +55,7 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     problems = [text for text in (adapter.problem, adapter.checksums and missing()) if text]
     try:
         content = extension("llmzero_ray.pages", "report")(facts)
-    except Exception as error:  # noqa: BLE001 - what the search found is written without its page
+    except Exception as error:  # noqa: BLE001 - the rest of the outcome is written even without the page
         problems.append(
             f"{paths.page.name}: not written ({one_line(f'{type(error).__name__}: {error}', 200)})"
         )
@@ -74,19 +74,19 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class _Adapter:
-    """The adapter that the best strategy ends with."""
+    """Adapter at the end of the best strategy."""
 
     place: Path = Path()
     checksums: dict[str, str] = field(default_factory=dict)
-    """File -> SHA-256; empty when there is none to copy."""
+    """File -> SHA-256. Empty if there is no adapter to copy."""
     problem: str = ""
 
 
 def adapter_in_best(facts: SearchFacts) -> dict[str, str]:
-    """`checked_best` of a search, whose errors say why a report cannot write the adapter, if it cannot.
+    """`checked_best` for a search. If a report cannot write the adapter, errors say why.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no adapter.
         StorageError: a file is missing, cannot be read, or is not the one that was written.
     """
     best = facts.paths.best
@@ -103,7 +103,7 @@ def adapter_in_best(facts: SearchFacts) -> dict[str, str]:
 
 
 def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
-    """Write strategy.yaml and best/, as far as there is a best strategy and its adapter."""
+    """Write strategy.yaml if there is a best strategy, and best/ if its adapter exists."""
     paths, strategy = facts.paths, best_strategy(facts, adapter.checksums)
     if strategy is None:
         return []
@@ -116,7 +116,7 @@ def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
 
 
 def _best_adapter(facts: SearchFacts) -> _Adapter:
-    """The best adapter among the checkpoints, or the copy of it that an earlier call put into best/."""
+    """Best adapter: its checkpoint, or else the copy that an earlier call put into best/."""
     paths, best = facts.paths, facts.best
     if not facts.path:
         if best is None:
@@ -145,7 +145,7 @@ def _best_adapter(facts: SearchFacts) -> _Adapter:
 
 
 def _checksums_of(best: Path) -> dict[str, str]:
-    """File -> SHA-256 of the adapter in best/; empty when there is none, or a damaged one."""
+    """File -> SHA-256 of the adapter in best/. Empty if there is none or it is damaged."""
     try:
         return checked_best(best)
     except LlmzeroError:

@@ -23,7 +23,7 @@ SHOWN = (REWARDS[0], KL, ENTROPY, LENGTH, LENGTH_AT_MAX, GRAD_NORM)
 
 
 def path_table(facts: SearchFacts) -> str:
-    """Short table of the best strategy, with a row for each phase."""
+    """Short table of the best strategy, with one row per phase."""
     rows = [
         (
             str(phase.number),
@@ -44,7 +44,7 @@ def _unchanged(run: PhaseRun) -> str:
 
 
 def change_table(facts: SearchFacts, run: PhaseRun) -> str:
-    """Hyper-parameters in which a run differs from the one it continues, with the reasons."""
+    """Table of the hyper-parameters in which a run differs from the one it continues, with reasons."""
     rows = [
         (f"`{short(c.key)}`", format_value(c.key, c.old), format_value(c.key, c.new), c.reason)
         for c in facts.changes(run)
@@ -53,23 +53,23 @@ def change_table(facts: SearchFacts, run: PhaseRun) -> str:
 
 
 def shown_notes(facts: SearchFacts) -> list[MetricNote]:
-    """Notes on the report's metrics, as far as they were logged."""
+    """Notes on those of the report's metrics that were logged."""
     logged = {name for node in facts.runs for name in facts.curves(node).metrics}
     return [metric_notes()[name] for name in SHOWN if name in logged and name in metric_notes()]
 
 
 def meaning_table(notes: Sequence[MetricNote]) -> str:
-    """A row for each metric."""
+    """Table of metrics' meanings, one row per metric."""
     rows = [(f"{note.label} (`{note.name}`)", note.description, note.healthy) for note in notes]
     return fmt.table(("metric", "what it measures", "when training goes well"), rows)
 
 
 SAMPLING = ("temperature", "lr", "kl_loss_coef", "n", "max_response_length")
-"""Hyper-parameters of the card's table, by their short names."""
+"""Short names of the hyper-parameters in the card's table."""
 
 
 def strategy_table(facts: SearchFacts) -> str:
-    """The best strategy on the card: a row for each phase, with what it samples and learns with."""
+    """Table of the best strategy for the card: one row per phase, with its `SAMPLING` hyper-parameters."""
     header = ("phase", "global steps", *SAMPLING, "validation at its end")
     rows = []
     for phase in facts.path:
@@ -81,7 +81,7 @@ def strategy_table(facts: SearchFacts) -> str:
 
 
 def stop_table(stopped: Sequence[PhaseRun]) -> str:
-    """Early-stopped phases with step, reason and savings of the stop. Empty without any."""
+    """Table of early-stopped phases, with step, reason and savings of the stop. Empty if there are none."""
     header = ("node", "at step", "rule", "reason", "best validation before", "saved")
     return fmt.table(header, map(_stop_row, stopped), right=(0, 1)) if stopped else ""
 
@@ -104,7 +104,7 @@ def _stop_row(run: PhaseRun) -> tuple[str, ...]:
 
 
 def verdict_table(judged: Sequence[PhaseRun]) -> str:
-    """All verdicts with step, reason and savings of a stop. Empty without any."""
+    """Table of all verdicts, with step, reason and savings of a stop. Empty if there are none."""
     header = ("node", "at step", "verdict", "rule", "reason", "a stop saves")
     rows = [
         (
@@ -122,7 +122,7 @@ def verdict_table(judged: Sequence[PhaseRun]) -> str:
 
 
 def failure_table(facts: SearchFacts) -> str:
-    """Failed runs with class, cause and follow-up runs; empty without any."""
+    """Table of failed runs, with class, cause and follow-up runs. Empty if there are none."""
     failed = [run for run in facts.core.runs.values() if isinstance(run.outcome, PhaseFailure)]
     rows = [_failure_row(facts, run) for run in failed]
     header = ("node", "class", "cause", "steps done", "what followed")
@@ -148,7 +148,7 @@ def _followed(facts: SearchFacts, run: PhaseRun) -> str:
 
 
 def losses(facts: SearchFacts) -> Iterator[str]:
-    """Losses of hardware and interruptions, a sentence each."""
+    """One sentence for each loss of hardware and each interruption."""
     for event in facts.events:
         if isinstance(event, ev.RunnerLost):
             name = "the default recipe" if event.node == ev.REFERENCE else f"node {event.node}"
@@ -161,7 +161,7 @@ def losses(facts: SearchFacts) -> Iterator[str]:
 
 
 def extensions(facts: SearchFacts) -> str:
-    """`: budget.runs 8 → 12`, the settings with which a search was extended; empty without any."""
+    """`: budget.runs 8 → 12`: settings that extended the search. Empty if it was not extended."""
     extended = (event for event in facts.events if isinstance(event, ev.SearchExtended))
     changed = ", ".join(filter(None, (changed_text(event.before, event.changes) for event in extended)))
     return f": {changed}" if changed else ""
@@ -173,7 +173,7 @@ def counted_actions(rows: Sequence[DecisionRow]) -> str:
 
 
 def decision_table(rows: Sequence[DecisionRow]) -> str:
-    """Every decision with its reason, as replayed."""
+    """Table of all decisions with their reasons, as replayed."""
     return fmt.table(("node", "action", "on", "why", "outcome"), map(_decision_row, rows), right=(0, 2))
 
 
@@ -183,7 +183,7 @@ def _decision_row(row: DecisionRow) -> tuple[str, ...]:
 
 
 def draw(facts: SearchFacts) -> Iterator[str]:
-    """The tree of weights as lines of text: below each node stand those that started from one of its
+    """Tree of checkpoints as lines of text: below each node are those that started from one of its
     checkpoints, in the order of creation."""
     below: dict[int | None, list[int]] = {}
     for run in facts.runs.values():
@@ -209,7 +209,7 @@ def _line(facts: SearchFacts, node: int) -> str:
 
 
 def best_at(run: PhaseRun) -> str:
-    """`0.4512@70` with the global step, or `no score`."""
+    """`0.4512@70` (best score @ global step), or `no score`."""
     if run.score is None or run.outcome is None:
         return "no score"
     step = run.outcome.best_step
@@ -217,7 +217,7 @@ def best_at(run: PhaseRun) -> str:
 
 
 def started_from(run: PhaseRun) -> str:
-    """`from 2@30`, `from the base model`, or that it is not planned yet."""
+    """Start of a run: `from 2@30`, `from the base model`, or that it is not planned yet."""
     if run.spec is None:
         return "not planned yet"
     source = run.spec.resume_from

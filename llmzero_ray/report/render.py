@@ -1,4 +1,4 @@
-"""The report and the adapter's card as Markdown, from the templates in this folder."""
+"""Renders the report and the adapter's card as Markdown, from the templates in this folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def report_text(facts: SearchFacts, problems: Collection[str], *, has_adapter: bool) -> str:
-    """Text of report.md. `problems` are the files that could not be written. `has_adapter` says whether the
-    best strategy's adapter is in best/."""
+    """Text of report.md. `problems` are errors from writing other files. `has_adapter`: whether the best
+    strategy's adapter is in best/."""
     known, compared = policies(facts), comparisons(facts)
     runs = facts.runs.values()
     failed = sum(run.status == "failed" for run in runs)
@@ -47,8 +47,9 @@ def report_text(facts: SearchFacts, problems: Collection[str], *, has_adapter: b
 
 
 def card_text(facts: SearchFacts, place: str = "best") -> str:
-    """Text of best/README.md. The search must have a best strategy. The card loads the adapter from `place`,
-    that folder or an id on the Hugging Face Hub. It has front matter if `huggingface_hub` is installed."""
+    """Text of best/README.md. The search must have a best strategy. The card's code loads the adapter from
+    `place`: a folder or an id on the Hugging Face Hub. It has front matter if `huggingface_hub` is
+    installed."""
     last, known = facts.path[-1], policies(facts)
     used = last.run.spec.hyperparameters if last.run.spec else {}
     rank = used.get(canonical("lora_rank"))
@@ -76,7 +77,7 @@ def card_text(facts: SearchFacts, place: str = "best") -> str:
 
 
 def _vllm_rank(rank: int) -> int:
-    """Smallest rank that vLLM's option accepts for an adapter of this rank."""
+    """Smallest value of vLLM's `--max-lora-rank` for an adapter of this rank."""
     return next((accepted for accepted in VLLM_RANKS if accepted >= rank), rank)
 
 
@@ -96,12 +97,12 @@ _LIVE = (
     (re.compile("```"), "&#96;" * 3),
     (re.compile("~~~"), "&#126;" * 3),
 )
-"""Characters that Markdown interprets as tags, links, pictures and code blocks, with their escapes."""
+"""Characters that start tags, links, images and code blocks in Markdown, with their escapes."""
 
 
 def inert(markdown: str, fence: str) -> str:
-    """Report in which all text of agents, servers, rewards or tasks is plain text: no tags, links, pictures
-    or code blocks except the report's own, and no control characters.
+    """Report with all text from agents, servers, rewards and tasks escaped: it has no control characters, and
+    no tags, links, images or code blocks other than the report's own.
 
     The report's own code blocks are not escaped. They begin and end with a line of ``` and the secret
     `fence`, which is removed.
@@ -122,7 +123,8 @@ def inert(markdown: str, fence: str) -> str:
 
 @cache
 def _environment() -> Any:
-    """Jinja with the report's formats as filters and its tables as modules; an unknown name is an error."""
+    """Jinja environment with the report's formats as filters and its tables as modules. Unknown names
+    raise."""
     import jinja2
 
     environment = jinja2.Environment(

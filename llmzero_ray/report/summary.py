@@ -1,4 +1,4 @@
-"""Head of a report: the three policies, and whether their differences exceed noise."""
+"""Head of a report: the policies' scores, and whether their differences exceed noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmzero_ray.utils.text import collapse_whitespace
 
 
 def end_in_words(facts: SearchFacts) -> str:
-    """Reason why the search ended; empty while it has not."""
+    """Reason why the search ended, as text. Empty if it has not."""
     budget, reason = facts.config.budget, facts.core.end_reason
     if reason is None:
         return ""
@@ -32,8 +32,8 @@ def end_in_words(facts: SearchFacts) -> str:
 def result_lines(
     facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]
 ) -> list[str]:
-    """The result in sentences, `**` around what matters: the best strategy's score, its gains, and doubts.
-    Empty without a strategy and without doubts."""
+    """Result as sentences with the essentials in `**`: the best strategy's score, its gains, and doubts.
+    Empty if there is neither a strategy nor a doubt."""
     lines, best = [], next((policy for policy in known if policy.what == "best"), None)
     if best is not None:
         split: Split = "validation" if best.test is None else "test"
@@ -84,7 +84,7 @@ def _against(c: Comparison) -> str:
 
 
 def how_sure(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comparison, ...]) -> list[str]:
-    """Doubts that the scores leave open, a sentence or two each; empty without a strategy."""
+    """Doubts about the scores, a sentence or two each. Empty without a strategy."""
     if not facts.path:
         return []
     lines = [
@@ -110,7 +110,7 @@ def how_sure(facts: SearchFacts, known: tuple[Policy, ...], compared: tuple[Comp
 
 
 def reading(difference: Difference) -> str:
-    """Description of a difference by its standard errors: clear, unclear or noise."""
+    """Word for a difference by its number of standard errors: clear, unclear or noise."""
     if difference.is_noise:
         return "within noise"
     sure = "clearly" if abs(difference.in_standard_errors) >= CLEAR else "probably"
@@ -121,14 +121,14 @@ _OVER_PARTS = "test, over its parts"
 
 
 def policy_table(known: tuple[Policy, ...]) -> str:
-    """Policies and their scores."""
+    """Table of policies and their scores."""
     header, rows = _score_columns(known)
     return fmt.table(header, rows)
 
 
 def _score_columns(known: tuple[Policy, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """(header, rows) of policies and their scores; a column for averages over parts where the task has
-    some."""
+    """(header, rows) of policies and their scores, with a column for averages over parts if the task has
+    parts."""
     header: tuple[str, ...] = ("policy", "validation accuracy", "test accuracy")
     rows: list[tuple[str, ...]] = [(p.name, fmt.scored(p.validation), fmt.scored(p.test)) for p in known]
     if not any(p.macro for p in known):
@@ -137,7 +137,7 @@ def _score_columns(known: tuple[Policy, ...]) -> tuple[tuple[str, ...], list[tup
 
 
 def score_table(known: tuple[Policy, ...]) -> str:
-    """Policies, their scores, and what was trained for them; empty without any."""
+    """Table of policies with their scores and training. Empty if there are none."""
     if not known:
         return ""
     header, rows = _score_columns(known)
@@ -164,7 +164,7 @@ def score_table(known: tuple[Policy, ...]) -> str:
 
 
 def _steps(policy: Policy) -> str:
-    """`25`, or `10 (of 102)` of a run whose best checkpoint lies before its end."""
+    """`25`, or `10 (of 102)` if the run's best checkpoint is before its end."""
     if policy.steps is None:
         return fmt.NONE
     return f"{policy.steps}{f' (of {policy.trained})' if policy.trained else ''}"
@@ -173,8 +173,8 @@ def _steps(policy: Policy) -> str:
 def reference_in_words(
     known: tuple[Policy, ...], *, by_compute: bool, searched: float, unit: str, name: str
 ) -> str:
-    """Training of the default recipe for the comparison in the search `name`, in words, and its relation to
-    `searched`, the compute of the whole search. `unit` is the unit of compute."""
+    """Description of how the default recipe was trained for the comparison in the search `name`, and how that
+    relates to `searched`, the compute of the whole search in `unit`."""
     found = {policy.what: policy for policy in known}
     if WHOLE in found:
         return (
@@ -198,7 +198,8 @@ def reference_in_words(
 
 
 def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
-    """Reason why there is no test score. Empty where there is one, or where the cause is told elsewhere."""
+    """Reason why there is no test score. Empty if there is one, or if the report gives the cause
+    elsewhere."""
     core = facts.core
     if core.final.dropped:
         name = facts.name
@@ -215,7 +216,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
 
 
 def missing_reference(facts: SearchFacts) -> str:
-    """Advice on adding the missing comparison to an ended search. Empty if it has one, or will have one."""
+    """Advice on adding the missing comparison to an ended search. Empty if it has or will have one."""
     known = facts.core.end_reason is not None and facts.path
     if known and facts.core.stage != "measuring" and facts.config.final.default_recipe:
         return "The default recipe has no score, so nothing says what the search added."
@@ -233,7 +234,7 @@ def _measured_by(name: str, wanted: str) -> str:
 
 
 def reference_of(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
-    """`reference_in_words` of a search."""
+    """`reference_in_words` for a search."""
     run = facts.reference
     limit = None if run is None or run.spec is None else run.spec.compute
     cost = cost_of(facts)
@@ -247,7 +248,7 @@ def reference_of(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
 
 
 def difference_table(compared: tuple[Comparison, ...]) -> str:
-    """Table of the policies' differences. Empty without any comparison."""
+    """Table of the policies' differences. Empty if there are none."""
     if not compared:
         return ""
     rows: list[tuple[str, ...]] = [
@@ -291,7 +292,8 @@ def difference_table(compared: tuple[Comparison, ...]) -> str:
 
 
 def confirm_table(facts: SearchFacts) -> str:
-    """The best strategies by validation with their scores on fresh items; empty where none was confirmed."""
+    """Table of the best strategies by validation, with their scores on fresh items. Empty if none was
+    confirmed."""
     rows = []
     for job in facts.core.final.confirmed:
         if job.node is None or not job.done:
@@ -308,8 +310,8 @@ def confirm_table(facts: SearchFacts) -> str:
 
 
 def confirmed_in_words(facts: SearchFacts) -> str:
-    """`0.7000 ± 0.0461 (n = 100), 95 % interval 0.6042 to 0.7811`: the winner's score on fresh items; empty
-    where it has none."""
+    """`0.7000 ± 0.0461 (n = 100), 95 % interval 0.6042 to 0.7811`: the winner's score on fresh items. Empty
+    if it has none."""
     job = facts.core.final.confirmation
     fresh = None if job is None else job.measured
     if fresh is None:
@@ -318,7 +320,8 @@ def confirmed_in_words(facts: SearchFacts) -> str:
 
 
 def node_test_table(facts: SearchFacts) -> str:
-    """Test accuracy of every node's best step (`final.test: all`); empty where only the best was scored."""
+    """Table of the test accuracy of every node's best step (`final.test: all`). Empty if only the best node
+    was scored."""
     rows = []
     for job in facts.core.final.jobs.values():
         if job.node is None or job.score is None or not job.what.startswith("node-"):
@@ -329,7 +332,7 @@ def node_test_table(facts: SearchFacts) -> str:
 
 
 def part_table(known: tuple[Policy, ...]) -> str:
-    """Test accuracy by data source and by the averages of the task; empty for tasks without parts."""
+    """Table of test accuracy by data source and by the task's averages. Empty for tasks without parts."""
     shown = [policy for policy in known if policy.macro is not None and policy.test_items]
     if not shown:
         return ""

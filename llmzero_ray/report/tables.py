@@ -1,7 +1,7 @@
 """A search as tables: nodes, metrics, validated items, changes, test scores.
 
-Rows are plain dicts of the same keys, in the order of the nodes; `table` makes an Arrow table of them, and
-its `to_pandas()` a data frame. Steps are global if their name says so, otherwise they count inside a phase.
+Rows are plain dicts with equal keys, in the order of the nodes. `table` makes an Arrow table of them, and its
+`to_pandas()` a data frame. Steps are global if their name says so, otherwise they count inside a phase.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NODES: Mapping[str, str] = {
     "rationale": "string",
     "hyperparameters": "string",
 }
-"""Columns of `node_rows` and their Arrow types; hyperparameters is a JSON object."""
+"""Column of `node_rows` -> Arrow type. `hyperparameters` is a JSON object."""
 CHANGES: Mapping[str, str] = {
     "node": "int64",
     "key": "string",
@@ -68,7 +68,7 @@ SCORES: Mapping[str, str] = {
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pa.Table:
-    """The rows as an Arrow table with these columns (name -> type), missing values null."""
+    """The rows as an Arrow table with these columns (name -> type). Missing values are null."""
     import pyarrow as pa
 
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
@@ -81,7 +81,7 @@ def node_rows(facts: SearchFacts) -> list[dict[str, Any]]:
 
 
 def node_row(facts: SearchFacts, run: PhaseRun) -> dict[str, Any]:
-    """One node, with the keys of `NODES`; `score` is the best validation score of its own steps."""
+    """Row of one node, with the keys of `NODES`. `score` is the best validation score of its own steps."""
     spec, outcome, proposal = run.shown.spec, run.outcome, run.shown.proposal
     source = None if spec is None else spec.resume_from
     best_step = None if outcome is None else outcome.best_step
@@ -109,7 +109,7 @@ def node_row(facts: SearchFacts, run: PhaseRun) -> dict[str, Any]:
 
 
 def change_rows(facts: SearchFacts, nodes: Iterable[int]) -> list[dict[str, Any]]:
-    """Changes of these nodes to the phase they continue, one row per hyper-parameter; values are JSON."""
+    """Changes of these nodes from the phase they continue, one row per hyper-parameter. Values are JSON."""
     return [
         {
             "node": node,
@@ -124,7 +124,7 @@ def change_rows(facts: SearchFacts, nodes: Iterable[int]) -> list[dict[str, Any]
 
 
 def metric_rows(facts: SearchFacts, node: int) -> list[dict[str, Any]]:
-    """One row per step of a node; VeRL's metrics under their own names, as far as a step has them."""
+    """One row per step of a node, with VeRL's metrics that the step has under their own names."""
     base = facts.core.runs[node].base_step
     return [
         {
@@ -140,7 +140,7 @@ def metric_rows(facts: SearchFacts, node: int) -> list[dict[str, Any]]:
 
 
 def score_rows(facts: SearchFacts) -> list[dict[str, Any]]:
-    """Scores of base model, default recipe and best strategy on each split, as far as they were measured."""
+    """Measured scores of base model, default recipe and best strategy on each split."""
     rows = []
     for policy in policies(facts):
         for split in SPLITS:

@@ -1,1 +1,1 @@
-"""Contracts as classes of tests, for implementations inside and outside this project. Needs pytest."""
+"""Contract tests as classes, for implementations inside and outside this project. Needs pytest."""

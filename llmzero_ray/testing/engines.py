@@ -1,11 +1,11 @@
-"""Promises of every engine, as tests that any implementation can run.
+"""Contract of every engine, as tests that any implementation can run.
 
     class TestMyEngine(EngineContract):
         @pytest.fixture(scope="class")
         def case(self, tmp_path_factory): ...  # yields an EngineCase
 
-The tests run in their order on one engine, the last of them closes it. They see the protocol of
-engines/base.py alone. Not here: whether the engine learns anything.
+The tests run in order on one engine; the last one closes it. They use only the protocol in engines/base.py.
+Not here: whether the engine learns anything.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ from llmzero_ray.records import (
 from llmzero_ray.storage.manifests import problem_of
 
 Phase: TypeAlias = tuple[PhaseResult, list[MetricPoint]]
-"""Result of a phase, and its points in the order of reporting."""
+"""(result of a phase, its points in the order in which they were reported)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCase:
-    """An engine that has trained nothing yet or is idle, and the behaviours that tests can request."""
+    """An idle engine, and callbacks that make phases for tests."""
 
     engine: Engine
     make_spec: Callable[[int], PhaseSpec]
-    """A phase of that many steps from the base model: always the same, but for directories of its own."""
+    """Callback that returns a phase of that many steps from the base model: always the same, except for its
+    directories."""
     failing: Callable[[], PhaseSpec]
-    """A phase that must fail."""
+    """Callback that returns a phase that must fail."""
     val_parquet: str
     n_val: int
     test_parquet: str
     n_test: int
     max_tokens: int
-    """Length of an answer in validations."""
+    """Maximum tokens of an answer in validations."""
 
     def outcome_of(
         self, spec: PhaseSpec, each: Callable[[MetricPoint], None] = lambda _: None
     ) -> tuple[PhaseResult | PhaseFailure, list[MetricPoint]]:
-        """Run a phase; `each` is called with every point, on the engine's thread."""
+        """Outcome and points of a phase. `each` is called with every point, on the engine's thread."""
         points: list[MetricPoint] = []
 
         def on_metric(point: MetricPoint) -> None:
@@ -68,14 +69,14 @@ class EngineCase:
         return self.engine.run(spec, on_metric), points
 
     def run(self, spec: PhaseSpec, each: Callable[[MetricPoint], None] = lambda _: None) -> Phase:
-        """`outcome_of` a phase that must not fail."""
+        """Like `outcome_of`, for a phase that must not fail."""
         outcome, points = self.outcome_of(spec, each)
         assert isinstance(outcome, PhaseResult), outcome
         return outcome, points
 
 
 class EngineContract:
-    """Derive from it and give the fixture `case`, once per class."""
+    """Tests of the engine protocol. Subclass it and define the class-scoped fixture `case`."""
 
     @pytest.fixture(scope="class")
     def case(self) -> EngineCase:
@@ -92,7 +93,7 @@ class EngineContract:
     def test_every_step_is_reported_once_and_in_order_after_the_validation_at_step_zero(
         self, first: Phase
     ) -> None:
-        """Steps count in the phase and, with `base_step`, over the phases before it."""
+        """Steps count inside the phase; global steps add `base_step`."""
         outcome, points = first
         assert [point.step for point in points] == [0, 1, 2, 3, 4]
         assert [point.global_step for point in points] == [0, 1, 2, 3, 4]
@@ -103,7 +104,7 @@ class EngineContract:
     def test_a_validation_travels_in_the_point_of_its_step_with_one_outcome_per_row(
         self, case: EngineCase, first: Phase
     ) -> None:
-        """The score is the mean accuracy of the rows, up to half of one of them."""
+        """The score is the mean accuracy of the rows, within half a row."""
         validated = [point for point in first[1] if point.val_score is not None]
         assert [point.step for point in validated] == [0, 2, 4]
         for point in validated:
@@ -113,7 +114,8 @@ class EngineContract:
     def test_a_phase_that_took_all_its_steps_is_completed_and_step_zero_is_no_score(
         self, first: Phase
     ) -> None:
-        """Best is the best of the steps that were executed; step 0 is the policy that was given."""
+        """The best step is the best of the executed steps; step 0 is the policy that the phase started
+        from."""
         outcome, points = first
         assert (outcome.status, outcome.stop_reason, outcome.steps_done) == ("completed", "n_steps", 4)
         assert outcome.start_score == points[0].val_score
@@ -133,7 +135,7 @@ class EngineContract:
             assert saved.val_score == scores[saved.step]
 
     def test_the_same_phase_again_gives_the_same_scores(self, case: EngineCase, first: Phase) -> None:
-        """Training in between leaves no trace."""
+        """Training in between has no effect."""
         _, points = case.run(dataclasses.replace(case.make_spec(4), test_freq=2, save_freq=4))
         assert [point.val_score for point in points] == [point.val_score for point in first[1]]
 
@@ -195,13 +197,13 @@ class EngineContract:
         assert outcome.steps_done < 50
 
     def test_a_stop_without_a_phase_does_nothing(self, case: EngineCase) -> None:
-        """Nor to the next phase."""
+        """It does not affect the next phase either."""
         case.engine.stop("verdict: nobody is there")
         outcome, _ = case.run(case.make_spec(2))
         assert (outcome.status, outcome.stop_reason, outcome.steps_done) == ("completed", "n_steps", 2)
 
     def test_a_phase_ends_at_the_first_step_after_its_limit_of_seconds(self, case: EngineCase) -> None:
-        """It is completed: what it learnt counts."""
+        """The phase counts as completed, with its result."""
         outcome, _ = case.run(dataclasses.replace(case.make_spec(50), max_wall_s=1e-6))
         assert (outcome.status, outcome.stop_reason) == ("completed", "max_hours")
         assert 1 <= outcome.steps_done < 50 and last(outcome).step == outcome.steps_done
@@ -216,14 +218,14 @@ class EngineContract:
 
     @staticmethod
     def _of_steps(case: EngineCase, n_steps: int) -> float:
-        """Tokens of a phase of so many steps, validated at its begin and its end."""
+        """Tokens of a phase of `n_steps` steps that is validated at its start and its end."""
         spec = dataclasses.replace(case.make_spec(n_steps), test_freq=n_steps)
         _, points = case.run(spec)
         tokens = [tokens_of(spec.hyperparameters, point.metrics) for point in points]
         return sum(amount(one, TokenCost()) for one in tokens)
 
     def test_a_stage_is_told_while_there_is_one(self, case: EngineCase) -> None:
-        """An idle engine has no stage; one that knows none while it trains may give None then, too."""
+        """An idle engine has no stage. An engine that does not know stages may always return None."""
         stages: list[Stage | None] = []
         case.run(case.make_spec(1), lambda _: stages.append(case.engine.stage()))
         assert all(stage is None or (stage.name and stage.since_s >= 0) for stage in stages)
@@ -232,7 +234,7 @@ class EngineContract:
     # --- failing
 
     def test_a_failed_phase_is_returned_and_the_engine_can_be_used_again(self, case: EngineCase) -> None:
-        """A failure has a class, a cause of one line, and what was saved before."""
+        """A failure has a class, a one-line cause, and the checkpoints saved before it."""
         spec = case.failing()
         outcome, _ = case.outcome_of(spec)
         assert isinstance(outcome, PhaseFailure)
@@ -244,7 +246,7 @@ class EngineContract:
     def test_a_damaged_adapter_is_not_trained_on_and_not_scored(
         self, case: EngineCase, first: Phase, tmp_path: Path
     ) -> None:
-        """It fails its phase before any step, and has no outcomes."""
+        """Its phase fails before any step, and scoring it raises."""
         damaged = copy_of(last(first[0]), tmp_path)
         next(path for path in sorted(damaged.iterdir()) if path.name != "manifest.json").write_bytes(b"")
         outcome, points = case.outcome_of(dataclasses.replace(case.make_spec(1), adapter=str(damaged)))
@@ -254,7 +256,8 @@ class EngineContract:
             self.scored(case, str(damaged), case.val_parquet)
 
     def test_a_repeat_goes_on_from_the_full_checkpoint(self, case: EngineCase, tmp_path: Path) -> None:
-        """Steps that it holds are not reported again, those after it are, and the result is of them all."""
+        """Steps in the checkpoint are not reported again, later steps are, and the result covers all of
+        them."""
         spec = dataclasses.replace(case.make_spec(6), test_freq=2, save_freq=2)
         spec = dataclasses.replace(spec, rolling_dir=str(tmp_path / "rolling"), rolling_freq=2)
         begun, before = case.run(spec, lambda point: case.engine.stop("user") if point.step == 2 else None)
@@ -267,7 +270,7 @@ class EngineContract:
         assert {2, 6} <= {saved.step for saved in outcome.checkpoints}
 
     def test_closing_may_be_repeated(self, case: EngineCase) -> None:
-        """The last test: the engine is closed."""
+        """Last test, because it closes the engine."""
         case.engine.close()
         case.engine.close()
 

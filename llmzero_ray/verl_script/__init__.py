@@ -1,7 +1,7 @@
-"""From a script that starts VeRL's trainer to the data of a search.yaml.
+"""Converts a script that starts VeRL's trainer into the data of a search.yaml.
 
-`read_script` finds the command with its overrides, `config_of` puts each override where a search has it. Not
-here: the file that is written (cli/init.py).
+`read_script` finds the command with its overrides, and `config_of` puts each override at its place in a
+search. Not here: writing the file (cli/init.py).
 """
 
 from llmzero_ray.verl_script.placing import Translation, config_of, problem

@@ -1,4 +1,4 @@
-"""Commands that start VeRL's trainer: the overrides among their words, and configurations that they name."""
+"""Parses commands that start VeRL's trainer: their overrides, and the configurations that they name."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from llmzero_ray.errors import ConfigError
 
 TRAINER = "verl.trainer.main_ppo"
 _CONFIGS = frozenset({"ppo_trainer", "ppo_megatron_trainer", "_generated_ppo_trainer"})
-"""VeRL's own configurations."""
+"""Names of VeRL's own configurations."""
 
 
 @dataclass(frozen=True)
 class TrainerCommand:
-    """One start of a trainer."""
+    """One command that starts a trainer."""
 
     module: str
     overrides: Mapping[str, str]
     options: Mapping[str, str]
-    """Hydra's options: config-path, config-name."""
+    """Hydra's options: `path` (config-path) and `name` (config-name) -> value."""
     others: tuple[str, ...]
 
 
@@ -35,7 +35,8 @@ _KEY = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)")
 
 
 def commands_of(starts: Iterable[Sequence[str]]) -> list[TrainerCommand]:
-    """Commands that start VeRL's trainer, or if none does, those that start another one with its keys."""
+    """Commands that start VeRL's trainer. If there are none, those that start another trainer with VeRL's
+    keys."""
     commands = [command for words in starts if (command := _command(words)) is not None]
     return [each for each in commands if each.module.endswith(("main_ppo", "main_ppo.py"))] or commands
 
@@ -74,15 +75,15 @@ def _command(words: Sequence[str]) -> TrainerCommand | None:
 
 @dataclass(frozen=True)
 class OwnConfiguration:
-    """Settings of a configuration that a command names, if it is not VeRL's."""
+    """Settings of a configuration file that a command names, other than VeRL's own."""
 
     settings: Mapping[str, str]
     """VeRL's key -> the value as text."""
     remark: str = ""
     read: bool = True
-    """Whether all that the trainer would read was read."""
+    """Whether everything that the trainer would read could be read."""
     megatron: str = ""
-    """The option that names VeRL's configuration of Megatron."""
+    """Option that selects VeRL's Megatron configuration. Empty if there is none."""
 
 
 def own_configuration(command: TrainerCommand, folder: Path) -> OwnConfiguration:
@@ -107,7 +108,7 @@ def own_configuration(command: TrainerCommand, folder: Path) -> OwnConfiguration
 
 
 def _settings(place: Path, read: set[Path]) -> Iterator[tuple[str, str]]:
-    """Key and text of each setting of a hydra configuration, those of its own `defaults` first."""
+    """(key, value as text) of each setting of a hydra configuration, those of its own `defaults` first."""
     data = dict(read_yaml(place))
     read.add(place)
     for entry in data.pop("defaults", None) or []:

@@ -1,8 +1,8 @@
-"""Maps the overrides of a VeRL script to the places of a search.
+"""Maps the overrides of a VeRL script to places in a search.yaml.
 
-`config_of` assigns each override to its place: a hyper-parameter of the root, a field of search.yaml, a raw
-VeRL key of the engine, or nowhere, with the reason. All are placed together, so that their order does not
-matter.
+`config_of` finds a place for each override: a hyper-parameter of the root, a field of search.yaml, or a raw
+VeRL key of the engine. If it has no place, the reason is recorded. Overrides that depend on each other are
+retried, so that their order does not matter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SAME = {
     "trainer.device": "cuda",
     "trainer.use_v1": True,
 }
-"""Overrides that every phase of a search has by itself."""
+"""VeRL's key -> value that every phase of a search has anyway."""
 _RENAMED = {
     f"{_R}val_temperature": f"{_R}val_kwargs.temperature",
     f"{_R}val_top_p": f"{_R}val_kwargs.top_p",
@@ -80,11 +80,11 @@ _RENAMED = {
     "algorithm.rollout_is": "algorithm.rollout_correction.rollout_is",
     "algorithm.rollout_is_threshold": "algorithm.rollout_correction.rollout_is_threshold",
 }
-"""Key of an older VeRL, or of a derived trainer -> equivalent key of this one."""
+"""Key of an older VeRL or of a derived trainer -> key of the supported VeRL that replaces it."""
 _OTHER_UNIT = frozenset(
     {"n_agent", "micro_batch_size", "contents", "rollout_is", "remove_previous_ckpt_in_save"}
 )
-"""Suffixes of keys whose values have another meaning under the new name."""
+"""Last parts of keys in `_RENAMED` whose values have another meaning under the new name."""
 _KINDS = (
     (
         r".*\.megatron\..*|.*\.(use_mbridge|vanilla_mbridge)|.*\.override_(transformer|ddp)_config\..*"
@@ -103,32 +103,32 @@ _KINDS = (
     ),
     (r"(ray_kwargs|ray_init|transfer_queue|hydra)\..*", "a search starts Ray and VeRL's processes itself"),
 )
-"""(pattern of keys, why a search has none of the kind)."""
+"""(pattern of keys, reason why a search does not take them)."""
 _SWEEP = re.compile(r"(choice|range|interval|glob)\(.*\)")
 
 
 @dataclass
 class Translation:
-    """Data of a search.yaml, and the parts of the script that are not in it, each with the reason."""
+    """Data of a search.yaml, and the script's overrides that are not in it, each with the reason."""
 
     data: dict[str, Any]
     taken: dict[str, str] = field(default_factory=dict)
     """Override -> its new place."""
     left: dict[str, str] = field(default_factory=dict)
-    """Override, or several of a kind -> why it was not taken."""
+    """Override, or several of one kind -> reason why it was not taken."""
     remarks: list[str] = field(default_factory=list)
     n_left: int = 0
-    """Overrides that were not taken."""
+    """Number of overrides that were not taken."""
 
     def leave(self, given: str, reason: str) -> None:
-        """Note an override that is not taken."""
+        """Record an override that is not taken."""
         self.left[given] = reason
         self.n_left += 1
 
 
 @dataclass(frozen=True, order=True)
 class _Placing:
-    """One override that is to be put somewhere; their order is the one in which that is tried."""
+    """One override with its place in a search.yaml. Overrides are tried in the order of their places."""
 
     place: str
     value: Any = field(compare=False)
@@ -139,7 +139,7 @@ class _Placing:
 def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
     """Data of a search.yaml: `base` with the script's settings.
 
-    The data is complete enough to be read; its task and model need not exist yet.
+    The result parses as a configuration. Its task and model need not exist yet.
     """
     made = Translation(dict(base), remarks=list(script.remarks))
     kinds: dict[str, list[str]] = {reason: [] for _, reason in _KINDS}
@@ -179,7 +179,7 @@ def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
             made.left[", ".join(shown)] = reason
             made.n_left += len(several) - (script.megatron in several)
     cap = "data.max_response_length"
-    if f"{cap}={texts.get(cap)}" in made.taken:  # room in the engine, and the same validation
+    if f"{cap}={texts.get(cap)}" in made.taken:  # for the engine and validation, too
         for place in ("engine.max_response_length", "eval.max_response_length"):
             set_key(made.data, place, values[cap])
     if not _trains_adapter(script, values):
@@ -191,7 +191,7 @@ def config_of(script: Script, base: Mapping[str, Any]) -> Translation:
 
 
 def _trains_adapter(script: Script, values: Mapping[str, Any]) -> bool:
-    """Whether the script trains an adapter, as far as is known."""
+    """Whether the script trains, or may train, an adapter."""
     named = (f"{_M}lora_rank", f"{_M}lora.rank", f"{_M}lora_adapter_path")
     given = {**values, **{key: text for key, text in script.overrides.items() if key not in values}}
     return script.partly or any(
@@ -200,7 +200,7 @@ def _trains_adapter(script: Script, values: Mapping[str, Any]) -> bool:
 
 
 def _value(key: str, text: str) -> Any:
-    """The value that hydra reads.
+    """Value of an override, as hydra would parse it.
 
     Raises:
         ConfigError: it is not a single value.
@@ -218,13 +218,13 @@ def _value(key: str, text: str) -> Any:
         and isinstance(value, list)
         and all(isinstance(each, str) for each in value)
     ):
-        # What PEFT does with a list, as the pattern that it takes too.
+        # PEFT treats a list of names like this pattern.
         return rf".*\.({'|'.join(map(re.escape, value))})"
     return value
 
 
 def _splits(text: str) -> bool:
-    """Whether a comma is outside of quotes and brackets."""
+    """Whether there is a comma outside quotes and brackets."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", text)
     while (shorter := re.sub(r"\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)", "", bare)) != bare:
         bare = shorter
@@ -232,7 +232,7 @@ def _splits(text: str) -> bool:
 
 
 def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
-    """Place of an override, or the reason why it has none. None if every search does it by itself."""
+    """Place of an override, or the reason why it has none. None if every search has that value anyway."""
     new = _RENAMED.get(key)
     if new is not None and not is_verl_key(key):
         found = (
@@ -263,14 +263,14 @@ def _placing(key: str, value: Any, given: str) -> _Placing | str | None:
     if key in VERL_SPACE.by_key:
         return _Placing(f"root.overrides.{VERL_SPACE.short(key)}", value, given)
     if is_verl_key(key):
-        plus = "+" if key.startswith(OPEN_PREFIXES) else ""  # hydra adds a key only with it
+        plus = "+" if key.startswith(OPEN_PREFIXES) else ""  # hydra needs it to add a key
         return _Placing(f"engine.overrides.{plus}{key}", value, given)
     near = _misspelt(key)
     return f"VeRL {VERL_VERSION} has no such key" + (f"; did you mean {near}?" if near else "")
 
 
 def _misspelt(key: str) -> str | None:
-    """Similar key that differs in a letter or two, or None. A key with another meaning does not count."""
+    """VeRL key in the same block whose name differs in a letter or two, or None."""
     block, _, name = key.rpartition(".")
     plain = name.lower().replace("_", "")
     for known in sorted(VERL_KEYS):
@@ -283,7 +283,7 @@ def _misspelt(key: str) -> str | None:
 
 
 def _place(placings: list[_Placing], made: Translation) -> None:
-    """Add all values that fit together. A value that does not fit yet is retried after the others."""
+    """Add all values that are valid together. A value that is not valid yet is retried after the others."""
     steps = next((each.value for each in placings if each.place == "phase.n_steps"), None)
     given = {each.place for each in placings if not isinstance(each.value, int) or each.value > 0}
     reasons: dict[str, str] = {}
@@ -292,14 +292,14 @@ def _place(placings: list[_Placing], made: Translation) -> None:
         if len(waiting) == len(placings):
             if "phase.test_freq" not in given:
                 break
-            given.discard("phase.test_freq")  # it does not fit: the length of the phase counts
+            given.discard("phase.test_freq")  # it does not fit the phase's length, which takes precedence
         placings = waiting
     for each in placings:
         made.leave(each.given, reasons[each.given])
 
 
 def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: set[str], steps: Any) -> bool:
-    """Put a value at its place, unless a search cannot have it there."""
+    """Put a value at its place. Returns False, with the reason in `reasons`, if the result is invalid."""
     data = dict(made.data)
     try:
         set_key(data, placing.place, placing.value)
@@ -322,7 +322,7 @@ def _try(placing: _Placing, made: Translation, reasons: dict[str, str], given: s
 
 
 def problem(data: Mapping[str, Any]) -> str | None:
-    """Reason why the root of a configuration could not be trained, or None if it could."""
+    """Reason why the root of a configuration cannot be trained, or None if it can."""
     try:
         root_hyperparameters(parse_config(data), None)
     except LlmzeroError as error:

@@ -1,9 +1,9 @@
-"""Overrides that a script passes to VeRL's trainer, found by running it in the sandbox with stand-ins for
+"""Finds the overrides that a script passes to VeRL's trainer, by running it in the sandbox with stand-ins for
 programs.
 
-One run would take what nobody knows here for a value: an argument, a variable that is not set, what a program
-prints, whether a file is there. The script is therefore run in several worlds that differ in just these. A
-value that is the same in all of them is the script's own; any other is named with what it depends on.
+Some inputs of a script are unknown here: arguments, variables that it does not set, the output of programs,
+and whether files exist. Therefore the script is run in several worlds, which differ in just these inputs. A
+value that is the same in all worlds is known; any other is reported with the input that it depends on.
 
 Not here: the sandbox (prepared/sandbox/shell), where a value goes (placing.py).
 """
@@ -25,7 +25,7 @@ from llmzero_ray.verl_script.commands import TRAINER, TrainerCommand, commands_o
 
 _COMMENT = re.compile(r"\s*#")
 _GOES_ON = re.compile(r"""\s*(["']?\$|["']?[+~]*[\w.]+=|-|\d?>|\|)""")
-"""Beginning of a line that continues a command: an override, a variable, an option, a pipe."""
+"""Beginning of a line that continues a command: an override, a variable, an option, a redirection, a pipe."""
 _AFTER_BACKSLASH = re.compile(r"(?<=\s)\\[ \t]+(#.*)?$")
 _READ = re.compile(r"\$\{?#?([A-Za-z_]\w*)")
 _IN_ARITHMETIC = re.compile(r"\(\((.*?)\)\)", re.S)
@@ -44,40 +44,40 @@ _COMPARED = (
     re.compile(rf"grep\s+(?:-\w+\s+)*{_WORD}"),
     re.compile(rf"(?:^|;;|\bin|\|)[ \t]*\(?{_WORD}\*?[\"']?(?=[|)])", re.M),
 )
-"""Words that a test, a `grep` and a branch of a `case` look for."""
+"""Patterns of the words that a test, a `grep` and a branch of a `case` look for."""
 _CHANGING = re.compile(r"\b(S?RANDOM|EPOCH\w+|SECONDS|BASHPID|PPID|E?UID|mktemp)\b|\$\$")
-"""Words whose values differ each time."""
+"""Pattern of variables and commands whose values differ from run to run."""
 _MARK = re.compile(r"llmzero([vap])(\d+)q", re.I)
 _NUMBERS = (3, 4099)
 _MOST_NAMED, _MOST_COMPARED = 3, 8
 _AGAIN = 12
-"""Further runs of a script that draws numbers; two runs often draw the same one."""
+"""Number of further runs of a script with random numbers, because two runs often draw the same one."""
 _PATIENCE_S = 30.0
-"""Seconds after which no further world is tried for a script that starts no trainer."""
+"""Seconds after which no further world is tried if the script has not started a trainer."""
 
 
 @dataclass
 class Script:
-    """The trainer's overrides in command order, and remarks on unreadable parts."""
+    """The trainer's overrides in the order of the command, and remarks on parts that could not be read."""
 
     overrides: dict[str, str] = field(default_factory=dict)
-    """VeRL's key -> the value as text; the last one that was given."""
+    """VeRL's key -> value as text. If it is given several times, the last one."""
     unknown: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """VeRL's key -> (the override as the script has it, why its value is not known)."""
+    """VeRL's key -> (override as in the script, reason why its value is not known)."""
     own: dict[str, str] = field(default_factory=dict)
-    """Settings of a configuration file of the script's own, which overrides replace."""
+    """Settings of the script's own configuration file that no override replaces."""
     remarks: list[str] = field(default_factory=list)
     partly: bool = False
-    """Whether settings that it trains with are in a file that was not read."""
+    """Whether some settings are in a file that could not be read."""
     megatron: str = ""
-    """The option that names VeRL's configuration of Megatron."""
+    """Option that selects VeRL's Megatron configuration. Empty if there is none."""
 
 
 def read_script(path: Path) -> Script:
-    """Overrides that a script passes to VeRL's trainer if only its own variables are set.
+    """Overrides that a script passes to VeRL's trainer, without arguments or outside variables.
 
     Raises:
-        ConfigError: it cannot be read or run here, starts no trainer, or gives it no override.
+        ConfigError: the script cannot be read or run here, or starts no trainer with overrides.
     """
     text, remarks = _text(path)
     script = load_script(path, text)
@@ -88,7 +88,8 @@ def read_script(path: Path) -> Script:
 
 
 def _text(path: Path) -> tuple[str, list[str]]:
-    """The script with line ends fixed that editors leave in it and that would end the command in bash."""
+    """(text of the script, remarks). Line endings, comments and spaces that would make bash end the command
+    too early are removed."""
     try:
         held = path.read_bytes()
     except OSError as error:
@@ -129,14 +130,14 @@ class _Reader:
         self._script = script
         self._seen: dict[str, ScriptRun] = {}
         self._shown: dict[str, str] = {}
-        """Key -> override with an unknown value, with marks for its parts."""
+        """Key -> override as text, in which marks replace unknown parts."""
         self._branching: list[str] = []
-        """Keys whose values a variable or argument decides that the script does not set."""
+        """Keys whose values depend on a variable or argument that the script does not set."""
         mentioned = [text for place, text in script.files.items() if Path(place).name in script.text]
         self._text = "\n".join([script.text, *mentioned])
 
     def found(self, remarks: list[str]) -> Script:
-        """The script's overrides, each that is not known with the reason."""
+        """The script's overrides; for each unknown one, the reason."""
         base = self._base()
         command, *further = commands_of(self.seen(base).starts)
         made = Script(remarks=remarks)
@@ -179,8 +180,8 @@ class _Reader:
         return made
 
     def _base(self) -> World:
-        """The world that the script is read in: nothing set, no argument, programs that print nothing; where
-        the trainer does not start there, the next that it starts in."""
+        """World from which values are read: without variables and arguments, with programs that print
+        nothing, or else the next world in which the trainer starts."""
         bare = World()
         given = [*self._variable_worlds(bare, tested=False), *self._variable_worlds(bare, tested=True)]
         marked = given[:1] + given[3:4]
@@ -211,8 +212,8 @@ class _Reader:
         )
 
     def _variable_worlds(self, base: World, *, tested: bool) -> tuple[World, ...]:
-        """The world with marks, and two with numbers, for each variable without a default and each argument;
-        those that the script tests for being empty are set only where `tested`."""
+        """Three worlds that set all variables without a default and all arguments: one sets them to marks,
+        two to numbers. Inputs that the script tests for being empty are set only if `tested`."""
         kept = set() if tested else set(_TESTED_EMPTY.findall(self._text))
         names = [name for name in self._variables if name not in kept]
         given = [i for i in range(1, self._n_arguments + 1) if str(i) not in kept | self._defaulted]
@@ -234,8 +235,8 @@ class _Reader:
         return (world(lambda kind, i: f"llmzero{kind}{i}q"), *numbers)
 
     def _given_worlds(self, base: World) -> list[World]:
-        """The worlds in which variables and arguments are set; those that the script tests for being empty
-        only where the trainer does not start otherwise."""
+        """Worlds in which variables and arguments are set. Inputs that the script tests for being empty are
+        set only if the trainer does not start otherwise."""
         for tested in (False, True):
             worlds = list(self._variable_worlds(base, tested=tested))
             if any(self._command(world) for world in worlds):
@@ -260,7 +261,7 @@ class _Reader:
         return worlds
 
     def _compared(self) -> list[str]:
-        """Words that the script compares texts with: a program may print them."""
+        """Words with which the script compares texts, and which a program may therefore print."""
         code = re.sub(r"(^|\s)#.*", "", self._text)
         cases = "\n".join(re.findall(r"\bcase\b.*?\besac\b", code, re.S))
         tests, greps, branches = _COMPARED
@@ -273,7 +274,7 @@ class _Reader:
 
     @cached_property
     def _variables(self) -> list[str]:
-        """Variables that the script reads somewhere without a default."""
+        """Variables that the script reads without a default."""
         arithmetic = " ".join(_IN_ARITHMETIC.findall(self._text))
         names = [*_READ.findall(self._text), *re.findall(r"(?<![\w$])[A-Za-z_]\w*", arithmetic)]
         assigned = {*_ASSIGNED.findall(self._text), *re.findall(r"\$\{(\w+):?=", self._text)}
@@ -288,14 +289,14 @@ class _Reader:
         return max(counts, default=0)
 
     def seen(self, world: World) -> ScriptRun:
-        """Actions of the script in a world; each is run once."""
+        """What the script does in a world. Each world is run only once."""
         key = repr(world)
         if key not in self._seen:
             self._seen[key] = run_shell(self._script, world)
         return self._seen[key]
 
     def _all(self, worlds: list[World]) -> list[World]:
-        """The worlds after running the script in each."""
+        """Run the script in each world, in parallel. Returns the worlds."""
         with ThreadPoolExecutor(max_workers=4) as threads:
             list(threads.map(self.seen, worlds))
         return worlds
@@ -330,14 +331,14 @@ class _Reader:
         return None if value else "it is empty in the script"
 
     def _made_of(self, key: str, base: World, value: str) -> str | None:
-        """Statement on the unset inputs that a value is made of, or None."""
+        """Sentence about the unset inputs that a value is made of, or None if there are none."""
         worlds = self._given_worlds(base)
         if not worlds:
             return None
         marked, *numbers = worlds
         shown = self._value(marked, key)
         for kind, number in dict.fromkeys(_MARK.findall(shown or "")):
-            # One at a time: what another one changes is not what this value is made of.
+            # Set one input at a time, because another one may change the value without being part of it.
             one = self._value(self._only(marked, kind, int(number)), key) or ""
             if _MARK.search(one) and _MARK.sub("", one) == value:
                 self._shown[key] = f"{key}={one}"
@@ -351,7 +352,7 @@ class _Reader:
         return None
 
     def _only(self, world: World, kind: str, number: int) -> World:
-        """The world with one of its variables or arguments alone."""
+        """The world with only one of its variables or arguments."""
         if kind.lower() == "v":
             name = self._variables[number]
             return replace(world, variables={name: world.variables[name]}, arguments=(), typed="")
@@ -360,7 +361,7 @@ class _Reader:
         return replace(world, variables={}, arguments=arguments, typed=typed)
 
     def _unset(self, marked: World) -> list[str]:
-        """Names of the variables and arguments that this world sets and the script does not."""
+        """Names of the variables and arguments that this world sets but the script does not."""
         arguments = (f"${i}" for i, text in enumerate(marked.arguments, 1) if text)
         own = set(_ASSIGNED.findall(self._text))
         return [*(name for name in marked.variables if name not in own), *arguments]
@@ -378,7 +379,7 @@ class _Reader:
         return f"it is what `{self._program(f'llmzerop{number}q')}` prints"
 
     def _unset_branches(self, base: World) -> Iterator[str]:
-        """Notes on keys that differ where something is set that the script does not set."""
+        """Remark on keys whose values may differ if unset variables or arguments are set."""
         if keys := self._branching:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             names = _listed(self._unset(self._given_worlds(base)[0]))
@@ -393,7 +394,7 @@ class _Reader:
         )
 
     def _deciding(self, key: str, base: World, world: World) -> str:
-        """Reason why an override differs between two worlds, in words."""
+        """Reason, as text, why an override differs between two worlds."""
         shown = self._value(world, key)
         marks = [each for each in _MARK.findall(shown or "") if each[0].lower() == "p"]
         if marks:
@@ -409,7 +410,7 @@ class _Reader:
         return f"it depends on what {_listed(programs)} prints"
 
     def _plain(self, text: str) -> str:
-        """A text with its marks replaced by their meaning."""
+        """The text with marks replaced by what they stand for."""
 
         def name(found: re.Match[str]) -> str:
             match found[1].lower():
@@ -441,6 +442,6 @@ class _Reader:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Up to three of these names, each once."""
+    """Up to three distinct names, joined by `or`."""
     found = list(dict.fromkeys(names))
     return " or ".join(found[:_MOST_NAMED]) + (" or others" if len(found) > _MOST_NAMED else "")

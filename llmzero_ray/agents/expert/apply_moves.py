@@ -1,7 +1,7 @@
 """Turns a set of moves into a valid configuration: applies, bounds and rounds them, and keeps couplings.
 
-Moves stay within the reach of a hyper-parameter (`Reach`) and the limits of the search. Not here: which set
-of moves (proposer.py) and what is in it (moves.py).
+Moves stay within the reach of a hyper-parameter (`Reach`) and the limits of the search. Not here: choosing a
+set of moves (proposer.py), and what each set contains (moves.py).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class ProposalBase:
     """Base configuration, root configuration and limits of a proposal."""
 
     hyperparameters: Hyperparameters
-    """Configuration that changes are relative to: of the node whose checkpoint is resumed, or of the root for
-    a forced fresh start."""
+    """Configuration that changes are relative to: that of the resumed checkpoint's node, or the root's for a
+    forced fresh start."""
     default: Hyperparameters
     """The root's configuration: the centre of the expert's bounds."""
     limits: Limits
@@ -54,10 +54,10 @@ class ChangePlan:
 def apply_moves(
     base: ProposalBase, move_set: MoveSet, *, without: Iterable[str] = (), strength: float = 1.0
 ) -> ChangePlan:
-    """Result of applying the moves to `base.hyperparameters`, as far as bounds and couplings allow.
+    """Moves applied to `base.hyperparameters`, as far as bounds and couplings allow.
 
-    `without` names keys to leave unchanged. `strength` scales every move (2 is twice as far). An empty set,
-    or one with no move left, gives the base itself.
+    `without` names keys to leave unchanged. `strength` scales every move (2 is twice as far). If no move is
+    left, the result is the base itself.
     """
     kept_out = {*without, *_pointless(base.hyperparameters)}
     changes: dict[str, Change] = {}
@@ -94,7 +94,7 @@ def valid(base: ProposalBase, changes: Iterable[Change]) -> dict[str, Hyperparam
 
 
 def signature(base: Hyperparameters, full: Hyperparameters) -> frozenset[tuple[str, str]]:
-    """Changed keys with their directions: {("...optim.lr", "-"), ...}, without values that only follow."""
+    """Changed keys with their directions: {("...optim.lr", "-"), ...}, without keys that follow others."""
     changed = diff(base, full)
     own = [key for key in changed if key not in MICRO_BATCHES]
     if TRAIN_BATCH in changed:
@@ -127,7 +127,7 @@ def _moved(base: ProposalBase, move: Move, old: HyperparameterValue) -> Hyperpar
         return _from_zero(base, move)
     wanted = old * move.factor + move.shift
     low, high = bounds(base, move.key)
-    # A value already outside the expert's bounds may come back, never go further.
+    # A value already outside the expert's bounds may move back towards them, but not further out.
     bounded = max(min(wanted, max(high, old)), min(low, old))
     rounded = rounded_value(move.key, bounded, upwards=wanted > old)
     rounded = max(min(rounded, max(high, old)), min(low, old))
@@ -137,8 +137,7 @@ def _moved(base: ProposalBase, move: Move, old: HyperparameterValue) -> Hyperpar
 
 
 def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:
-    """Value from which a factor starts: a value of 0 that should grow starts from the root's value, or from
-    the table's."""
+    """Value for a key that is 0 and should grow: the root's, or the table's default. None without either."""
     if move.factor <= 1.0:
         return None
     usual = base.default.get(move.key) or BY_KEY[move.key].default
@@ -146,7 +145,7 @@ def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:
 
 
 def bounds(base: ProposalBase, key: str) -> tuple[float, float]:
-    """(smallest, largest) value of a key that moves may give it."""
+    """(smallest, largest) value that moves may give a key."""
     row, usual = BY_KEY[key], base.default.get(key)
     centre = float(usual) if isinstance(usual, int | float) and usual else _default(key)
     low, high = (0.0, math.inf) if row.reach is None else row.reach.around(centre)

@@ -20,18 +20,18 @@ from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import Hyperparameters
 
 REPEATED = 0.6
-"""Share of common (key, direction) pairs from which two sets of changes count as the same attempt."""
+"""Minimum share of common (key, direction) pairs for two sets of changes to count as the same attempt."""
 STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 """Factor on all moves once every set of moves has been tried."""
 PER_RANK = 0.5
-"""Standard errors of evidence that one rank in the catalogue's order is worth."""
+"""Evidence, in standard errors, that outweighs one rank in the catalogue's order."""
 BELOW_DESTROYING = 1 / 8
-"""Share of a learning rate that destroyed the base model, up to which a rate may still be raised."""
+"""Limit for raising the learning rate, as a share of a rate that destroyed the base model."""
 BELOW_LARGEST = 1 / 4
-"""Share of the largest rate at which a phase from the base model lost, up to which a rate may still be
-raised; half of that rate lost as well."""
+"""The same limit as a share of the largest rate at which a phase from the base model lost. It is lower than
+`BELOW_LOSING` because half of that rate lost as well."""
 BELOW_LOSING = 1 / 2
-"""Share of every rate that lost, up to which a rate may still be raised."""
+"""The same limit as a share of any rate that lost."""
 ELSEWHERE = 0.3
 """Weight of a transition from another checkpoint."""
 OPPOSITE = 0.3
@@ -55,10 +55,10 @@ class Tried:
     """Earlier attempts, relative to one checkpoint."""
 
     here: tuple[Attempt, ...]
-    """Attempts from this checkpoint: other nodes, and the node itself if it trained on after it."""
+    """Attempts from this checkpoint: other nodes, and the node itself if it trained past the checkpoint."""
     elsewhere: tuple[Attempt, ...]
     losing: Mapping[float, bool] = field(default_factory=dict)
-    """Learning rates at which a phase from the base model lost accuracy -> whether it destroyed the model."""
+    """Learning rate at which a phase from the base model lost accuracy -> whether it destroyed the model."""
     lowest_losing_raise: float | None = None
     """Lowest learning rate at which a phase lost accuracy after raising it."""
 
@@ -88,8 +88,8 @@ class Tried:
         return any(dict(attempt.full) == dict(full) for attempt in self.here)
 
     def support(self, base: Hyperparameters, full: Hyperparameters) -> float:
-        """Evidence for a change of `base`, the configuration that trained the checkpoint, in standard errors.
-        Positive if the same moves gained, or the opposite ones lost."""
+        """Evidence, in standard errors, for changing `base` (which trained the checkpoint) to `full`.
+        Positive if similar moves gained or opposite ones lost."""
         wanted = signature(base, full)
         total = 0.0
         for attempt in self.here:
@@ -103,7 +103,7 @@ class Tried:
 
 
 def _worth(aligned: float, z: float) -> float:
-    # What lost in one direction says little about the other one: the settings may have been right.
+    # A loss in one direction says little about the opposite one: the settings may have been right before.
     return aligned * z * (OPPOSITE if aligned < 0 and z < 0 else 1.0)
 
 
@@ -122,15 +122,15 @@ def choose(
     *,
     unchanged: MoveSet = UNCHANGED,
 ) -> Choice:
-    """Best supported set of moves. Keys that a rejection names are left out.
+    """Best supported set of moves. Keys that the message `rejected` names are left out.
 
-    `unchanged` is the empty set of moves in the reading of this start. If nothing may change and the phase
-    already exists, it is proposed anyway, and the coordinator rejects it with a reason.
+    `unchanged` is the empty set of moves, with the reason that fits this start. If nothing may change and the
+    phase already exists, it is proposed anyway, and the coordinator rejects it with a reason.
     """
     without = mentioned_keys(rejected)
     ranked = _ranked(base, findings, tried, dynamics, without, unchanged)
     if rejected and len(ranked) > 1:
-        # No key of the rejection could be left out of the first choice: take another one than before.
+        # The rejection did not alter the first choice: take the next one.
         before = _ranked(base, findings, tried, dynamics, (), unchanged)
         if before and ranked[0].plan.full == before[0].plan.full:
             ranked = ranked[1:]
@@ -173,7 +173,7 @@ def _choices(
     greedy = None if dynamics.validation is None else dynamics.validation.last
     again = tried.has_cut_the_rate(base.hyperparameters)
     sets = [(finding, one) for finding in findings for one in move_sets(finding, again=again)]
-    # Nothing slows down a run that stands still, and going on as it is would leave it there.
+    # A dead run needs more movement: general sets might slow it further, and unchanged it stays dead.
     if findings[0].kind != "dead":
         unfit = findings[0].kind in ("doubtful", "never_ends", "entropy_climb")
         sets += [(findings[0], one) for one in (GENERAL if unfit else (UNCHANGED, *GENERAL))]
@@ -191,7 +191,7 @@ def overlap(a: Signature, b: Signature) -> float:
 
 
 def alignment(a: Signature, b: Signature) -> float:
-    """Similarity from -1 (opposite) to 1 (same): pairs in common minus opposite ones, as a share of all keys.
+    """Similarity from -1 (opposite) to 1 (same): common pairs minus opposite ones, as a share of all keys.
 
     Two empty sets ("unchanged" twice) are the same.
     """

@@ -1,7 +1,7 @@
 """Diagnosis of a phase: patterns in its dynamics, described with their numbers.
 
 `diagnose` tries every pattern on the dynamics of a phase, most urgent first, and returns all that match. The
-patterns are those of the LLMZero paper (section 4.3, Tables 8-11, App. F) and of small real runs. Reward and
+patterns come from the LLMZero paper (section 4.3, Tables 8-11, App. F) and from small real runs. Reward and
 validation are primary; entropy, KL and gradients count only together with them.
 """
 
@@ -88,15 +88,15 @@ STATES: dict[Kind, DiagnosisState] = {
 }
 
 TRUNCATED = 0.05
-"""Share of responses cut off that makes the cap a bottleneck (the paper acted at 3 % -> 8 %)."""
+"""Share of truncated responses from which the cap is a bottleneck (the paper acted at 3 % -> 8 %)."""
 LITTLE_ROOM = 0.03
-"""Share of the range from chance to 1 below which little can still be gained."""
+"""Remaining gain, as a share of the range from chance to 1, below which little is left."""
 STEADY_PACE = 0.5
-"""Gain of a phase's later half / gain of its earlier half, from which the pace counts as kept."""
+"""Minimum gain of a phase's later half / gain of its earlier half for its pace to count as steady."""
 SETTLED_ENTROPY = 0.6
-"""Share of its first level below which entropy shows that the policy settles, whatever its score."""
+"""Entropy / its first level, below which the policy is settling, whatever its score."""
 WEAK_CLIPFRAC = 0.005
-"""Clip fraction below which updates hardly move the policy."""
+"""Clip fraction below which updates barely move the policy."""
 WEAK_GRADIENT = 0.6
 """Late gradient norm / early gradient norm below which the signal is running out."""
 
@@ -111,8 +111,8 @@ class Finding:
     since: int | None = None
     """Step from which training went wrong. Checkpoints before it are unaffected."""
     severity: float = 0.0
-    """Size for moves that need one: the share of truncated responses; for a climb of the entropy, its bonus;
-    for a decline of a path's first phase, the lost share of the base model's accuracy."""
+    """Magnitude for moves that need one: the share of truncated responses, the entropy bonus if entropy
+    climbs, or the lost share of the base model's accuracy if a path's first phase declines."""
 
     @property
     def state(self) -> DiagnosisState:
@@ -125,7 +125,7 @@ class Finding:
 
 
 def diagnose(dynamics: Dynamics, on: NodeView, before: NodeView | None) -> tuple[Finding, ...]:
-    """All patterns that match, most urgent first. Never empty. `before` is the phase that `on` continued, if
+    """All patterns that match, most urgent first; never empty. `before` is the phase that `on` continued, if
     any."""
     if len(dynamics.reward) < 3 and dynamics.validation is None:
         text = f"{dynamics.n_steps} steps with metrics and no validation: too little to judge."
@@ -167,8 +167,7 @@ def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-# --- patterns, the most urgent first
-# --------------------------------------------------------------------------------
+# --- patterns, most urgent first ----------------------------------------------------------------------------
 
 
 def _doubtful(d: Dynamics, on: NodeView) -> Finding | None:
@@ -229,7 +228,7 @@ def _kl_spike(d: Dynamics) -> Finding | None:
 def _entropy_collapse(d: Dynamics) -> Finding | None:
     gained = d.reward.last - d.reward.first > 2 * fit(d.reward).noise if len(d.reward) else False
     v = d.validation
-    # Low entropy with a high or risen reward is a policy that knows, not one that collapsed.
+    # Low entropy with a high or rising reward means that the policy is confident, not that it collapsed.
     if not entropy_is_low(d) or gained or d.reward.last >= 0.9 or (v is not None and v.gain > 2 * v.margin):
         return None
     half = next(
@@ -261,8 +260,8 @@ def _entropy_climb(d: Dynamics, on: NodeView) -> Finding | None:
 
 
 def _never_ends(d: Dynamics, before: NodeView | None) -> Finding | None:
-    """Finding of answers that are cut off throughout, from the base model on: the policy finds no end; the
-    cap is not too low."""
+    """Finding that answers are cut off throughout, from the base model on: the policy does not end them, and
+    a higher cap would not help."""
     if not ends_never(d) or cap_is_harmless(d) or rate_is_zero(d):
         return None
     if before is not None and not ends_never(observe(before.curves, before.hyperparameters)):
@@ -339,11 +338,11 @@ LOOSENING: Mapping[str, int] = {
     GRAD_CLIP: 1,
     PPO_EPOCHS: 1,
 }
-"""Key -> direction (1 is up) in which one step may move the policy further."""
+"""Key -> direction (1 is up) that lets one step move the policy further."""
 
 
 def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | None:
-    """Finding of a phase that ends worse than it began, by its changes against the phase it continued."""
+    """Finding of a phase that ends worse than it began, explained by its changes from the phase before it."""
     v = d.validation
     if v is None or not v.gains or not v.gains[-1].fell or any(gain.rose for gain in v.gains):
         return None
@@ -370,8 +369,8 @@ def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | No
 
 
 def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> tuple[int, int]:
-    """(changes that let a step move the policy further, changes that hold it closer). Clip ranges count if
-    they have an effect."""
+    """(number of changes that let a step move the policy further, number that hold it closer). Clip ranges
+    count only if they have an effect."""
     signs = [
         sign * direction(before, after, key)
         for key, sign in LOOSENING.items()
@@ -477,7 +476,7 @@ def _healthy(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding:
 def _beside_earlier_phase(
     before: NodeView, on: NodeView, v: Validation, kind: Kind, text: str
 ) -> tuple[Kind, str]:
-    """Pace of a phase, corrected by the learning rate and the pace of the phase that it continued."""
+    """Pace of a phase (`kind`, `text`), reclassified by comparison with the phase that it continued."""
     raised = direction(before.hyperparameters, on.hyperparameters, LR) > 0
     if raised and kind in ("slow", "improving", "converging"):
         return "raised", f"{text} This phase had raised the learning rate."
@@ -488,8 +487,8 @@ def _beside_earlier_phase(
 
 
 def _pace_to_best(phase: NodeView) -> float | None:
-    """Accuracy that a phase gained per step until its best validation. None without one, or without a score
-    of its start."""
+    """Accuracy gained per step until the phase's best validation. None without one, or without a start
+    score."""
     start, scores = phase.curves.start_score, phase.curves.val_scores
     points = zip(phase.curves.val_steps, scores, strict=True)
     known = [(step, score) for step, score in points if step > 0 and math.isfinite(score)]

@@ -1,9 +1,9 @@
-"""Offline early stopper: ends a phase whose validation can no longer pass the best one.
+"""Offline early stopper: ends a phase whose validation can no longer exceed the best one.
 
-The highest validation that the phase may still reach is that of the line through its validations, extended to
-its last step, with room for the run noise measured in this search. A phase continues if
-the gain of the incumbent over the same steps would suffice. A rising train reward or longer responses do not
-save a phase, except for a late take-off: greedy validation is flat while sampled answers clearly improve.
+The highest validation that the phase may still reach is estimated from the line through its validations,
+extended to its last step, plus a margin for the run noise measured in this search. A phase continues if the
+incumbent's gain over the same steps would be enough. A rising train reward or longer responses do not save a
+phase, except for a late take-off: greedy validation is flat while sampled answers clearly improve.
 
 `python -m benchmarks.hindsight` and `python -m benchmarks.stop_recorded` report the rule on recorded phases.
 Not here: when to judge (stopping/policy.py), collapse and non-finite metrics (stopping/rules.py).
@@ -28,12 +28,12 @@ from llmzero_ray.utils.text import number, plural
 
 RULE = "early_stopper"
 TAKE_OFF = 0.15
-"""Minimum excess of the train reward's growth over validation's, each relative to its own beginning, that
-announces a late take-off."""
+"""Minimum difference between the train reward's and validation's relative growth that announces a late
+take-off."""
 OVERFIT = 2.0
-"""Margins of lost validation from which a rising train reward no longer announces a take-off."""
+"""Loss of validation, in margins, from which a rising train reward no longer announces a take-off."""
 LATE = 0.2
-"""Share of its steps that a phase must have left to be stopped."""
+"""Minimum share of its steps that a phase must have left to be stopped."""
 Points: TypeAlias = Sequence[tuple[int, float]]
 """(step, validation score), by step."""
 
@@ -61,8 +61,8 @@ class ExpertEarlyStopper:
         return _stop(f"{forecast}, below {target:.3f}")
 
     def settled(self, request: StopRequest) -> StopDecision | None:
-        """Decision on a phase that need not be weighed, otherwise None. These are: no score to beat, an
-        untrained phase, one that is ahead or near its last step, or one with fewer than two validations."""
+        """Decision in clear cases, otherwise None. Clear are: no score to beat, a phase that does not train,
+        one that is ahead or near its last step, and one with fewer than two validations."""
         running, target = request.running, score_to_beat(request.incumbent.score, request.incumbent_path)
         if target is None:
             return _continue("there is no score to beat yet")
@@ -87,8 +87,8 @@ class ExpertEarlyStopper:
 
 
 def phase_outlook(request: StopRequest, n_val: int) -> Outlook | None:
-    """Outlook of the running phase, or None below two validations. The run noise is measured on its curve and
-    on the incumbent's path."""
+    """Outlook of the running phase, or None with fewer than two validations. Run noise is measured on its
+    curve and on the incumbent's path."""
     running, target = request.running, score_to_beat(request.incumbent.score, request.incumbent_path)
     own = [(step - running.base_step, score) for step, score in scores_along((running,))]
     if len(own) < 2 or target is None:
@@ -98,8 +98,8 @@ def phase_outlook(request: StopRequest, n_val: int) -> Outlook | None:
 
 
 def follows(request: StopRequest, target: float, noise: float) -> str:
-    """Description of a phase that would reach the target if it gained from here to its end what the incumbent
-    gained over these steps. Empty if it would not, or if the incumbent's path does not have this step."""
+    """Reason to continue: the phase would reach `target` with the incumbent's gain over the remaining steps.
+    Empty if it would not, or if the incumbent's path does not reach this step."""
     running, path = request.running, request.incumbent_path
     step, score = scores_along((running,))[-1]
     there = [value for at, value in path if at <= step]
@@ -124,8 +124,8 @@ def outlook_text(found: Outlook) -> str:
 def takes_off(d: Dynamics) -> str:
     """Description of a late take-off, or empty if there is none.
 
-    In a take-off, sampled answers improve beyond their noise, and by `TAKE_OFF` more than validation.
-    Growth is relative to each one's own beginning, because a reward need not be an accuracy.
+    In a take-off, sampled answers improve beyond their noise, and by `TAKE_OFF` more than validation. Growth
+    is relative to each series' own beginning, because a reward need not be an accuracy.
     """
     v, reward = d.validation, d.reward
     if v is None or not len(reward) or not reward_rising(d):
@@ -179,7 +179,7 @@ class Outlook:
     level: float
     """Value of the line at the last validation; after a fall, the better of the last two scores."""
     pace: float
-    """Gain per step, at least 0: a fall may turn."""
+    """Gain per step, at least 0, because a falling phase may recover."""
     steps_left: int
     noise: float
     """Run noise (`run_noise`)."""
@@ -210,11 +210,11 @@ def outlook(points: Points, n_steps: int, noise: float) -> Outlook:
 
 
 def run_noise(curves: Iterable[Points], item_error: float) -> float:
-    """Standard deviation of a validation from one step to another, as it is seen in `curves`.
+    """Standard deviation of a validation from step to step, measured on `curves`.
 
-    Each validation is compared with the straight line between its two neighbours. The error from the items
-    alone, `item_error`, counts as one more such distance. It is the least noise, and all of it if no curve
-    has three validations.
+    Each validation is compared with the straight line between its two neighbours. `item_error`, the error due
+    to the sample of items, counts as one more such distance. The result is at least `item_error`, and equals
+    it if no curve has three validations.
     """
     squares = [item_error**2]
     for points in curves:

@@ -1,8 +1,9 @@
 """Offline error analyzer: a fix for a failed phase, by failure class and number of earlier failures.
 
-Out of memory: the remedy of the memory estimate if there is one, otherwise smaller pieces first and a smaller
-task last. Only here is capacity (response length, rollouts) reduced. NaN: smaller steps from an earlier
-checkpoint. A rejected configuration: the value that worked. Any other failure: a retry, then smaller pieces.
+Out of memory: the memory estimate's remedy if there is one, otherwise smaller pieces first and a smaller task
+last. This is the only place that reduces capacity (response length, rollouts). NaN: smaller steps from an
+earlier checkpoint. A rejected configuration: the value that worked. Any other failure: a retry, then smaller
+pieces.
 
 Changes are relative to the failed phase's configuration.
 """
@@ -80,8 +81,8 @@ class Case:
         return self.request.failed.hyperparameters
 
     def times(self, *classes: FailureClass) -> int:
-        """Number of failures of this chain in these classes, including this one. Rejected proposals count
-        too."""
+        """Number of failures of these classes in this chain, including this one. A rejected proposal adds
+        one."""
         failures = [view.failure for view in self.request.chain if view.failure is not None]
         same = sum(failure.failure_class in classes for failure in failures)
         return max(1, same) + (1 if self.request.rejected else 0)
@@ -121,8 +122,8 @@ class ExpertErrorAnalyzer:
         )
 
     def _applied(self, request: ErrorRequest, fix: Fix) -> tuple[tuple[Change, ...], Hyperparameters]:
-        """Changes that differ, are not rejected and are valid together; otherwise those that are valid one by
-        one."""
+        """Changes that differ from the base and were not rejected, with the resulting configuration. If they
+        are invalid together, they are added one by one, without those that fail."""
         base = proposal_base(request, request.failed.hyperparameters, self._n_gpus)
         rejected = mentioned_keys(request.rejected)
         wanted = [
@@ -180,13 +181,13 @@ def _changes_nothing(base: Hyperparameters, values: _Values) -> bool:
 
 
 def _smaller_pieces(base: Hyperparameters, n_gpus: int, factor: float) -> _Values:
-    """Size of one pass: the token budget if micro batches are packed, since their sizes then have no
-    effect."""
+    """Smaller forward and backward passes: by the token budget if micro batches are packed (their sizes then
+    have no effect), otherwise by micro-batch sizes."""
     reason = "activations of one pass shrink with it"
     if base.get(DYNAMIC_BSZ):
         budget = base.get(MAX_TOKENS)
         longest = sum(size for key in (MAX_PROMPT, MAX_RESPONSE) if isinstance(size := base.get(key), int))
-        # A sequence is never split: the budget holds the longest one.
+        # A sequence is never split, so the token budget must hold the longest one.
         return {MAX_TOKENS: (max(longest, int(budget * factor)), reason)} if isinstance(budget, int) else {}
     sizes = resolve(base, n_gpus=n_gpus)
     known = {key: size for key in MICRO_BATCHES if isinstance(size := sizes.get(key), int)}
@@ -200,7 +201,7 @@ def _smaller_server(base: Hyperparameters, in_server: bool, factor: float) -> _V
         least = min(seqs, _FEWEST_SEQUENCES)
         values[MAX_NUM_SEQS] = (max(least, int(seqs * factor)), "fewer sequences at once need less cache")
     if isinstance(share, float):
-        # The server and the trainer share the card: help the one that ran out.
+        # The server and the trainer share the GPU: give memory to the one that ran out.
         bounded = min(0.9, share + 0.1) if in_server else max(_LOWEST_SHARE, share * 0.85)
         if not factor:
             bounded = 0.9 if in_server else _LOWEST_SHARE
@@ -249,7 +250,7 @@ def _config(case: Case) -> Fix:
     named = mentioned_keys(case.failure.cause) or mentioned_keys(case.failure.log_tail)
     chosen = {k: v for k, v in differing.items() if k in named} if case.times("config") == 1 else {}
     if not chosen:
-        # Capacity is not reduced for a message that does not name it.
+        # Do not reduce capacity unless the message names it.
         chosen = {k: v for k, v in differing.items() if k not in CAPACITY or k in named}
     values = {k: (v, "the value that the root trained with") for k, v in chosen.items()}
     return Fix(values=values, why="What the message names goes back to what is known to work.")
@@ -270,7 +271,7 @@ def _reward(_case: Case) -> Fix:
 
 def _resource(case: Case) -> Fix:
     fix = _oom_by_rule(case)
-    # The kernel's out-of-memory killer looks like any kill: use no more host memory for offloading.
+    # The kernel's out-of-memory killer looks like any other kill, so stop offloading to host memory.
     host = (PARAM_OFFLOAD, OPTIMIZER_OFFLOAD)
     values = {key: value for key, value in fix.values.items() if key not in host}
     return Fix(values=values, why=f"Most likely host memory. {fix.why}")
@@ -296,8 +297,8 @@ def _two_digits(value: float) -> float:
 
 
 def _choose_start(request: ErrorRequest, failure: PhaseFailure) -> OfferedCheckpoint | None:
-    """Start of the fix: the failed phase's last checkpoint unless it may be the cause, otherwise the phase's
-    own start."""
+    """Start of the fixed phase: the failed phase's last checkpoint, or the failed phase's own start if that
+    checkpoint may be the cause."""
     failed = request.failed
     own = [c for c in request.checkpoints if c.node == failed.node]
     if failure.failure_class == "nan":
@@ -310,9 +311,9 @@ def _choose_start(request: ErrorRequest, failure: PhaseFailure) -> OfferedCheckp
 
 
 def _source(request: ErrorRequest) -> OfferedCheckpoint | None:
-    """Checkpoint that the failed phase started from: the one at its first global step.
+    """Checkpoint that the failed phase started from, or the nearest earlier one if that was deleted.
 
-    If it was deleted, the nearest earlier one. None for the base model.
+    None for the base model.
     """
     start, failed = request.failed.base_step, request.failed.node
     others = [c for c in request.checkpoints if c.node != failed and c.global_step <= start]

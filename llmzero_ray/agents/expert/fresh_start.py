@@ -29,7 +29,7 @@ from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import ProposalRequest
 
 _INHERITED = ("optimisation", "clipping", "kl", "rollout")
-"""Groups of hyper-parameters whose last values on the best path a fresh start inherits."""
+"""Groups of hyper-parameters whose final values on the best path a fresh start inherits."""
 _INHERIT = MoveSet(
     name="start where the best one ended",
     why="The settings that held the best run at last, from the first step on.",
@@ -79,9 +79,9 @@ _STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -> ChangePlan:
     """Configuration of fresh start number `n_scratch`, as changes to the root's.
 
-    With `inherit` (the best node ended healthy), the first one copies that node's regularisation where it
-    differs from the root. Every other one varies that, or the root, in another direction. No result equals an
-    earlier configuration from scratch in the request.
+    With `inherit`, the first fresh start copies the best node's regularisation where it differs from the
+    root. Each later one varies that configuration (without `inherit`, the root's) in another direction. The
+    result differs from the root and from the earlier fresh starts in the request.
     """
     tried = [base.default, *(v.hyperparameters for v in known_nodes(request).values() if v.kind == "scratch")]
     turn = max(0, request.n_scratch - 1)
@@ -89,7 +89,7 @@ def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -
     without = mentioned_keys(request.rejected)
     if request.rejected:
         kept = [p for p in plans if not {c.key for c in p.changes} & without]
-        # The rejection names nothing of the plan: take the next one, so that the proposal differs.
+        # If the rejection names no key of a plan, take the next plan, so that the proposal differs.
         turn, plans = (turn, kept) if len(kept) < len(plans) and kept else (turn + 1, plans)
     return plans[turn % len(plans)] if plans else apply_moves(base, _VARIATIONS[0])
 
@@ -161,8 +161,8 @@ def _changes(base: Hyperparameters, wanted: Hyperparameters, reasons: dict[str, 
 
 
 def fresh_length(request: ProposalRequest) -> int:
-    """Length of the best path, for comparison: at least a standard phase, at most the longest allowed (fresh
-    runs of the paper took five times as many steps as its continuations)."""
+    """Length of the best path, so that both compare: at least a standard phase, at most the longest allowed
+    (the paper's fresh runs had five times as many steps as its continuations)."""
     task, best = request.task, request.best
     reached = best.base_step + (best.best_step or 0) if best is not None else 0
     return max(1, min(max(task.phase_steps, reached), task.max_phase_steps))

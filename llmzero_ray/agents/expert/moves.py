@@ -4,9 +4,9 @@ The catalogue is the expert's knowledge. For every kind of finding, the first se
 interpretation. The others interpret the same curves differently, so that two children of a node do not try
 the same thing. A set may hold one move or none: training on unchanged is also an interpretation. Moves are
 relative (factors, small shifts), because a tiny model trains at 1e-3 and a large one at 5e-5. Sources: the
-transitions of the LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs, in which
-smaller and cooler steps gained where larger and hotter ones lost, and raising the rate once gained more often
-than raising it twice.
+transitions of the LLMZero paper (Tables 8-11), its human knowledge (App. F), and small real runs. In those
+runs, smaller steps at a lower temperature gained where larger ones at a higher temperature lost, and raising
+the learning rate once gained more often than raising it twice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MoveSet:
     why: str
     moves: tuple[Move, ...]
     needs: str = ""
-    """Key without whose change the other moves have no reason."""
+    """Key that must change; without it, the other moves have no reason."""
 
 
 def _lr(factor: float, reason: str) -> Move:
@@ -103,7 +103,7 @@ UNCHANGED = MoveSet(
     why="Nothing speaks against these settings: train on with them.",
     moves=(),
 )
-"""A candidate after every finding. From another node's checkpoint it undoes later changes."""
+"""No move: a candidate after most findings. From another node's checkpoint it undoes later changes."""
 _ANNEAL = MoveSet(
     name="anneal",
     why="Smaller steps from here: in small real runs they gained where larger ones lost.",
@@ -397,17 +397,16 @@ GENERAL: tuple[MoveSet, ...] = (
     _FASTER,
     _REGULARISE,
 )
-"""Moves for a node whose own sets have all been tried."""
+"""Sets of moves that come after those of any finding."""
 WIDE_GAP = 0.75
-"""Accuracy of sampled answers / accuracy of greedy ones, below which rollouts are far from the scored
+"""Accuracy of sampled answers / accuracy of greedy ones, below which rollouts differ much from the scored
 answers."""
 NARROW_GAP = 0.95
-"""The same ratio from which rollouts hardly differ from greedy answers."""
+"""The same ratio, from which rollouts hardly differ from greedy answers."""
 
 
 def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
-    """Interpretations of a finding, most likely first. `again` is set if a larger learning rate lost
-    before."""
+    """Interpretations of a finding, most likely first. `again`: a larger learning rate has already lost."""
     if finding.kind == "truncated":
         return _longer_answers(finding.severity)
     if finding.kind == "entropy_climb" and finding.severity > 0.0:
@@ -422,8 +421,9 @@ def move_sets(finding: Finding, *, again: bool = False) -> tuple[MoveSet, ...]:
 def suited(move_set: MoveSet, greedy: float | None, sampled: float | None) -> MoveSet:
     """The set with its temperature moves adapted to the gap between greedy and sampled accuracy.
 
-    If sampled answers are far worse, rollouts are not warmed, and cooling is doubled. If they are as good,
-    cooling is dropped, since it cannot bring them closer. Without both accuracies the set is unchanged.
+    If sampled answers are far worse, moves that raise the temperature are dropped and those that lower it are
+    doubled. If they are as good, moves that lower it are dropped, because they cannot help. Without both
+    accuracies the set is unchanged.
     """
     if greedy is None or sampled is None or greedy <= 0:
         return move_set

@@ -1,4 +1,4 @@
-"""Hyper-parameters that proposers without a diagnosis move, each with its scale and its step size.
+"""Hyper-parameters that proposers without a diagnosis change, each with its scale and step size.
 
 Not here: bounds and couplings (`Space`, apply_moves.py).
 """
@@ -32,7 +32,7 @@ class Dimension:
 
     key: str
     step: float
-    """Step size, in the logarithm if `log`, otherwise in the value."""
+    """Step size: in the logarithm of the value if `log`, otherwise in the value."""
     log: bool = True
 
     def coordinate(self, value: HyperparameterValue) -> float | None:
@@ -59,7 +59,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
 
 
 def live_dimensions(base: Hyperparameters) -> tuple[Dimension, ...]:
-    """Hyper-parameters that have an effect in this configuration and a value to move from."""
+    """Dimensions with an effect in this configuration and a current value to move from."""
     inert = VERL_SPACE.inert(base)
     return tuple(
         dimension
@@ -69,7 +69,7 @@ def live_dimensions(base: Hyperparameters) -> tuple[Dimension, ...]:
 
 
 def moved_value(base: ProposalBase, dimension: Dimension, distance: float) -> HyperparameterValue:
-    """Bounded and rounded value at this distance from the base's, or None if it does not change."""
+    """Bounded and rounded value at this distance from the base's value, or None if it equals that value."""
     old = base.hyperparameters.get(dimension.key)
     place = dimension.coordinate(old)
     if place is None or not isinstance(old, int | float):
@@ -86,7 +86,7 @@ def moved_value(base: ProposalBase, dimension: Dimension, distance: float) -> Hy
 def changes_of(
     base: ProposalBase, wanted: dict[str, tuple[HyperparameterValue, str]]
 ) -> tuple[tuple[Change, ...], dict[str, HyperparameterValue]] | None:
-    """(changes with their reasons, configuration) of wanted values, or None if none of them is valid.
+    """(changes with their reasons, configuration) for the wanted values, or None if none of them is valid.
 
     A value that breaks a coupling is left out.
     """

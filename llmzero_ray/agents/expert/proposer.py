@@ -2,7 +2,7 @@
 
 It has the four steps of the paper's proposer: diagnose the run (diagnosis.py), choose the checkpoint and the
 length (resume.py), choose a set of changes (moves.py, choice.py), explain. Earlier attempts from the same
-checkpoint count first, wherever they are in the tree. Changes are relative to the configuration that trained
+checkpoint count most, wherever they are in the tree. Changes are relative to the configuration that trained
 the checkpoint, or to the root's for a forced fresh start.
 """
 
@@ -35,7 +35,7 @@ from llmzero_ray.records.metrics import VAL_TOKENS, series
 
 
 def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
-    """The expanded node, with the doubts of the phase it continued if it has none of its own."""
+    """The expanded node. Without doubts of its own, it inherits those of the phase that it continued."""
     on, earlier = request.on, reversed(request.path[:-1])
     source = None if on.doubts else next((view for view in earlier if view.doubts), None)
     if source is None or source.doubts is None:
@@ -55,7 +55,7 @@ def _undo(on: NodeView) -> MoveSet:
 def proposal_base(
     request: ProposalRequest | ErrorRequest, base: Hyperparameters, n_gpus: int
 ) -> ProposalBase:
-    """Base of changes with the limits of the search."""
+    """Base that changes are relative to, with the limits of the search."""
     limits = Limits(max_model_len=request.task.max_model_len, n_train=request.task.n_train)
     return ProposalBase(hyperparameters=base, default=request.default, limits=limits, n_gpus=n_gpus)
 
@@ -120,7 +120,7 @@ class ExpertProposer:
     # --- fresh starts ---------------------------------------------------------------------------------------
 
     def _fresh(self, request: ProposalRequest) -> Proposal:
-        """Proposal of a run from the base model that differs from earlier ones and uses the best one's
+        """Proposal of a run from the base model that differs from earlier ones and uses the best node's
         settings."""
         base = proposal_base(request, request.default, self._n_gpus)
         best = request.best
@@ -130,7 +130,7 @@ class ExpertProposer:
             dynamics = observe(best.curves, best.hyperparameters, n_val=self._n_val, chance=chance)
             findings = diagnose(dynamics, best, None)
         healthy = bool(findings) and findings[0].state == "healthy"
-        # Near a rate at which the base model lost there is nothing to vary.
+        # If training from the base model lost at some learning rate, stay with settings that gained.
         inherit = healthy or (best is not None and bool(losing_rates(request, self._n_val)))
         chosen = fresh_plan(base, request, inherit=inherit)
         diagnosis = Diagnosis(
@@ -156,7 +156,7 @@ def write(
     beside: Sequence[str] = (),
     agent: str = "expert",
 ) -> Proposal:
-    """The proposal with its rationale: changes and reasons, earlier attempts, start, passes over the data,
+    """Proposal with its rationale: changes and reasons, earlier attempts, start, passes over the data, and
     hints."""
     origin = "" if start.checkpoint else "the base model: "
     parts = (
@@ -202,9 +202,9 @@ def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
 def affordable(
     request: ProposalRequest, full: Hyperparameters, shown: NodeView, n_steps: int, *, n_gpus: int
 ) -> int:
-    """Length of a phase of configuration `full`: `n_steps`, or as many as the compute and the hours leave,
-    but at least one. `shown` is the phase whose answers and prompts are assumed. The price of a step is the
-    one that requests to a language model show: tokens as compute.py charges them."""
+    """Steps of a phase with configuration `full`: `n_steps`, or as many as the remaining compute and hours
+    pay for, but at least one. Answers and prompts are assumed to be as long as those of `shown`. A step has
+    the price that language-model requests state: tokens as compute.py charges them."""
     step = shown.step_tokens or step_tokens(shown.hyperparameters, shown.curves)
     if step is None:
         return n_steps

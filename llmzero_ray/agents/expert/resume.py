@@ -1,7 +1,7 @@
 """Start and length of a phase, and the resulting passes over the data.
 
-The choice depends on the finding: a healthy run continues from its last step, a run that went wrong from
-before that, and a run that learnt nothing from the base model. Pure.
+The choice depends on the finding. A healthy run continues from its last step; a run that went wrong, from a
+checkpoint before that. If a run learnt nothing, the next one starts from the base model. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GO_ON: tuple[Kind, ...] = (
     "truncated",
     "unknown",
 )
-"""Findings after which the last step is worth at least as much as the best one."""
+"""Findings after which the last step is at least as good a start as the best-scored one."""
 _STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse", "entropy_climb")
 """Findings that make later checkpoints unreliable, whatever their score."""
 _DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "regressed", "declining")
@@ -109,7 +109,7 @@ def _learnt(path: Sequence[NodeView], best: OfferedCheckpoint, margin: float) ->
 
 
 def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoint]) -> StartPoint:
-    """Best checkpoint before step `since` of `on`, otherwise the base model."""
+    """Best checkpoint before step `since` of `on`, or the base model if there is none."""
     clean = [c for c in offered if c.node != on.node or c.step < since]
     if not clean:
         return StartPoint(
@@ -122,7 +122,7 @@ def _before_trouble(since: int, on: NodeView, offered: Sequence[OfferedCheckpoin
 
 
 def _before_doubt(on: NodeView, path: Sequence[NodeView], offered: Sequence[OfferedCheckpoint]) -> StartPoint:
-    """Best checkpoint of the path before the first node with a doubtful score, otherwise the base model."""
+    """Best checkpoint of the path before its first node with a doubtful score, or the base model."""
     numbers = [view.node for view in path]
     doubted = next((view.node for view in path if view.doubts), on.node)
     before = numbers[: numbers.index(doubted)] if doubted in numbers else []
@@ -138,7 +138,7 @@ def _before_doubt(on: NodeView, path: Sequence[NodeView], offered: Sequence[Offe
 def _before_decline(
     on: NodeView, offered: Sequence[OfferedCheckpoint], best: OfferedCheckpoint
 ) -> StartPoint:
-    """Best checkpoint of the phases before `on`, which lost against its start."""
+    """Best checkpoint of the phases before `on`, because `on` scored lower than its start."""
     earlier = [c for c in offered if c.node != on.node]
     if earlier:
         found = best_scored(earlier)
@@ -167,8 +167,8 @@ def choose_length(finding: Finding, task: TaskView, *, unchanged: bool) -> int:
 
 
 def passes_text(task: TaskView, full: Hyperparameters, *, global_step: int, n_steps: int) -> str:
-    """Sentence on the path's passes over the data when the phase ends, counted over global steps as the paper
-    does."""
+    """Sentence about the passes over the data that the path has made when the phase ends, counted over global
+    steps as the paper does."""
     batch = full.get(TRAIN_BATCH)
     batch = batch if isinstance(batch, int) and batch > 0 else 1
     per_epoch = max(1, task.n_train // batch)

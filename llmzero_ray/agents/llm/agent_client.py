@@ -1,8 +1,8 @@
-"""Structured responses of a language model, within a deadline and a budget: parse, validate, and retry with
+"""Structured responses of a language model within a deadline and a budget: parse, validate, and retry with
 the reason.
 
-A response that does not parse or validate is requested again within the same deadline: the model sees its
-answer, and the reason as the tool result. Every call is reported, including failed ones.
+A response that does not parse or validate is requested again within the same deadline. The model then sees
+its answer, and the reason as the tool result. Every call is reported, including failed ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Conversation:
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredRequest:
-    """Request of an agent: how its prompt is rendered, and how its response is parsed and validated."""
+    """One request of an agent, with the callbacks that render its prompt and check its response."""
 
     agent: str
     node: int
@@ -65,11 +65,10 @@ class StructuredRequest:
     max_tokens: tuple[int, ...]
     """Token limit of the response for each try."""
     validate: Callable[[Any], list[str]] = _no_problems
-    """Callback that returns the problems of a parsed response, as text for the model. Empty if it can be
-    used."""
+    """Callback that returns the problems of a parsed response, as text for the model. Empty if usable."""
     png: bytes | None = None
     conversation: Conversation | None = None
-    """An earlier request whose answer was refused, to be continued. If None, `render` begins a new one."""
+    """Conversation to continue, whose last answer was rejected. If None, `render` begins a new one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,7 @@ Report: TypeAlias = Callable[[CallReport], None]
 
 @dataclass(kw_only=True)
 class ReportedCall:
-    """A call that is being made, and what its report will say."""
+    """A call in progress, and the content of its report."""
 
     client: LlmClient
     budget: CallBudget
@@ -142,8 +141,8 @@ def reported_call(
     model: str,
     png: bytes | None = None,
 ) -> Iterator[ReportedCall]:
-    """Context in which a call is sent and its response is judged. At the end it is reported, also if it
-    failed. `name` and `png` as in `CallReport`; `model` is named where the server names none."""
+    """Context manager around sending a call and checking its response. On exit the call is reported, even if
+    it failed. `name` and `png` as in `CallReport`; `model` is reported if the server names none."""
     own = CallBudget(budget, call.agent, call.node, client.worst_case(call), least_output=call.max_tokens)
     made = ReportedCall(client=client, budget=own, call=call)
     try:
@@ -186,8 +185,8 @@ class AgentClient:
         deadline_s: float,
         thinking_tokens: int = 0,
     ) -> None:
-        """`client(node, name)` is the client of that call. `thinking_tokens` are added to every token limit
-        once a response was cut off, because some models think before they respond."""
+        """`client(node, name)` returns the client for that call. Once a response was cut off,
+        `thinking_tokens` are added to every token limit, because some models think before they respond."""
         self.model = model
         self._client, self._budget, self._report = client, budget, report
         self._deadline_s, self._thinking_tokens = deadline_s, thinking_tokens
@@ -224,7 +223,7 @@ class AgentClient:
                 failure = error
                 if error.kind == "max_tokens":
                     self._extra_tokens = self._thinking_tokens
-                if not conversation.refused:  # there is no call of the tool to reply to
+                if not conversation.refused:  # there is no tool call to reply to
                     conversation = replace(conversation, texts=request.render(str(error)))
         if latest is not None:
             return latest
@@ -295,4 +294,4 @@ def _outcome_of(error: Exception) -> str:
         case ProposalError():
             return "schema"
         case _:
-            return "connection"  # to the ledger
+            return "connection"  # the ledger could not be reached

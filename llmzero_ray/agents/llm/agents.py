@@ -1,8 +1,8 @@
 """Language-model agents over the Messages API, with the offline expert as fallback.
 
-The workflow is fixed: each decision is one structured request. A proposal that breaks a rule is returned to
-the model in the same conversation, with the reason. The second one is moved into its bounds. On any failure
-the search still gets a decision: the expert's proposal, or CONTINUE.
+The workflow is fixed: each decision is one structured request. If a proposal breaks a rule, the model gets
+the reason in the same conversation and proposes again. The second proposal is moved into its bounds. On any
+failure the search still gets a decision: the expert's proposal, or CONTINUE.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 PROPOSAL_TOKENS, FIX_TOKENS, VERDICT_TOKENS = 1500, 1200, 250
 """Token limits of responses."""
 MOST_ANSWERS = 64
-"""Maximum answers that are kept in case they are rejected."""
+"""Maximum number of answers kept in case the coordinator rejects them."""
 RULES = "rules"
-"""Name of verdicts that the rules gave instead of the model."""
+"""Author of verdicts that the rules gave instead of the model."""
 
 DrawFigure: TypeAlias = Callable[[str, Any, int], bytes]
 """(kind of figure, request, validation items) -> PNG. May take seconds, and runs outside of actors."""
@@ -89,14 +89,13 @@ class LlmAgents:
         self._analyzer = ExpertErrorAnalyzer(n_gpus=settings.n_gpus)
         self._stopper = ExpertEarlyStopper(n_val=settings.n_val)
         self._answers: dict[tuple[str, int], StructuredResponse] = {}
-        """Newest answers of the model by agent and node, so that they can be rejected in the same
-        conversation."""
+        """The model's latest answers by agent and node, to continue their conversations after a rejection."""
 
     # --- protocols ------------------------------------------------------------------------------------------
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """The model's proposal, moved into its bounds if a second one still breaks a rule. The expert's
-        proposal on failure.
+        """The model's proposal. If the second one still breaks a rule, it is moved into its bounds. On
+        failure, the expert's proposal.
 
         Raises:
             OutageError: the server is out of service and `agents.on_outage` is `wait`.
@@ -162,8 +161,8 @@ class LlmAgents:
         )
 
     def judge(self, request: StopRequest) -> StopDecision:
-        """The model's verdict, or CONTINUE on any error. The rules judge where there is nothing to weigh, and
-        once the budget is used up."""
+        """The model's verdict, or CONTINUE on any error. The rules decide clear cases, and all cases once
+        the budget is used up."""
         settled = self._stopper.settled(request)
         if settled is not None:
             return dataclasses.replace(settled, rule=RULES)
@@ -229,7 +228,7 @@ class LlmAgents:
             raise_outage(error, self._settings.on_outage)
             return instead_of_model(expert(), error)
         if request.rejected is None:
-            return proposal  # the coordinator judges it, and sends it back with the reason
+            return proposal  # if it breaks a rule, the coordinator returns it with the reason
         bounded = enforce_bounds(proposal, bounds)
         if bounded is None:
             return instead_of_model(
@@ -256,8 +255,8 @@ class LlmAgents:
         png: bytes | None,
         max_tokens: tuple[int, ...],
     ) -> StructuredRequest:
-        """The request with the first of the `values` that makes it no larger than context.MOST_TOKENS, or
-        with the last."""
+        """Request with the first of the `values` that keeps it within context.MOST_TOKENS, or with the last
+        if none does."""
         stable = context.stable_context(
             agent,
             task,
@@ -307,7 +306,7 @@ class LlmAgents:
 
 
 def _problems(answer: ProposalSchema | ErrorSchema | VerdictSchema) -> list[str]:
-    """Whether an answer that fits its form says nothing, in words for the model."""
+    """Problems, as text for the model, of an answer that fits its schema but says nothing."""
     if isinstance(answer, VerdictSchema):
         said = [answer.reason]
     else:
@@ -317,7 +316,7 @@ def _problems(answer: ProposalSchema | ErrorSchema | VerdictSchema) -> list[str]
 
 
 def _usable(answer: StructuredResponse) -> StructuredResponse:
-    """The answer. Raises AgentError where problems remain after all tries."""
+    """The answer. Raises AgentError if problems remain after all tries."""
     if answer.problems:
         raise AgentError("; ".join(answer.problems))
     return answer

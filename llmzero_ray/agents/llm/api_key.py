@@ -17,16 +17,16 @@ _MAX_KEY_BYTES = 4096
 
 
 def read_key(settings: LlmSettings) -> str | None:
-    """API key for the server of `settings`. None if it is a server of your own, which may need no key, and
-    none is configured for it.
+    """API key for the server of `settings`. None if no key is configured and the server may not need one:
+    your own, or one whose SDK finds other credentials.
 
     Raises:
-        LlmCallError: kind `no_key`: no key for Anthropic's server, or the key or its file is unusable.
+        LlmCallError: kind `no_key`: a public server has no key, or the key or its file is unusable.
     """
     if settings.key_file is not None:
         return _checked(_read(settings.key_file, "agents.key_file"), "the file that agents.key_file names")
     if not settings.takes_environment_key:
-        return None  # a server of your own, or credentials of another kind
+        return None  # your own server, or credentials of another kind
     from_env = os.environ.get(settings.key_env, "").strip()
     if from_env:
         return _checked(from_env, settings.key_env)
@@ -66,7 +66,7 @@ def _read(file: str, name: str) -> str:
 
 
 def _checked(key: str, source: str) -> str:
-    # A header takes printable ASCII only; the HTTP library's own complaint would quote the key.
+    # A header takes only printable ASCII. The HTTP library's own error would quote the key.
     if len(key) > _MAX_KEY_BYTES or not all("!" <= letter <= "~" for letter in key):
         raise LlmCallError(
             f"The API key in {source} is too long, or holds spaces, line breaks or other characters that no "

@@ -12,15 +12,15 @@ from llmzero_ray.utils.text import one_line
 _MAX_BYTES = 16 * 1024**2
 """Maximum bytes of a body. A usual response has a few kilobytes."""
 _MAX_COMPRESSED = {"identity": _MAX_BYTES, "gzip": 64 * 1024, "deflate": 64 * 1024}
-"""Content-encoding -> maximum bytes of a body as sent. Compressed bodies are not requested. These encodings
-may expand a thousandfold; others, and bodies compressed twice, have no limit and are rejected."""
+"""Content-encoding -> maximum bytes of a body on the wire. Requests ask for no compression. Gzip and deflate
+can expand a thousandfold; other encodings, and bodies compressed twice, are rejected."""
 
 
 async def limit_body(response: httpx2.Response) -> None:
-    """Response hook of an HTTP client that raises while a longer body is read.
+    """Response hook of an HTTP client that limits the size of bodies.
 
     Raises:
-        LlmCallError: from the reading, kind malformed.
+        LlmCallError: kind malformed, while a body that is too long is read.
     """
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 _ROUNDING = 1e-9
 """Tolerance in dollars by which float sums may exceed the cap."""
 FALLBACK = "fallback"
-"""Agent under which calls of `agents.fallback_model` are reserved, because it has a price of its own."""
+"""Agent name for reservations of `agents.fallback_model`, because it has its own price."""
 _PLAUSIBLE = 2
-"""Multiple of the worst case beyond which reported tokens are not believed."""
+"""Multiple of the worst case above which reported tokens are taken for an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,12 @@ class LedgerEntry:
     outcome: str
     """`ok`, or the error's kind."""
     estimated: bool = False
-    """Whether the tokens are worst cases: the server reported none although it may bill some, or more than
-    the call can have used."""
+    """Whether the tokens are a worst case, because the server reported none or implausibly many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """Dollars reserved for one attempt, to be settled exactly once. Copies from other processes compare
+    """Dollars reserved for one attempt, to be settled exactly once. Copies of one in other processes are
     equal."""
 
     agent: str
@@ -84,7 +83,7 @@ class BudgetLedger:
         prices: Mapping[str, Price] | None = None,
     ) -> None:
         """`entries` restores a ledger, for instance after a restart. If `cap_dollars` is None, there is no
-        cap. `prices` are those of agents with a model of their own."""
+        cap. `prices` holds the prices of agents that use another model."""
         self.price = price
         self._prices = dict(prices or {})
         self.cap_dollars = cap_dollars
@@ -146,7 +145,7 @@ class BudgetLedger:
     def book(
         self, reservation: Reservation, *, usage: Usage | None, latency_s: float, outcome: str
     ) -> LedgerEntry:
-        """`settle` for a reservation lost in a restart. It is booked even above the cap."""
+        """Like `settle`, for a reservation that a restart lost. It is booked even above the cap."""
         with self._lock:
             return self._booked(reservation, usage, latency_s, outcome)
 
@@ -218,26 +217,26 @@ def _is_plausible(usage: Usage, worst: Usage, price: Price) -> bool:
 
 
 class CallBudget:
-    """Reservations of one call. Its transport reports every attempt, and `finish` books them all.
+    """Reservations of one call. The transport reports every attempt, and `finish` books them all.
 
-    The transport may report from another thread, and may continue after its caller has given up.
+    The transport may report from another thread, even after its caller has given up.
     """
 
     def __init__(
         self, client: BudgetClient, agent: str, node: int, worst: Usage, least_output: int | None = None
     ) -> None:
-        """`worst` is the maximum usage of one attempt. An answer may get fewer tokens if the cap allows no
-        more, but not fewer than `least_output`; it never gets fewer if that is None."""
+        """`worst` is the maximum usage of one attempt. If the cap does not allow that, the answer gets fewer
+        tokens, but at least `least_output`. If that is None, the answer is never shortened."""
         self.n_attempts = 0
         """Number of attempts sent."""
         self.affordable_output: int | None = None
-        """Tokens that the cap leaves for the answer, thinking included. None if it leaves all of `worst`."""
+        """Tokens that the cap allows for the answer, thinking included. None if it allows all of `worst`."""
         self.usage = Usage()
         """Tokens booked."""
         self.dollars = 0.0
         self.latency_s = 0.0
         self.estimated = False
-        """Whether a part of `usage` is a worst case that the server did not report."""
+        """Whether part of `usage` is a worst case, because the server reported no plausible usage."""
         self.reservations: tuple[str, ...] = ()
         """Ids of the settled reservations."""
         self._client, self._agent, self._node, self._worst = client, agent, node, worst
@@ -248,11 +247,11 @@ class CallBudget:
         self._may_be_billed = False
         self._finished = False
         self.model: str | None = None
-        """Model that took the call over, or None."""
+        """Fallback model that took over the call, or None."""
         self._successor: CallBudget | None = None
 
     def hand_over(self, failure: LlmCallError, model: str, worst: Usage) -> CallBudget:
-        """Book the attempts so far, which ended in `failure`. Returns the budget of the fallback `model`,
+        """Book the attempts so far, which ended in `failure`. Returns a budget for the fallback `model`,
         which `finish` books too."""
         self.finish(usage=failure.usage, latency_s=failure.latency_s, outcome=failure.kind)
         self.model = model
@@ -263,8 +262,8 @@ class CallBudget:
         """Reserve and count the next attempt. The transport calls this before sending it.
 
         Raises:
-            CapReachedError: the cap does not allow it; it must not be sent.
-            AgentError: the ledger cannot be reached, or the call is over.
+            CapReachedError: the cap does not allow the attempt; it must not be sent.
+            AgentError: the ledger cannot be reached, or the call has been finished.
         """
         self.reserve()
         self.n_attempts += 1
@@ -284,7 +283,7 @@ class CallBudget:
         raise LlmCallError("The call is over; nothing more is sent.", kind="deadline")
 
     def _affordable(self) -> Reservation:
-        """Reservation of the worst case, for the first attempt with as many tokens for the answer as the cap
+        """Reservation of the worst case. For the first attempt, its answer is shortened to what the cap
         allows."""
         try:
             return self._client.reserve(self._agent, self._node, self._worst)
@@ -297,12 +296,12 @@ class CallBudget:
         return self._client.reserve(self._agent, self._node, self._worst)
 
     def attempt_not_billed(self) -> None:
-        """Record that the attempt was rejected or never sent: its reservation serves the next one."""
+        """Record that the attempt was rejected or never sent. The next attempt reuses its reservation."""
         with self._lock:
             self._may_be_billed = False
 
     def attempt_lost(self) -> None:
-        """Record that the attempt was sent without a response: it stays reserved until it is booked."""
+        """Record that the attempt was sent and got no response. It stays reserved until `finish` books it."""
         with self._lock:
             if self._reserved is not None and not self._finished:
                 self._lost.append(self._reserved)
@@ -344,7 +343,7 @@ class CallBudget:
 
 
 class LlmClient(Protocol):
-    """Client of a language model: `MessagesClient`, or one that gives recorded answers."""
+    """Client of a language model: `MessagesClient`, or one that returns recorded responses."""
 
     def call(self, call: LlmCall, budget: CallBudget) -> LlmResponse:
         """Response to the call; blocks. Every attempt begins with `budget.begin_attempt`. Raises
@@ -357,10 +356,10 @@ class LlmClient(Protocol):
 
 
 def call_within_budget(client: LlmClient, call: LlmCall, budget: CallBudget) -> LlmResponse:
-    """Response to `call`. `budget` is always finished, also on errors.
+    """Response to `call`. `budget` is finished even on errors.
 
     Raises:
-        CapReachedError: an attempt could have exceeded the cap; it was not sent.
+        CapReachedError: an attempt might exceed the cap; it was not sent.
         LlmCallError: no usable response; its cost is booked under the error's kind.
     """
     usage: Usage | None = None

@@ -1,5 +1,4 @@
-"""Records of the agents' calls: a JSON record with the node, and journal events from which the ledger is
-rebuilt."""
+"""Records of the agents' calls: a JSON record with the node, and journal events that restore the ledger."""
 
 from __future__ import annotations
 
@@ -60,8 +59,8 @@ class CallRecorder:
 
 
 def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
-    """Event of a request whose process died before its cost was known: its worst case, which the provider may
-    have billed in full."""
+    """Event of a request whose process died before its cost was known. It is booked at its worst case, which
+    the provider may have billed."""
     return ev.AgentCalled(
         node=reservation.node,
         agent=reservation.agent,
@@ -79,7 +78,7 @@ def lost_event(reservation: Reservation, model: str) -> ev.AgentCalled:
 
 
 def booked_entry(event: ev.AgentCalled) -> LedgerEntry:
-    """Entry of a ledger for the call."""
+    """Ledger entry of a journalled call."""
     return LedgerEntry(
         agent=event.agent,
         node=event.node,
@@ -111,7 +110,7 @@ class JournalledBudget:
         self._ledger, self._post = ledger, post
 
     def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
-        """Set the worst case aside. Raises CapReachedError."""
+        """Reserve the worst case and journal it. Raises CapReachedError."""
         reservation = self._ledger.reserve(agent, node, worst)
         try:
             self._write(reservation)
@@ -131,8 +130,8 @@ class JournalledBudget:
 
 
 class CheckBudget(JournalledBudget):
-    """Ledger for checking a model, while there is no journal. The callback `book` receives each call twice:
-    as lost, at its worst case, before it is sent, and under the same `source` once its cost is known."""
+    """Ledger for checking a model before there is a journal. `book` receives each call twice: as lost, at its
+    worst case, before it is sent, and under the same `source` once its cost is known."""
 
     def __init__(self, ledger: BudgetLedger, book: Callable[[ev.AgentCalled], None], model: str) -> None:
         super().__init__(ledger, lambda _: None)
@@ -190,7 +189,7 @@ def _token_fields(usage: Usage) -> dict[str, Any]:
 
 
 def _usage_of(event: ev.AgentCalled | ev.CallReserved) -> Usage:
-    """Tokens from the fields that `_token_fields` made."""
+    """Tokens in the fields that `_token_fields` makes."""
     return Usage(
         input=event.input_tokens,
         output=event.output_tokens,
@@ -262,7 +261,7 @@ def call_record(report: CallReport, event: ev.AgentCalled, prompts_digest: str) 
         "user": [block.text for block in call.content if isinstance(block, TextBlock)],
         "images": [text_digest(png) for png in pictures],
         **({"refused": _refused(call)} if call.refused else {}),
-        # What was said before stands in the records of the calls before.
+        # The records of earlier calls hold the earlier exchanges.
         **({"exchanges": len(call.exchanges)} if call.exchanges else {}),
         "tool": {"name": call.tool.name, "schema": dict(call.tool.schema)},
         "max_tokens": call.max_tokens,
@@ -283,7 +282,7 @@ def _response_record(response: LlmResponse) -> dict[str, Any]:
         "n_attempts": response.n_attempts,
         "model": response.model,
         "request_id": response.request_id,
-        # The tool's input is there already; what the model wrote before it is repeated when it is refused.
+        # `input` has the tool's input. Other blocks are needed to go on after a rejection.
         **(
             {"content": [dict(block) for block in response.content]}
             if len(response.content) > 1

@@ -1,4 +1,4 @@
-"""Runs a coroutine in a thread with its own event loop, which ends with it.
+"""Runs a coroutine in a thread of its own with an event loop of its own.
 
 The caller's event loop never waits for a language model, and the caller's timeout holds even if the coroutine
 blocks its loop.
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CallThread(Generic[T]):
-    """Thread that runs one coroutine. It is a daemon and leaves nothing behind."""
+    """Daemon thread that runs one coroutine."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._result: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -40,7 +40,7 @@ class CallThread(Generic[T]):
 
     def cancel(self) -> None:
         """Cancel the coroutine, from any thread."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the coroutine has ended
             self._loop.call_soon_threadsafe(self._task.cancel)
 
     def _run(self) -> None:

@@ -1,6 +1,6 @@
-"""Capabilities of a model: as the models endpoint states them, less what the server has refused.
+"""Capabilities of a model: those that the models endpoint states, minus what the server has refused.
 
-Names of models decide nothing. A server that states nothing is asked without thinking, through a forced tool.
+Model names are never interpreted. If a server states nothing, requests force the tool and leave thinking out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _QUIET: tuple[Thinking, ...] = ("disabled", "between_tools")
 """Thinking types that turn thinking off before an answer, in order of preference."""
 
 _FORM = ("structured output", "schema")
-"""Words with which servers refuse an enforced form of the answer."""
+"""Words in error messages of servers that refuse structured output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,19 +33,19 @@ class Capabilities:
     max_tokens: int | None = None
     """Largest `max_tokens` of a request."""
     forced_tool: bool = True
-    """Whether a tool may be required by name. No endpoint states it; a refusal teaches it."""
+    """Whether a tool may be required by name. No endpoint states it; it is learned from a refusal."""
     tools: bool = True
-    """Whether tools may be offered. A refusal teaches it; then the answer is asked for as a format."""
+    """Whether tools may be offered. Learned from a refusal; the answer is then requested by a format."""
     newest_limit: bool = True
-    """Whether an OpenAI-style server takes `max_completion_tokens`, and not only `max_tokens`."""
+    """Whether an OpenAI-style server accepts `max_completion_tokens`; an old one knows only `max_tokens`."""
     unstated_thinking: bool = True
-    """Whether an answer may get tokens for thinking that the server does not state. A refusal teaches it."""
+    """Whether the token limit may include thinking if the server does not say whether the model thinks.
+    Learned from a refusal."""
     cache_ttl: bool = True
-    """Whether a cache mark may have a time to live. No endpoint states it; a refusal teaches it."""
+    """Whether a cache mark may have a time to live. No endpoint states it; it is learned from a refusal."""
 
     def applied_to(self, settings: LlmSettings) -> LlmSettings:
-        """The settings of a request: what the user left open is chosen, and what the model lacks is left
-        out."""
+        """The settings of a request: defaults for what the user left open, without what the model lacks."""
         types, effort = self.thinking, settings.effort
         if self.effort is not None and effort not in self.effort:
             effort = None
@@ -72,8 +72,8 @@ class Capabilities:
         )
 
     def adds_thinking_tokens(self, settings: LlmSettings) -> bool:
-        """Whether an answer gets tokens for thinking that the request does not ask for. Most models think,
-        and only Anthropic's endpoint says whether they do."""
+        """Whether the token limit includes thinking although the request does not ask for any. Most models
+        think, and only Anthropic's endpoint says whether they do."""
         return self.unstated_thinking and self.thinking is None and settings.provider != "anthropic"
 
     def limited_to(self, max_tokens: int | None) -> Capabilities:
@@ -85,8 +85,8 @@ class Capabilities:
     def without_refused(
         self, settings: LlmSettings, body: Mapping[str, Any], reason: str
     ) -> Capabilities | None:
-        """Capabilities after the server has refused the request `body` for `reason`. None if the refusal
-        names nothing that can be left out."""
+        """Capabilities after the server has refused the request `body` for `reason`. None if `reason` names
+        nothing that can be left out."""
         reason, tools = reason.lower(), body.get("tools", ())
         speaks_openai = settings.provider == "openai"
         forced = body.get("tool_choice", {}).get("type") in ("tool", "any")
@@ -94,7 +94,7 @@ class Capabilities:
             return replace(self, forced_tool=False)
         formatted = "format" in body.get("output_config", {})
         if formatted and any(word in reason for word in ("output_config", "format", *_FORM)):
-            # Without tools there is no other form to ask for.
+            # Without tools, no other form of the answer is left.
             return replace(self, structured_outputs=None) if self.tools else None
         if settings.cache == "1h" and self.cache_ttl and ("cache_control" in reason or "ttl" in reason):
             return replace(self, cache_ttl=False)
@@ -143,8 +143,8 @@ def model_object(body: bytes) -> Mapping[str, Any] | None:
 
 
 def _default_thinking(types: frozenset[str], thinks: bool) -> Thinking | None:
-    """Thinking type for an agent that should think, or should not. A model that cannot be kept from thinking
-    thinks adaptively."""
+    """Thinking type for an agent that should (`thinks`) or should not think. If a model's thinking cannot be
+    turned off, it is adaptive."""
     order: tuple[Thinking, ...] = ("adaptive", "enabled") if thinks else (*_QUIET, "adaptive")
     return next((one for one in order if one in types), None)
 

@@ -2,7 +2,7 @@
 
 The anthropic SDK provides retries, back-off, `retry-after`, connection timeouts and error types. This module
 adds one deadline over all attempts, and a budget reservation before each of them. The key is read for each
-call and lives only in that call's frames: errors leave them as values, without traceback.
+call and lives only in that call's frames. Errors are passed out of them as values, without a traceback.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _Work: TypeAlias = Callable[["_Attempts", Any], Coroutine[Any, Any, T]]
-"""Work with the attempts of a call and the client of an SDK."""
+"""Coroutine function of (attempts of the call, SDK client)."""
 
 GRACE_S = 0.25
-"""Seconds past the deadline that a caller waits for a thread that is too busy to keep it."""
+"""Seconds past the deadline that a caller waits for its thread, which may be too busy to meet it."""
 _LEAST_S = 0.1
 _CONNECT_S = 10.0
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between two attempts at an OpenAI-style server, unless it says how long."""
+"""Seconds between attempts at an OpenAI-style server, unless it says how long to wait."""
 _MAX_RETRIES = 1_000
 """Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
 _PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "server", "connection"})
 """Errors that the SDK retries: 408, 409, 429, 5xx and broken connections."""
 _REFUSALS = (400, 404, 422)
-"""Statuses of refusals of a part of a request: of OpenRouter 404, where no server behind it takes it."""
+"""Statuses with which servers refuse part of a request. OpenRouter sends 404 if no server takes it."""
 # These failed before the request left, so that nothing can have been billed.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
 _KEY_HEADERS = ("authorization", "x-api-key")
 _PUBLIC_HEADERS = {"host", "connection", "accept", "accept-encoding", "content-type", "content-length"}
 _PUBLIC_HEADERS |= {"transfer-encoding", "anthropic-version", "anthropic-beta"}
 """Headers that a request to the API needs, in addition to the SDK's own `x-stainless-...`."""
-# Fields that every version of the SDK takes by name. The others come and go (temperature went, effort came),
-# while the server decides by model what it accepts.
+# Fields that every version of the SDK takes by name. Others differ between versions (temperature went, effort
+# came), while the server decides by model what it accepts.
 _NAMED = frozenset({"model", "max_tokens", "messages", "system", "tools", "tool_choice"})
 
 
@@ -93,7 +93,7 @@ class MessagesClient:
         on an event loop's thread.
 
         Raises:
-            CapReachedError: `budget` refused an attempt; it was not sent.
+            CapReachedError: `budget` did not allow an attempt; it was not sent.
             LlmCallError: no usable response; `kind` says why.
         """
         deadline_s = self.settings.deadline_s if call.deadline_s is None else call.deadline_s
@@ -104,8 +104,7 @@ class MessagesClient:
         return self._run(work, budget, deadline_s)
 
     def check(self, *, image: bytes | None = None, budget: BudgetClient | None = None) -> Usage:
-        """Query the server for its model, to detect a wrong key, base_url or model before anything is
-        reserved.
+        """Query the server for its model, to detect a wrong key, base_url or model before a search starts.
 
         Blocks like `call`, under `check_deadline_s`. With `image` (a small PNG), also check whether the model
         accepts images. A server without a models endpoint gets a message of one token instead, paid from
@@ -117,7 +116,7 @@ class MessagesClient:
             CapReachedError: `budget` does not allow the message; it was not sent.
             LlmCallError: the check failed; `kind` says why.
         """
-        sdk_module(self.settings)  # its import takes seconds, which the deadline should not pay
+        sdk_module(self.settings)  # importing it takes seconds, which should not count against the deadline
 
         async def work(attempts: _Attempts, sdk: Any) -> Usage:
             return await self._check_model(image, attempts, sdk, paid)
@@ -141,7 +140,7 @@ class MessagesClient:
         return worst_case(call, self.settings if self._can is None else self._can.applied_to(self.settings))
 
     def warm_up(self) -> None:
-        """Import the SDK in the background, because the first call may be urgent."""
+        """Import the SDK in the background, so that the first call does not wait for it."""
         threading.Thread(target=sdk_module, args=(self.settings,), daemon=True).start()
 
     def close(self) -> None:
@@ -195,7 +194,7 @@ class MessagesClient:
         try:
             reply = parse_message(content, tool=call.tool.name, max_tokens=body["max_tokens"], others=others)
         except LlmCallError as error:
-            if "tools" not in body and error.kind == "no_tool_call":  # the next try is asked for by a tool
+            if "tools" not in body and error.kind == "no_tool_call":  # the next try uses a tool
                 self._can = replace(can, structured_outputs=None)
             raise
         return LlmResponse(
@@ -211,8 +210,8 @@ class MessagesClient:
         )
 
     async def _ask_capabilities(self, attempts: _Attempts, sdk: Any) -> Capabilities:
-        """Capabilities that Anthropic's models endpoint states; no other does. If it cannot be reached now,
-        none are assumed for this call, and the next call asks again."""
+        """Capabilities from Anthropic's models endpoint; no other provider states them. If it cannot be
+        reached, this call assumes none, and the next call asks again."""
         if self.settings.provider != "anthropic":
             self._can = Capabilities()
             return self._can
@@ -251,8 +250,8 @@ class MessagesClient:
 
 
 class FallbackClient:
-    """Client that asks another model for what is left of a deadline, once the first has been unavailable for
-    half of it."""
+    """Client that gives the first model half of the deadline. If that one is unavailable, the second model
+    gets the rest."""
 
     def __init__(self, first: MessagesClient, second: MessagesClient) -> None:
         self._first, self._second = first, second
@@ -301,13 +300,13 @@ class _Attempts:
         return self._deadline_s - self.elapsed_s()
 
     def start_over(self, budget: CallBudget) -> None:
-        """Go on with another request, paid from `budget`."""
+        """Continue with another request, paid from `budget`."""
         self.budget, self.request_id, self._failure, self._last = budget, None, None, ""
 
     async def outcome_of(self, work: _Work[T]) -> T | LlmzeroError:
-        """Result of `work`, or its failure as a value, so that nothing that saw the key is raised."""
+        """Result of `work`, or its failure as a value, so that no traceback holds the key."""
         try:
-            # The SDK limits each attempt, not all of them together with their waits.
+            # The SDK limits the time of each attempt, but not of all attempts and waits together.
             async with asyncio.timeout(self.left_s()):
                 return await self._connected(work)
         except TimeoutError:
@@ -343,7 +342,8 @@ class _Attempts:
         return check_model(self.content(response.http_response), self._settings, images)
 
     async def _tried(self, send: Callable[[], Awaitable[Any]]) -> bytes:
-        """Body of a response of OpenAI's SDK, which has no middleware: it tries once, and this again."""
+        """Body of a response through OpenAI's SDK. It has no middleware, so its retries are off and this
+        method retries."""
         import openai
 
         async def once(_: Any) -> Any:
@@ -392,12 +392,12 @@ class _Attempts:
         self._key = read_key(self._settings)
         own_headers = {"accept-encoding": "identity"}
         if self._key and self._settings.base_url is not None and self._settings.provider == "anthropic":
-            # vLLM looks for it in the first, others in the second, which the SDK leaves out next to the
-            # first.
+            # vLLM reads the key from the first header, other servers from the second. The SDK would send only
+            # the first.
             own_headers |= dict(zip(_KEY_HEADERS, (f"Bearer {self._key}", self._key), strict=True))
         if not self._settings.takes_environment_key or self._settings.provider != "anthropic":
             os.environ.pop(CUSTOM_HEADERS_ENV, None)  # the SDK would send them to any server
-        # Looser than the deadline, so that a time-out is always reported as such.
+        # Longer than the deadline, so that a timeout is always reported as a missed deadline.
         read_s = max(self.left_s(), 0.0) + 5.0
         timeout = anthropic.Timeout(read_s, connect=min(_CONNECT_S, read_s))
         speaks_messages = self._settings.provider != "openai"
@@ -427,8 +427,7 @@ class _Attempts:
         return {f"all://[{host}]" if ":" in host else f"all://{host}": None}
 
     async def _withhold(self, request: Any) -> None:
-        """Request hook: a redirect to another server carries the headers that the API needs, but neither the
-        key nor the user's headers."""
+        """Request hook: removes the key and the user's headers if a redirect leads to another server."""
         if not is_same_server(str(request.url), self._server):
             for name in list(request.headers):
                 if name not in _PUBLIC_HEADERS and not name.startswith("x-stainless-"):
@@ -437,7 +436,7 @@ class _Attempts:
     async def _attempt(self, request: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
         """One attempt, reserved before it is sent. The SDK decides whether another one follows."""
         connection_error = sdk_module(self._settings).APIConnectionError
-        self.budget.begin_attempt()  # this loop is the call's alone: it may wait for the ledger
+        self.budget.begin_attempt()  # may block: no other call uses this event loop
         self._failure = None
         try:
             response = await call_next(request)
@@ -452,7 +451,7 @@ class _Attempts:
             what = excerpt(": ".join(filter(None, (type(cause).__name__, str(cause)))), self._key)
             self._failed(LlmCallError(f"No answer from {self._settings.url} ({what})."), tried_again=True)
             raise
-        # A refusal of OpenAI's SDK is an error that holds the response.
+        # OpenAI's SDK returns a refusal as an error that holds the response.
         http = getattr(response, "http_response", None) or response.response
         self.request_id = redacted(http.headers.get("request-id") or "", self._key) or None
         if not http.is_success:
@@ -460,7 +459,7 @@ class _Attempts:
             refusal = error_of(http.status_code, http.content, self._settings, self._key)
             tried_again = refusal.kind in _PASSING
             self._failed(refusal, tried_again=tried_again)
-            # The SDK waits as long as the server asks, also past the deadline.
+            # The SDK would wait as long as the server asks, even past the deadline.
             asked_s = retry_after_s(http.headers.get("retry-after"))
             if tried_again and asked_s is not None and asked_s >= self.left_s():
                 raise self._gave_up(refusal, f"the server asked to wait {asked_s:.0f} s and ")

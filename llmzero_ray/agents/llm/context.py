@@ -1,8 +1,8 @@
-"""Context of each agent's prompt: plain values for the templates, made from the agents' requests.
+"""Context of each agent's prompt: plain values for the templates, computed from the agents' requests.
 
 `stable_context` is constant during a search and comes first in every prompt, so that it can be cached. The
-other functions return the values that change with each call. Pure: no file, no clock. The context of a forced
-fresh start has no checkpoints.
+other functions return the values that change with each call. Pure: no files, no clock. The context of a
+forced fresh start has no checkpoints.
 """
 
 from __future__ import annotations
@@ -84,38 +84,37 @@ from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.utils.text import first_words, number, one_line
 
 Context: TypeAlias = dict[str, Any]
-"""JSON-able values under the names that templates use."""
+"""Template variable -> JSON-serializable value."""
 
 MOST_SOURCES = 8
 """Maximum data sources that are listed."""
 MOST_TOKENS = 8000
-"""Estimated tokens, with form and picture, above which a proposer's request gets tighter limits."""
+"""Estimated tokens, with tool schema and image, above which a proposer's request gets tighter limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptLimits:
-    """Maximum characters of texts and maximum numbers of lines in the parts of a proposer's request that may
-    shrink."""
+    """Maximum characters and lines of those parts of a proposer's request that may shrink."""
 
     detailed: bool = True
-    """Whether phases besides the shown one have more than scores, reward and KL."""
+    """Whether phases other than the shown one have more than scores, reward and KL."""
     said_before: int = 300
-    """Each text from when an earlier phase of the path was proposed."""
+    """Characters of each explanation that came with an earlier phase of the path."""
     phases: int = nodes.MOST_NODES
     answers: int = 4
-    """Greedy answers, and sampled ones."""
+    """Number of greedy answers, and of sampled ones."""
     answer: int = 200
-    """Each prompt and each answer."""
+    """Characters of each prompt and each answer."""
     kinds: int = 20
-    """Kinds of questions with their scores."""
+    """Number of kinds of questions whose scores are shown."""
     courses: int = SEGMENTS
-    """Segments of the course of a long series."""
+    """Number of segments for the course of a long series."""
     scores: int = FEW_POINTS
-    """Scores of a phase's checkpoints."""
+    """Number of scores shown for a phase's checkpoints."""
     said: int = 600
-    """Each text from when the shown phase was proposed."""
+    """Characters of each explanation that came with the shown phase."""
     hints: int = 4000
-    """All hints together."""
+    """Characters of all hints together."""
 
 
 _TIGHTER: tuple[Mapping[str, Any], ...] = (
@@ -130,7 +129,7 @@ _TIGHTER: tuple[Mapping[str, Any], ...] = (
 PROMPT_LIMITS = tuple(
     accumulate(_TIGHTER, lambda limits, less: replace(limits, **less), initial=PromptLimits())
 )
-"""Limits from the widest to the tightest; the least valuable parts shrink first."""
+"""Limits from widest to tightest. The least valuable parts shrink first."""
 REWARD_CHARS = 300
 """Maximum characters of a reward's description."""
 DESCRIPTION_CHARS = 800
@@ -140,10 +139,10 @@ ERROR_METRICS = (REWARDS[0], KL, GRAD_NORM, LENGTH, LENGTH_MAX)
 STOPPER_METRICS = (REWARDS[0], MIXED_GROUPS, LENGTH, ENTROPY, KL)
 """Metrics in the early stopper's context except validation."""
 MOST_STANDINGS, MOST_VERDICTS, MOST_ENDED = 8, 4, 8
-"""Maximum validations that are compared with the incumbent, earlier verdicts and ended phases (the latest
-ones)."""
+"""Maximum numbers of validations compared with the incumbent, of earlier verdicts, and of ended phases. The
+latest ones are shown."""
 MOST_VALIDATED = 5
-"""Maximum steps of later validations that are named."""
+"""Maximum number of later validations whose steps are named."""
 STATES: Mapping[str, str] = {
     "slow": "it rises, but little",
     "declining": "validation falls or swings, without a collapse",
@@ -175,18 +174,18 @@ def stable_context(
 ) -> Context:
     """Context that all calls of a search share: the task, its limits, notes on metrics and hyper-parameters.
 
-    `n_val` is the number of validation items. `visual` says that each call has a figure, `multi_stage` that
-    phases may resume. `priors` is the source of the notes' experience, `space` the hyper-parameters that a
-    proposal may set.
+    `n_val` is the number of validation items. `visual`: each call has a figure. `multi_stage`: phases may
+    resume. `priors` selects the experience in the notes, `space` the hyper-parameters that a proposal may
+    set.
     """
     knowledge = knowledge.with_priors(priors)
     notes = list(knowledge.metrics.values())
-    told = knowledge.appendix.metrics if priors == "appendix_f" else {}  # the paper tells all agents of these
+    told = knowledge.appendix.metrics if priors == "appendix_f" else {}  # all agents of the paper get these
     if agent == "early_stopper":
         notes = [note for note in notes if note.name in (told or _STOPPER_NOTES)]
     if agent == "error_analyzer":
         notes = [note for note in notes if note.name in (*ERROR_METRICS, MEMORY_RESERVED)]
-    if agent == "proposer":  # their names say enough, and most requests are without them
+    if agent == "proposer":  # their names say enough, and most requests lack them
         notes = [note for note in notes if note.name not in _KNOWN_BY_NAME or note.name in told]
     return {
         "task": {
@@ -222,8 +221,8 @@ def stable_context(
 
 
 def _shortcut(task: TaskView) -> str:
-    """`0.500, always the last one 0.560`: scores of numbers of the prompt as the answer. Empty if a constant
-    answer scores as much, or they are not known."""
+    """`0.500, always the last one 0.560`: scores of answering with a random number of the prompt, and with a
+    fixed one. Empty if a constant answer scores as much, or if they are not known."""
     name, fixed = task.fixed_pick or ("", 0.0)
     if task.blind_pick is None or max(task.blind_pick, fixed) <= (task.chance or 0.0):
         return ""
@@ -252,7 +251,7 @@ def _metric(note: MetricNote) -> Context:
 
 
 def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
-    """Hyper-parameters that a proposal may change, by group, with their allowed values and effects."""
+    """Hyper-parameters that a proposal may change, grouped, with their allowed values and effects."""
     groups: dict[str, list[Context]] = {}
     for row in space.parameters:
         if row.group not in _UNCHANGEABLE and space.forbidden(row.key) is None:
@@ -273,18 +272,18 @@ def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
             "brief": False,
         }
         for row in space.proposable
-        if row not in VERL_SPACE.proposable  # those are named in the prompt, a few words for all
+        if row not in VERL_SPACE.proposable  # the prompt names those, with a few words for all
     ]
     found: list[Context] = [{"group": group, "rows": rows} for group, rows in groups.items()]
     return found + ([{"group": "further", "rows": others}] if others else [])
 
 
 def _key_hint(row: Parameter, space: Space) -> str:
-    """The shortest end of VeRL's key that names it, where the short name does not tell it."""
+    """Shortest unique end of VeRL's key, if the short name does not reveal it."""
     parts = row.key.split(".")
     if set(row.alias.split("_")) <= set(parts[-1].split("_")) and row.alias != "n":
         return ""
-    # One bare word, such as `type`, says little.
+    # A single word such as `type` says little.
     shortest = 1 if "_" in parts[-1] else 2
     ends = (".".join(parts[-n:]) for n in range(shortest, len(parts)))
     return next((end for end in ends if space.names.get(end) == row.key), row.key)
@@ -373,8 +372,8 @@ def proposer_context(
 
 
 def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
-    """Metrics of time and memory, where no hours are limited and no phase ran out of memory, and the reward
-    after KL, where no KL is subtracted."""
+    """Metrics that do not matter in this search: step time without a limit on hours, memory if no phase ran
+    out of it, and the reward after KL if no KL is subtracted."""
     limit = request.budget
     timed = limit.gpu_hours is not None or limit.wall_clock_hours is not None
     paid = request.on.hyperparameters.get(USE_KL_IN_REWARD) is not False
@@ -387,7 +386,7 @@ def _not_binding(request: ProposalRequest) -> tuple[str, ...]:
 
 
 def _truncation(view: NodeView) -> Curves:
-    """Curves of a phase with the share of truncated answers in place of that of the longest ones."""
+    """Curves of a phase in which the share of truncated answers replaces that of longest answers."""
     known, cap = view.curves.metrics, view.hyperparameters.get(MAX_RESPONSE)
     if LENGTH_AT_MAX not in known or not isinstance(cap, int):
         return view.curves
@@ -403,8 +402,8 @@ def _ran_out(request: ProposalRequest) -> bool:
 
 
 def _idle_keys(request: ProposalRequest, full: Hyperparameters) -> tuple[str, ...]:
-    """Keys of a configuration that no proposal has to weigh: those of memory while it is not short, those
-    without effect, and those that no proposal may set."""
+    """Keys that a proposal need not consider: memory settings while no phase ran out of memory, keys without
+    effect, and keys that no proposal may set."""
     off = VERL_SPACE.inert(full)
     return tuple(
         row.key
@@ -416,7 +415,7 @@ def _idle_keys(request: ProposalRequest, full: Hyperparameters) -> tuple[str, ..
 
 
 def answer_lines(on: NodeView, limits: PromptLimits = PROMPT_LIMITS[0]) -> list[Context]:
-    """Shown answers of the phase, greedy ones first: `title` in our words, `text` as quoted data."""
+    """Shown answers of the phase, greedy ones first: `title` in our own words, `text` as quoted data."""
     greedy = [one for one in on.answers if one.step is None]
     sampled = [one for one in on.answers if one.step is not None]
     shown = (*greedy[: limits.answers], *sampled[: limits.answers])
@@ -492,7 +491,7 @@ def _epochs(task: TaskView, full: Hyperparameters) -> Context:
 
 def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -> Context:
     """Context of the error analyzer: the failure, its log as quoted data, the configuration, memory, and
-    earlier fixes of this failure."""
+    earlier attempts to fix this failure."""
     failed, failure = request.failed, request.failed.failure
     log = "" if failure is None else failure.log_tail
     return {
@@ -527,7 +526,7 @@ def error_context(request: ErrorRequest, *, n_val: int = 500, n_gpus: int = 1) -
 
 
 def _inert(full: Hyperparameters) -> list[str]:
-    """Keys without effect, by the reason: `algo_kl, algo_kl_type: it acts only while ...`."""
+    """Keys without effect, grouped by reason: `algo_kl, algo_kl_type: it acts only while ...`."""
     by_reason: dict[str, list[str]] = {}
     for key, why in VERL_SPACE.inert(full).items():
         by_reason.setdefault(why, []).append(short(key))
@@ -535,7 +534,7 @@ def _inert(full: Hyperparameters) -> list[str]:
 
 
 def _estimate(memory: MemoryView | None) -> list[str]:
-    """GPU memory estimate as lines: the fit, single remedies, and a combination that fits."""
+    """GPU memory estimate as lines: whether the phase fits, single remedies, and a combination that fits."""
     if memory is None:
         return []
     together = ", ".join(f"{short(key)}: {format_value(key, value)}" for key, value in memory.fix.items())
@@ -553,7 +552,7 @@ def _peak(curves: Curves, name: str) -> str:
 
 
 def _chain(chain: Sequence[NodeView]) -> list[str]:
-    """Failed attempts, oldest first, each with its changes against the previous one."""
+    """Failed attempts, oldest first, each with its changes from the previous one."""
     lines = []
     for before, node in zip((None, *chain), chain, strict=False):
         tried = "" if before is None else nodes.changes(before.hyperparameters, node.hyperparameters) + " => "
@@ -567,9 +566,9 @@ def _chain(chain: Sequence[NodeView]) -> list[str]:
 def stop_context(
     request: StopRequest, *, n_val: int = 500, n_gpus: int = 1, checks: Sequence[str] = ()
 ) -> Context:
-    """Context of the early stopper: validation of the running phase and of the incumbent by global step, the
-    differences between them, the run noise, the rules' verdict, earlier verdicts, what a stop saves, and a
-    few metrics. `checks` are findings of the deterministic rules."""
+    """Context of the early stopper: validation of the running phase and of the incumbent by global step,
+    their differences, the run noise, the rules' verdict, earlier verdicts, what a stop would save, and a few
+    metrics. `checks` are findings of the deterministic rules."""
     running, incumbent = request.running, request.incumbent
     steps = (*running.curves.steps, *running.curves.val_steps)
     shown = [s for s in (series(running.curves, name) for name in STOPPER_METRICS) if len(s) > 1]
@@ -616,8 +615,8 @@ def stop_context(
 
 
 def _later_validations(now: int, n_steps: int, freq: int) -> str:
-    """`20, 30, 40`, steps of a phase at which it is still validated. Of more than `MOST_VALIDATED` the first
-    ones and the last."""
+    """`20, 30, 40`: later steps at which the phase is validated. If there are more than `MOST_VALIDATED`, the
+    first ones and the last."""
     steps = [str(step) for step in (*range((now // freq + 1) * freq, n_steps, freq), n_steps)]
     left = len(steps) - MOST_VALIDATED
     return ", ".join(steps if left <= 0 else [*steps[: MOST_VALIDATED - 1], "...", steps[-1]])

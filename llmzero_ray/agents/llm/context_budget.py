@@ -1,7 +1,6 @@
 """Budget of a search as text: which limit binds first, how many steps it leaves, and the cost of a step.
-compute.py counts and charges compute.
 
-Not here: dollars of single calls (budget.py).
+Not here: counting and charging compute (compute.py), dollars of single calls (budget.py).
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ def budget_lines(
     others: Iterable[NodeView] = (),
     plans: bool = True,
 ) -> list[str]:
-    """One line for each limit, beginning with the one that binds first. For an agent that `plans` a phase,
-    also the cost of a step of the `shown` node's configuration, what ends a phase that does not fit, and
-    which of the `others` use the same budget. `test_freq` is the number of steps between two validations of a
-    phase; its last step is validated too."""
+    """One line per limit, beginning with the one that binds first. For an agent that `plans` a phase, also
+    the cost of a step with the `shown` node's configuration, what happens to a phase that does not fit, and
+    which of the `others` draw on the same budget. A phase is validated every `test_freq` steps and at its
+    last step."""
     found = [
         *_compute(budget, shown, phase_steps, test_freq),
         *_hours(budget, shown, phase_steps, n_gpus, test_freq),
     ]
     if budget.runs is not None:
-        # The run that is being planned is one of those that are left.
+        # The remaining runs include the one that is being planned.
         n = budget.runs
         left = f"{n + 1} left with the one you plan" if plans else f"{n} left after this one"
         found.append((n + 1.0, "training runs", left))
@@ -66,7 +65,7 @@ def budget_lines(
         these = f"node {busy[0]}, which has" if len(busy) == 1 else f"nodes {number_ranges(busy)}, which have"
         lines.append(f"not counted yet: {these} not ended and will take a share")
     after = budget.fresh_start_in
-    # A limit whose phases are not known ends nothing here.
+    # 0 phases means that the number is not known.
     ends = min((n for n, *_ in found if n > 0), default=math.inf)
     if after is not None and after + 1 < ends:
         when = f"after {after} more run{'' if after == 1 else 's'}" if after else "right after this run"
@@ -75,8 +74,8 @@ def budget_lines(
 
 
 def fitting_steps(budget: Budget, shown: NodeView, task: TaskView, n_gpus: int) -> int | None:
-    """Steps of one phase that the limits pay for with its validations, like those of the root where its
-    price is known and of the `shown` node elsewhere. None if the task's longest phase fits."""
+    """Number of steps of one phase, with its validations, that the limits pay for. None if the task's longest
+    phase fits. Steps cost as much as the root's or, if that is unknown, as the `shown` node's."""
     found, freq = [task.max_phase_steps], task.test_freq
     step = budget.root_step or _step(shown)
     if budget.compute is not None and (cost := amount(step, budget.compute.cost)) > 0:
@@ -88,7 +87,7 @@ def fitting_steps(budget: Budget, shown: NodeView, task: TaskView, n_gpus: int) 
 
 
 def without_own_steps(budget: Budget, running: NodeView) -> Budget:
-    """The budget minus the compute of a running phase so far."""
+    """The budget minus the compute that a running phase has used so far."""
     if budget.compute is None:
         return budget
     used = amount(tokens_so_far(running.hyperparameters, running.curves), budget.compute.cost)
@@ -165,7 +164,7 @@ def _dollars(budget: Budget) -> list[_Limit]:
 
 
 def _step_costs(budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None) -> list[str]:
-    """Price of a step and of a whole phase, with each factor, and the effect on steps that do not fit."""
+    """Price of a step and of a whole phase, with each factor, and what happens if a phase does not fit."""
     if budget.compute is None or not budget.whole_compute:
         return []
     step = amount(_step(shown), budget.compute.cost)
@@ -210,8 +209,8 @@ def _step_price(budget: Budget, shown: NodeView, phase_steps: int, test_freq: in
 def _step_times(
     budget: Budget, shown: NodeView, phase_steps: int, test_freq: int | None, *, priced: bool
 ) -> list[str]:
-    """Seconds of a planned step, unless it is `priced` in compute, as price.py counts them: by the measured
-    seconds for each token. And what ends a phase that takes too long."""
+    """Seconds of a planned step, unless it is `priced` in compute, and what ends a phase that takes too long.
+    Seconds are counted as in price.py, from the measured seconds per token."""
     limited = budget.gpu_hours is not None or budget.wall_clock_hours is not None
     if limited:
         found = ["when hours run out, phases end at their next step, saved but not validated"]
@@ -232,7 +231,7 @@ def _step_times(
 
 
 def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[tuple[str, TokenCounts]]:
-    """Tokens of a step as it is, and with each factor of its price doubled."""
+    """Tokens of a step as configured, and with each factor of its price doubled."""
     n, epochs = _count(full.get(ROLLOUT_N)), _count(full.get(PPO_EPOCHS))
     return [
         ("as it is", tokens_of(full, lengths)),
@@ -243,7 +242,7 @@ def _planned_steps(full: Hyperparameters, lengths: Mapping[str, float]) -> list[
 
 
 def _fit(budget: Budget, shown: NodeView, step: float, test_freq: int | None) -> int:
-    """Steps of that cost that the compute left pays for, with their validations."""
+    """Number of steps of cost `step`, with their validations, that the remaining compute pays for."""
     assert budget.compute is not None
     validation = _validation(shown, budget.compute.cost)
     left = budget.compute.amount - budget.validates_start * validation
@@ -251,14 +250,14 @@ def _fit(budget: Budget, shown: NodeView, step: float, test_freq: int | None) ->
 
 
 def _timed_steps(budget: Budget, shown: NodeView, hours: float, test_freq: int | None) -> int:
-    """Steps like those of the shown node that fit into the hours, with their validations."""
+    """Number of steps as long as the shown node's, with their validations, that fit into the hours."""
     seconds, validation = _median(shown, STEP_TIME), _median(shown, TESTING_TIME)
     left = hours * 3600 - budget.validates_start * validation
     return steps_that_fit(left, seconds, validation, every=test_freq)
 
 
 def _phase(budget: Budget, shown: NodeView, step: float, n_steps: int, test_freq: int | None) -> float:
-    """Compute of a phase of steps of that cost, with its validations."""
+    """Compute of a phase of `n_steps` steps of cost `step`, with its validations."""
     assert budget.compute is not None
     n = _n_validations(budget, n_steps, test_freq)
     return n_steps * step + n * _validation(shown, budget.compute.cost)
@@ -287,7 +286,7 @@ def _validation(shown: NodeView, cost: TokenCost) -> float:
 
 
 def _step(node: NodeView) -> TokenCounts | None:
-    """Mean tokens of one step: as charged, or measured so far for a phase that still trains."""
+    """Mean tokens of one step: as charged or, for a phase that still trains, as measured so far."""
     return node.step_tokens or step_tokens(node.hyperparameters, node.curves)
 
 
@@ -298,6 +297,6 @@ def _steps(n: float) -> str:
 
 
 def _share(budget: Budget, cost: float) -> str:
-    """`24.1%` of the search's whole compute."""
+    """Share of the search's whole compute: `24.1%`."""
     assert budget.whole_compute
     return f"{number(100 * max(0.0, cost) / budget.whole_compute)}%"

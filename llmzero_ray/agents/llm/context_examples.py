@@ -1,4 +1,4 @@
-"""Synthetic requests of every shape, for checking prompts before a search. No number is a measurement."""
+"""Synthetic requests of every shape, for checking prompts before a search. All numbers are made up."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def example_contexts(agent: AgentName, knowledge: Knowledge) -> list[tuple[Conte
 
 
 def proposal_request(*, bare: bool = False) -> ProposalRequest:
-    """Request with everything that an agent may see, or the smallest possible one."""
+    """Request with everything that an agent may see, or the smallest possible one if `bare`."""
     root = _node(0, "root", _curves(40))
     if bare:
         alone = replace(root, curves=Curves(), score=None, best_step=None)
@@ -100,8 +100,7 @@ def proposal_request(*, bare: bool = False) -> ProposalRequest:
 
 
 def error_request(*, bare: bool = False) -> ErrorRequest:
-    """Request about a phase that ran out of memory after another attempt, or with as little information as
-    possible."""
+    """Request about a phase that ran out of memory again, or one with the least information if `bare`."""
     root = _node(0, "root", _curves(20))
     if bare:
         lost = replace(root, curves=Curves(), status="failed", score=None, best_step=None)
@@ -123,7 +122,7 @@ def error_request(*, bare: bool = False) -> ErrorRequest:
 
 
 def stop_request(*, bare: bool = False) -> StopRequest:
-    """Request about a running phase and the best one, with or without a history."""
+    """Request about a running phase and the best one, without a history if `bare`."""
     best = _node(0, "root", _curves(40))
     running = _node(1, "evolve", Curves() if bare else _curves(15, base=20))
     path = () if bare else tuple(zip(best.curves.val_steps, best.curves.val_scores, strict=True))

@@ -34,20 +34,20 @@ from llmzero_ray.records.significance import NOISE
 from llmzero_ray.utils.text import number
 
 POINTS, SEGMENTS = 12, 8
-"""Maximum validations that are shown, and maximum segments of a longer series."""
+"""Maximum number of validations shown, and maximum number of segments of a longer series."""
 FEWEST = 5
-"""Minimum points for a level and a trend. In a shorter series each point is shown."""
+"""Minimum number of points for a level and a trend. In a shorter series, every point is shown."""
 FEW_POINTS = 6
-"""Maximum points of a series that is shown with others of its kind."""
+"""Maximum number of points of a series that is shown with others of its kind."""
 STEPS_SHOWN = 20
-"""Maximum steps of a series that is shown step by step, unless COURSES has fewer for it."""
+"""Maximum number of steps for a series to be shown step by step, unless COURSES has fewer for it."""
 COURSES = {REWARDS[0]: STEPS_SHOWN, MIXED_GROUPS: 10, KL: STEPS_SHOWN, ENTROPY: 10, LENGTH: 10}
-"""Metrics whose course is always shown -> maximum steps that are shown one by one."""
+"""Metric whose course is always shown -> maximum number of steps that are shown one by one."""
 UNKNOWN_SHOWN = 8
-"""Maximum metrics without a note that are summarised. The rest is counted."""
+"""Maximum number of metrics without a note that are summarised. The rest are only counted."""
 CONSTANTS = (*COURSES, LENGTH_MAX)
-"""Metrics that are shown although they are constant: a reward that never differs teaches nothing, and a
-longest response that never differs is the cap."""
+"""Metrics that are shown even if they are constant: a constant reward teaches nothing, and a constant longest
+response is the cap."""
 HIDDEN = (EPOCH, GLOBAL_STEP)
 """VeRL's own counters, which contradict the steps of the search."""
 
@@ -58,12 +58,12 @@ def summarise(
     hidden: Collection[str] = (),
     segments: int = SEGMENTS,
 ) -> dict[str, list[str]]:
-    """Summaries of the metrics of a phase that explain it, as text.
+    """Summaries of the metrics that explain a phase, as text.
 
-    `lines`: one per primary or diagnostic metric that changes, with the course of those in COURSES (at most
-    `segments` means of a long one). Of the constant ones only those in CONSTANTS have a line; equal ones
-    share that of the first. `unknown`: metrics without a note, at most UNKNOWN_SHOWN. Background metrics and
-    those in `hidden` are left out.
+    `lines`: one per primary or diagnostic metric that changes, with the course of those in COURSES (a long
+    one as at most `segments` means). Constant metrics have a line only if they are in CONSTANTS. Equal
+    metrics share the line of the first one. `unknown`: metrics without a note, at most UNKNOWN_SHOWN.
+    Background metrics and those in `hidden` are left out.
     """
     lines, unknown = list[str](), list[str]()
     seen = dict[tuple[float, ...], int]()
@@ -95,7 +95,7 @@ def summarise(
 
 
 def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> list[str]:
-    """Known metrics in the order of the notes, then the others, without validation and counters."""
+    """Metrics with a note in the order of the notes, then the others, without validation and counters."""
     rank = {name: i for i, note in enumerate(notes.values()) for name in note.names}
     shown = [n for n in names if n not in HIDDEN and not n.startswith((VAL_CORE, VAL_AUX))]
     return sorted(shown, key=lambda name: (rank.get(name, len(rank)), name))
@@ -103,17 +103,17 @@ def _ordered(names: Mapping[str, object], notes: Mapping[str, MetricNote]) -> li
 
 def describe(one: Series, validated: Sequence[int] | None = None, segments: int = SEGMENTS) -> str:
     """`actor/kl_loss: 0.001 -> 0.171, +0.17 ± 0.002; min 0.001@1, max 0.175@19`, and a jump of its level if
-    two levels describe the series better than a line. The points themselves if there are few.
+    two levels describe the series better than a line. If there are few points, the points themselves.
 
-    The change is that of a fitted line through all steps ± its standard error; of a reward also the scatter
-    of a step around the line. With the `validated` steps the course of the series stands in place of its
-    ends: every step of a short one (`+0.17 ± 0.002; by step 1: 0.001, ...`), otherwise means of at most
-    `segments` segments, which end at validated steps if these are enough.
+    The change is that of a line fitted through all steps ± its standard error; for a reward, the scatter of
+    single steps around the line is added. If `validated` steps are given, the course of the series replaces
+    its ends: every step of a short series (`+0.17 ± 0.002; by step 1: 0.001, ...`), otherwise the means of at
+    most `segments` segments, which end at validated steps if there are enough.
     """
     if len(one) < FEWEST:
         return f"{safe_name(one.name)}: {_points(one)}"
     trend = fit(one)
-    # Rounding leaves a little of a perfect line.
+    # Rounding leaves a small error even for a perfect line.
     perfect = trend.noise <= 1e-9 * max(map(abs, one.values))
     error = 0.0 if perfect else trend.slope_se * (one.steps[-1] - one.steps[0])
     sign = "+" if trend.change >= 0 else ""
@@ -153,7 +153,7 @@ def short_summary(one: Series) -> str:
 
 
 def ends_text(one: Series) -> str:
-    """`673 -> 960`: first and last level, or the mean of all steps where these are equal."""
+    """`673 -> 960`: first and last level, or the mean of all steps if these are equal."""
     first, last = map(number, _ends(one))
     return f"{first} -> {last}" if first != last else f"{number(fmean(one.values))} on average"
 
@@ -184,8 +184,8 @@ def _segments(one: Series, validated: Collection[int], most: int) -> str:
 def validation_course(
     points: Sequence[tuple[int, float]], most: int = POINTS, beside: Mapping[int, str] = MappingProxyType({})
 ) -> str:
-    """`5: 0.160, 10: 0.168`, at most `most` points: always first, best and last, the others evenly spaced.
-    `beside` is text that follows the score of a step."""
+    """`5: 0.160, 10: 0.168`, at most `most` points: always the first, best and last, the others evenly
+    spaced. `beside` maps a step to text that follows its score."""
     chosen = _chosen([value for _, value in points], most)
     return ", ".join(
         f"{step}: {value:.3f}{beside.get(step, '')}" for step, value in (points[i] for i in chosen)
@@ -193,7 +193,7 @@ def validation_course(
 
 
 def gain_course(curves: Curves) -> str:
-    """`5: -0.031 ± 0.012, 10: +0.004 ± 0.011`: paired differences to the phase's start for the validations
+    """`5: -0.031 ± 0.012, 10: +0.004 ± 0.011`: paired differences from the phase's start for the validations
     that `validation_course` shows. Empty if none is known."""
     known = [
         (step, gain)
@@ -210,13 +210,12 @@ def gain_text(gain: tuple[float, float]) -> str:
 
 
 def is_tie(gain: tuple[float, float]) -> bool:
-    """Whether a difference is within two of its errors."""
+    """Whether a difference is within two of its standard errors."""
     return abs(gain[0]) <= NOISE * gain[1]
 
 
 def _chosen(values: Sequence[float], most: int = POINTS) -> list[int]:
-    """Indices of at most `most` values: always the first, the largest and the last, the others evenly
-    spaced."""
+    """Indices of at most `most` values: always the first, largest and last, the others evenly spaced."""
     n = len(values)
     if n <= most:
         return list(range(n))

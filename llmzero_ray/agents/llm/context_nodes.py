@@ -1,4 +1,4 @@
-"""Nodes of a search as text: configurations, changes and their outcome, checkpoints."""
+"""Nodes of a search as text: configurations, changes with their outcomes, checkpoints."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from llmzero_ray.records.metrics import (
 from llmzero_ray.utils.text import first_words, number, number_ranges, one_line
 
 MOST_CHANGES = 8
-"""Maximum changes of one node that are shown."""
+"""Maximum number of changes shown for one node."""
 MOST_NODES = 32
-"""Maximum nodes of the tree that get a line."""
+"""Maximum number of nodes of the tree that get a line."""
 FEWER_POINTS = 4
-"""Maximum validations of a phase below the shown one in its line."""
+"""Maximum number of validations in the line of a phase below the shown one."""
 
 
 # --- configurations -----------------------------------------------------------------------------------------
 
 
 def configuration(full: Hyperparameters, root: Hyperparameters, hidden: Collection[str] = ()) -> str:
-    """Configuration as YAML with short names. Differences from the root are marked, and what the adapter's
-    scale makes of the learning rate; no line wraps. Keys in `hidden` have a line only if they differ."""
+    """Configuration as YAML with short names, one line per key. Comments mark differences from the root and
+    give the learning rate with the adapter's scale. Keys in `hidden` have a line only if they differ."""
     differs = diff(root, full)
     order = {row.key: i for i, row in enumerate(SPACE)}
     lines = []
@@ -83,8 +83,8 @@ def _scaled_rate(full: Hyperparameters) -> str:
 
 
 def changes(old: Hyperparameters, new: Hyperparameters) -> str:
-    """`lr 0.001 -> 0.0005, n 8 -> 12`, at most MOST_CHANGES of them. A mini batch that follows its batch is
-    none."""
+    """`lr 0.001 -> 0.0005, n 8 -> 12`, at most MOST_CHANGES of them. A mini batch that only follows the batch
+    size does not count."""
     differs = diff(old, new)
     if _n_updates(old) == _n_updates(new) is not None and TRAIN_BATCH in differs:
         differs.pop(MINI_BATCH, None)
@@ -127,8 +127,8 @@ def start_of(at: ResumeFrom | None) -> str:
 
 
 def validation(node: NodeView, n_val: int, *, base: int = 0, paired: bool = False) -> str:
-    """Validation scores of the phase, its start and the standard error of one score. Steps are shifted by
-    `base`. With `paired`, the known paired differences to the start follow the scores."""
+    """Validation scores of the phase, its start score and the standard error of one score. Steps are shifted
+    by `base`. With `paired`, known paired differences from the start follow the scores."""
     curves = node.curves
     gains = zip(curves.val_steps, curves.val_gains, strict=False) if paired else ()
     beside = {base + step: f" ({gain_text(gain)})" for step, gain in gains if gain is not None}
@@ -159,7 +159,7 @@ def outcome(node: NodeView) -> str:
 
 
 def below(request: ProposalRequest) -> str:
-    """`node 2`, or `nodes 2, 4 to 6`: the phases below the shown one that have ended."""
+    """`node 2`, or `nodes 2, 4 to 6`: ended phases below the shown one."""
     ended = [view.node for view in request.siblings if view.status not in ("running", "pending")]
     return f"node{'' if len(ended) == 1 else 's'} {number_ranges(ended)}" if ended else ""
 
@@ -176,8 +176,8 @@ def stop_note(node: NodeView) -> str:
 
 def checkpoint_lines(offered: Sequence[OfferedCheckpoint], most: int = FEW_POINTS) -> list[str]:
     """One line per node: `node 3: saved steps 5 to 40 by 5; validation 10: 0.344 (-0.021 ± 0.012), ...`, with
-    the paired differences to the best checkpoint. Every saved step is named, in ranges; at most `most`
-    scores are. Last the best one and those that tie with it, if that is known."""
+    paired differences from the best checkpoint. All saved steps are listed as ranges, and at most `most`
+    scores. The last line has the best checkpoint and those that tie with it, if differences are known."""
     by_node: dict[int, list[OfferedCheckpoint]] = {}
     for one in sorted(offered, key=lambda c: (c.global_step, c.node)):
         by_node.setdefault(one.node, []).append(one)
@@ -217,7 +217,7 @@ def tree_groups(
     """All phases of the search, one line each, grouped by the checkpoint they start from.
 
     `start` describes the group; for a forced fresh start it contains no step. Unplanned phases come last. In
-    a tree of more than `most`, the least relevant lines are counted only. `detailed` adds entropy, mixed
+    a tree of more than `most` nodes, the least relevant ones are only counted. `detailed` adds entropy, mixed
     groups, wrong answers, and the course of phases below the shown one.
     """
     views = _views(request)
@@ -248,7 +248,7 @@ def tree_groups(
 
 
 def _views(request: ProposalRequest) -> dict[int, NodeView]:
-    """All phases by number, with all series where the request has them."""
+    """All phases by number, with their series if the request has them."""
     views = {view.node: view for view in (*request.tree, *request.path, request.on)}
     detailed = (*request.siblings, *(() if request.best is None else (request.best,)))
     return views | {
@@ -259,8 +259,8 @@ def _views(request: ProposalRequest) -> dict[int, NodeView]:
 
 
 def _worth_showing(request: ProposalRequest, views: Mapping[int, NodeView], most: int) -> set[int]:
-    """All nodes of a small tree. For a large one: the shown and the best one, running nodes, nodes that began
-    where this phase may begin, the path, then the best and the newest."""
+    """All nodes of a small tree. For a large one: the shown and the best node, running nodes, nodes that
+    started where this phase may start, the path, then the best and the newest nodes."""
     first = [request.on.node, *([] if request.best is None else [request.best.node])]
     path = {view.node for view in request.path}
     near = [
@@ -313,8 +313,8 @@ def _tree_line(
 
 
 def _came(view: NodeView, *, whole: bool = False) -> str:
-    """`best 0.634@5 (-0.010 ± 0.016), last 0.535@20 (-0.108 ± 0.017)`: with the differences to the start. One
-    score if the last is the best. With `whole` the validations between are added."""
+    """`best 0.634@5 (-0.010 ± 0.016), last 0.535@20 (-0.108 ± 0.017)`, with differences from the start. One
+    score if the last is the best. With `whole`, the validations in between are added."""
     failure = view.failure
     failed = [] if failure is None else [f"failed ({failure.failure_class}) at step {failure.steps_done + 1}"]
     curves = view.curves
@@ -335,8 +335,8 @@ def _came(view: NodeView, *, whole: bool = False) -> str:
 
 
 def _moved(view: NodeView, words: Sequence[str], *, whole: bool = False) -> list[str]:
-    """`reward 0.344 -> 0.551`, `KL 0.01 -> 0.17`: first and last level where the series are known. With
-    `whole` the means of four parts: `reward 0.344 -> 0.281 -> 0.4 -> 0.551`."""
+    """`reward 0.344 -> 0.551`, `KL 0.01 -> 0.17`: first and last levels of the known series. With `whole`,
+    the means of four parts: `reward 0.344 -> 0.281 -> 0.4 -> 0.551`."""
     reward = next((name for name in REWARDS if len(series(view.curves, name))), REWARDS[0])
     names = {"reward": reward, "KL": KL, "entropy": ENTROPY, "mixed groups": MIXED_GROUPS}
     text = parts_text if whole else ends_text
@@ -344,7 +344,7 @@ def _moved(view: NodeView, words: Sequence[str], *, whole: bool = False) -> list
 
 
 def wrong_text(view: NodeView) -> str:
-    """`58 wrong (9 cut off, 4 unanswered)`, of the last validation. Empty if it is not known."""
+    """Wrong answers of the last validation: `58 wrong (9 cut off, 4 unanswered)`. Empty if not known."""
     if view.wrong is None:
         return ""
     n, cut, unanswered = view.wrong
@@ -352,7 +352,7 @@ def wrong_text(view: NodeView) -> str:
 
 
 def length_text(view: NodeView) -> str:
-    """`uncut ones of less than 21 characters score 0.520, the others 0.310`. Empty if it is not known."""
+    """`uncut ones of less than 21 characters score 0.520, the others 0.310`. Empty if not known."""
     if view.by_length is None:
         return ""
     middle, shorter, longer = view.by_length
@@ -360,8 +360,7 @@ def length_text(view: NodeView) -> str:
 
 
 def places_text(view: NodeView) -> str:
-    """`41% of all name the prompt's first number, 45% its last (right: 33%, 35%)`. Empty if it is not
-    known."""
+    """`41% of all name the prompt's first number, 45% its last (right: 33%, 35%)`. Empty if not known."""
     if view.places is None:
         return ""
     first, last, right_first, right_last = (f"{share:.0%}" for share in view.places)
@@ -398,8 +397,8 @@ def best_line(request: ProposalRequest) -> str:
 
 
 def other_bases(request: ProposalRequest) -> list[str]:
-    """Configurations that changes apply to if a checkpoint of another phase is resumed, each as differences
-    from the shown one."""
+    """Configurations that changes are relative to if another phase's checkpoint is resumed, each as
+    differences from the shown configuration."""
     if request.from_scratch:
         return []
     shown = request.base(None)
@@ -410,7 +409,7 @@ def other_bases(request: ProposalRequest) -> list[str]:
 
 
 def reasons(view: NodeView, most: int) -> str:
-    """Reasons that were given for the changes of a phase, at most `most` characters, cut between words."""
+    """Reasons given for the changes of a phase, cut between words to at most `most` characters."""
     return first_words(
         "; ".join(f"{short(one.key)}: {one.reason.rstrip('.')}" for one in view.changes if one.reason), most
     )
@@ -432,8 +431,8 @@ def _instead(shown: Hyperparameters, other: Hyperparameters) -> str:
 
 
 def sampled_gap(node: NodeView) -> str:
-    """Reward of rollouts, which are sampled, at the end and at the start of the phase, for a comparison with
-    greedy validation. Empty without both."""
+    """Reward of sampled rollouts at the end and at the start of the phase, to compare with greedy validation.
+    Empty without both."""
     curves = node.curves
     reward = next((one for one in (series(curves, name) for name in REWARDS) if len(one)), None)
     if reward is None or not curves.val_scores:
@@ -451,6 +450,6 @@ def sampled_gap(node: NodeView) -> str:
 
 
 def _sampled_start(curves: Curves) -> float | None:
-    """Mean reward of the first step's rollouts, which the policy sampled that the phase started from."""
+    """Mean reward of the first step's rollouts, which were sampled from the phase's starting policy."""
     found = (one for one in (series(curves, name) for name in REWARDS) if len(one))
     return next((one.values[0] for one in found if one.steps[0] == 1), None)

@@ -1,7 +1,7 @@
 """Error class for failed calls to a language model, with a kind.
 
 Messages state the request, the response and the remedy. They never contain the key, request headers or whole
-bodies. Not here: which failures are tried again (the SDK decides), connections (client.py).
+bodies. Not here: which failures are retried (the SDK decides), connections (client.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ErrorKind: TypeAlias = Literal[
     "connection",
     "deadline",
 ]
-"""`no_key` none given or unreadable · `auth` key or account refused · `not_found` unknown model or wrong
-base_url · `bad_request` refused as it stands (images, parameters, size) · `refusal` the model declined ·
+"""`no_key` no key or an unreadable one · `auth` key or account refused · `not_found` unknown model or wrong
+base_url · `bad_request` request refused (images, parameters, size) · `refusal` the model declined ·
 `max_tokens` the answer was cut off · `empty` an answer without content · `no_tool_call` text or another tool
 instead of the tool · `malformed` not the Messages API's JSON, or the tool's input is not an object ·
 `rate_limited` 429 · `overloaded` 529 or 503 · `server` 408, 409, other 5xx · `connection` no or broken
@@ -44,7 +44,7 @@ OUTAGE_KINDS: frozenset[ErrorKind] = frozenset(
 )
 """Errors of a server that may answer later."""
 REPROMPT_KINDS: frozenset[ErrorKind] = frozenset({"malformed", "no_tool_call", "empty", "max_tokens"})
-"""After these errors a retry with the reason in the prompt may succeed."""
+"""Errors after which a retry with the reason in the prompt may succeed."""
 _MAX_EXCERPT = 300
 
 
@@ -63,7 +63,7 @@ class LlmCallError(AgentError):
 
 
 def raise_outage(error: Exception, on_outage: str) -> None:
-    """Raise OutageError where a call failed by an outage for which the search is to wait."""
+    """Raise OutageError if an outage made the call fail and the search should wait for its end."""
     if on_outage == "wait" and isinstance(error, LlmCallError) and error.kind in OUTAGE_KINDS:
         raise OutageError(str(error)) from error
 
@@ -79,14 +79,14 @@ def redacted(text: str, secret: str | None) -> str:
 
 
 def error_of(status: int, body: bytes, settings: LlmSettings, secret: str | None) -> LlmCallError:
-    """The error that a response stands for, with the server's own reason in short."""
+    """Error for an unsuccessful response, with a short form of the server's reason."""
     reason = excerpt(reason_of(body) or "no reason given", secret)
     kind, text = _described(status, reason, settings)
     return LlmCallError(text, kind=kind)
 
 
 def reason_of(body: bytes) -> str:
-    """`error.message` of the documented shape (or vLLM's and FastAPI's); empty where there is none."""
+    """Server's reason: `error.message`, or the fields that vLLM and FastAPI use. Empty if there is none."""
     try:
         data: Any = json.loads(body)
     except ValueError:
@@ -99,7 +99,7 @@ def reason_of(body: bytes) -> str:
 
 
 def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a `retry-after` header asks for (a number or an HTTP date), or None."""
+    """Seconds to wait according to a `retry-after` header (a number or an HTTP date), or None."""
     if header is None:
         return None
     try:

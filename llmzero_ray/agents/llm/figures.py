@@ -37,7 +37,7 @@ OVERLAY_SIZE = (900, 520)
 _PER_ROW = 3
 _SIZE = {"font.size": 7.5, "axes.titlesize": 8.5, "axes.labelsize": 7.5, "legend.fontsize": 7.5}
 _COLOURS = 64
-"""Colours of a picture's palette, which covers also rare ones: no line changes its colour."""
+"""Colours in an image's palette: enough for rare ones too, so that no line changes its colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ PANELS = (
 )
 """Panels in display order. Validation comes first. Panels in which nothing changes are left out."""
 MOST_PANELS = 6
-"""Two rows. The text has every metric of the shown phase; the picture adds the path before it."""
+"""Two rows. The text has every metric of the shown phase; the figure adds the path before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class _Part:
     node: NodeView
     begin: int
     cut: int | None
-    """Step inside the phase at which the path leaves it, or None for its end."""
+    """Step inside the phase at which the next phase resumes, or None if the path includes its end."""
 
     def line(self, name: str) -> tuple[list[int], list[float]]:
         one = series(self.node.curves, name)
@@ -96,7 +96,7 @@ def draw_figure(kind: str, request: Any, n_val: int) -> bytes:
     """PNG of a request: `composite` for a proposal, `overlay` for the early stopper.
 
     Raises:
-        AgentError: the kind does not exist, or nothing was logged that could be drawn.
+        AgentError: the kind does not exist, or nothing was logged to draw.
     """
     if kind == "overlay":
         return overlay_png(request, n_val=n_val)
@@ -127,8 +127,8 @@ def composite_png(
 ) -> bytes | None:
     """Small multiples of a resume path by global step, 1,100 pixels wide. None if nothing was logged.
 
-    `path` ends with `on`; borders of phases are dashed. Validations of `siblings`, which started on the path,
-    and of `best`, unless it is one of the others, stand next to those of the path, with their nodes' numbers.
+    `path` ends with `on`; borders of phases are dashed. The validation panel also shows `siblings`, which
+    started on the path, and `best`, unless it is among the others, labelled with node numbers.
     `from_scratch` shows the node alone, by its own steps: the context of a forced fresh start has no path.
     """
     parts = [_Part(node=on, begin=0, cut=None)] if from_scratch else _parts((*path[:-1], on))
@@ -197,7 +197,7 @@ def _validation_panel(axes: Any, parts: Sequence[_Part], n_val: int) -> None:
 
 
 def _beside(axes: Any, others: Sequence[tuple[_Part, str]]) -> None:
-    """Draw the validations of phases that are not on the path, and name their colours."""
+    """Draw the validations of phases that are not on the path, with a legend."""
     low, high = axes.get_ylim()
     ends = [part.validation()[1][-1] for part, _ in others]
     places = _apart(ends, 0.07 * (max([high, *ends]) - min([low, *ends])))
@@ -213,7 +213,7 @@ def _beside(axes: Any, others: Sequence[tuple[_Part, str]]) -> None:
 
 
 def _apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Positions near the wanted ones, in their order, with at least `gap` between neighbours."""
+    """Positions near the wanted ones, in the same order, with at least `gap` between neighbours."""
     placed: dict[int, float] = {}
     lowest = -math.inf
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
@@ -257,7 +257,7 @@ def _caps(axes: Any, parts: Sequence[_Part]) -> None:
 
 
 def _frame(axes: Any, parts: Sequence[_Part], end: int) -> None:
-    """Draw borders of phases, and set the same steps in all panels, up to `end` at least."""
+    """Draw borders of phases, and give all panels the same range of steps, up to at least `end`."""
     for part in parts[1:]:
         axes.axvline(part.begin, color=style.DARK, linewidth=0.8, linestyle="--", zorder=1)
     first, last = parts[0].begin, max(end, *(part.end for part in parts))
@@ -374,7 +374,7 @@ def _margins(width: int, height: int, rows: int, columns: int) -> dict[str, floa
 def _smoothed_line(
     axes: Any, steps: Sequence[int], values: Sequence[float], colour: str, **style_args: Any
 ) -> None:
-    """Draw a thin line of the values, and a thick one of their mean over two steps on both sides."""
+    """Draw the values as a thin line, and their mean over two steps on each side as a thick one."""
     if not steps:
         return
     axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.4, **style_args)
@@ -392,7 +392,7 @@ def _band(axes: Any, steps: Sequence[int], values: Sequence[float], n_val: int, 
 
 
 def _few_ticks(axes: Any) -> None:
-    """Set few ticks with short numbers. A flat line keeps its value in the middle."""
+    """Set a few ticks with short numbers. A flat line keeps its value in the middle."""
     axes.locator_params(axis="y", nbins=5)
     axes.yaxis.set_major_formatter(_tick)
     axes.tick_params(labelsize=7, length=2)

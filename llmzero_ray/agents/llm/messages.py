@@ -53,7 +53,7 @@ class RefusedAnswer:
     content: tuple[Mapping[str, Any], ...]
     """The blocks of the answer as the server sent them, thinking included: `LlmResponse.content`."""
     reason: str
-    """Correction for the model."""
+    """Reason for the rejection, as text for the model."""
 
     @property
     def tool_use_id(self) -> str | None:
@@ -81,8 +81,8 @@ class ToolExchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """Tool that the model must call. Its input, an object of JSON Schema `schema`, is the response; a model
-    with structured outputs writes the object as text instead."""
+    """Tool that the model must call. Its input, an object that fits the JSON Schema `schema`, is the
+    response. A model with structured outputs writes the object as text instead."""
 
     name: str
     description: str
@@ -99,7 +99,7 @@ class LlmCall:
     agent: str
     node: int
     system: str
-    """System prompt, which the agent's next call repeats, so that it can be cached."""
+    """System prompt. The agent's next call repeats it, so it can be cached."""
     content: tuple[TextBlock | ImageBlock, ...]
     tool: Tool
     max_tokens: int
@@ -109,9 +109,9 @@ class LlmCall:
     refused: tuple[RefusedAnswer, ...] = ()
     """Earlier answers to the same content, oldest first."""
     others: tuple[Tool, ...] = ()
-    """Further tools. The model must call one of all tools."""
+    """Further tools. The model must call `tool` or one of these."""
     exchanges: tuple[ToolExchange, ...] = ()
-    """The conversation since the content, oldest first."""
+    """The conversation after the content, oldest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +123,13 @@ class LlmResponse:
     stop_reason: str
     usage: Usage
     latency_s: float
-    """Seconds from the call to the response, retries and waits included."""
+    """Seconds from the call to the response, including retries and waits."""
     n_attempts: int
     """HTTP requests sent; 1 means no retry."""
     model: str
     """The model that answered, as the server names it."""
     request_id: str | None
-    """The server's id of the last request, for its support."""
+    """The server's id of the last request, for support inquiries."""
     content: tuple[Mapping[str, Any], ...] = ()
     """Blocks of the answer in the form that the API accepts again, up to the tool call."""
     tool: str = ""

@@ -1,9 +1,8 @@
 """Bodies of the Messages API: converts a call into a request, and a response into the tool's input.
 
 Stable parts of a request come first, so that the prompt cache can serve them: tool, system prompt, the user's
-turn. Responses are read here and not by the SDK, which builds its
-objects without checking types: a field of the wrong type would surface much later as another kind of error.
-Pure. Not here: sending (client.py), responses other than a success (errors.py).
+turn. Responses are parsed here because the SDK does not check types: a field of the wrong type would cause
+another kind of error much later. Pure. Not here: sending (client.py), unsuccessful responses (errors.py).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from llmzero_ray.agents.llm.messages import ImageBlock, LlmCall, TextBlock, Tool
 from llmzero_ray.agents.llm.settings import LlmSettings
 
 _MAX_TOKENS = 10**9
-"""Maximum plausible number of tokens in a report."""
+"""Maximum plausible number of tokens that a server reports."""
 _Count = Annotated[int, Field(ge=0, le=_MAX_TOKENS)]
 
 
@@ -69,7 +68,7 @@ class _Block(BaseModel):
 
 
 def _sendable(value: Any) -> Any:
-    """JSON value for a request. NaN and infinities become text, so that the model is told what is wrong."""
+    """JSON value for a request. NaN and infinities become text, so that the model sees what is wrong."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -110,15 +109,15 @@ class ToolUse:
     usage: Usage
     model: str
     content: tuple[Mapping[str, Any], ...]
-    """Blocks up to this tool call, or of the whole answer if it is text, to be sent back."""
+    """Blocks to send back: those up to this tool call, or all if the answer is text."""
 
 
 def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None = None) -> dict[str, Any]:
-    """Keyword arguments of `messages.create`, in plain JSON values, for a model that can what `can` says.
+    """Keyword arguments of `messages.create`, as plain JSON values, for a model with capabilities `can`.
 
-    A single strict tool is asked for as the format of the answer (`output_config.format`) where the model
-    has structured outputs. Otherwise the tool is required by name, unless the model thinks: then the API
-    allows only `auto`.
+    If the model has structured outputs, the schema of a single strict tool is requested as the format of the
+    answer (`output_config.format`). Otherwise the tool is required by name, unless the model thinks: then the
+    API allows only `auto`.
     """
     can = can or Capabilities()
     settings = can.applied_to(settings)
@@ -126,7 +125,7 @@ def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None 
         call = replace(call, content=tuple(one for one in call.content if isinstance(one, TextBlock)))
     mark = _cache_mark(settings)
     tools = [_tool(tool, strict=can.structured_outputs is not False) for tool in (call.tool, *call.others)]
-    # The mark covers everything before it, and tools stand before the system prompt.
+    # The mark covers everything before it. Tools precede the system prompt.
     system: list[dict[str, Any]] = [{"type": "text", "text": call.system, **mark}]
     formatted = _is_formatted(call, can)
     if formatted:
@@ -160,8 +159,8 @@ def request_body(call: LlmCall, settings: LlmSettings, can: Capabilities | None 
 
 
 def _is_formatted(call: LlmCall, can: Capabilities) -> bool:
-    """Whether the answer is asked for as text of a format, and not as a call of the tool. A conversation that
-    holds calls of tools goes on with tools."""
+    """Whether the answer is requested as formatted text instead of a tool call. A conversation that has tool
+    calls continues with tools."""
     used = any(answer.tool_use_id is not None for answer in call.refused)
     tools_needed = bool(call.others or call.exchanges) or used
     if not can.tools and not tools_needed:
@@ -186,8 +185,8 @@ def _tool(tool: Tool, *, strict: bool) -> dict[str, Any]:
 
 
 def _turns(call: LlmCall, mark: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The user's turn, then each rejected answer with the reason as its tool result, then each exchange. The
-    end of a conversation gets the cache `mark` for its next call."""
+    """The user's turn, each rejected answer with the reason as its tool result, then each exchange. The end
+    of a conversation gets the cache `mark`, for its next call."""
     turns: list[dict[str, Any]] = [{"role": "user", "content": [_block(block) for block in call.content]}]
     for answer in call.refused:
         result: dict[str, Any] = _block(TextBlock(text=answer.reason))
@@ -229,12 +228,12 @@ def probe_body(settings: LlmSettings, image: bytes | None) -> dict[str, Any]:
 
 
 def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection[str] = ()) -> ToolUse:
-    """Input that the model gave to `tool`, or to one of the others; where it called none, the JSON object
-    that its last text is.
+    """Input that the model gave to `tool` or to one of the others. If it called no tool, the JSON object in
+    its last text.
 
     Raises:
         LlmCallError: kind malformed, refusal, max_tokens, empty or no_tool_call; `usage` is what the failed
-            answer cost, where the body says so.
+            answer cost, if the body says so.
     """
     message = _message(body)
     usage = message.usage.tokens()
@@ -289,7 +288,7 @@ def parse_message(body: bytes, *, tool: str, max_tokens: int, others: Collection
 
 
 def _formatted_answer(content: Sequence[_Block], tool: str) -> _Block | None:
-    """The last text with the JSON value that it is as its `input`, or None if it is not JSON."""
+    """The last text block, with its parsed JSON as `input`, or None if it is not JSON."""
     text = next((block.text for block in reversed(content) if block.type == "text"), None)
     try:
         return _Block(type="text", name=tool, text=text, input=json.loads(text or ""))
@@ -298,7 +297,7 @@ def _formatted_answer(content: Sequence[_Block], tool: str) -> _Block | None:
 
 
 def reported_usage(body: bytes) -> Usage:
-    """The token counts of any response of the Messages API.
+    """Token counts of any response of the Messages API.
 
     Raises:
         LlmCallError: kind malformed: the body is not a response.
@@ -311,7 +310,7 @@ def check_model(body: bytes, settings: LlmSettings, images: bool) -> bool:
     answered.
 
     Raises:
-        LlmCallError: the model is retired, or lacks what the settings or `images` ask for.
+        LlmCallError: the model is retired, or lacks what the settings or `images` require.
     """
     model, can = model_object(body), stated_capabilities(body)
     if model is None or can is None:

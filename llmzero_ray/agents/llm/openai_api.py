@@ -1,7 +1,7 @@
-"""Chat completions for a client of the Messages API: its requests and its responses, translated.
+"""Translates requests and responses between the Messages API and OpenAI's chat completions.
 
-Records, recorded answers, retries with a reason and the budget know the Messages API alone. Pure. Not here:
-sending (client.py), reading a response (messages_api.py).
+All other code (records, recorded answers, retries with a reason, the budget) knows only the Messages API.
+Pure. Not here: sending (client.py), reading a response (messages_api.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _STOP_REASONS = {
 
 
 def chat_request(body: Mapping[str, Any], *, newest_limit: bool = True) -> dict[str, Any]:
-    """The chat completion that a request of the Messages API asks for. Thinking and cache marks are left out:
-    a server of this protocol decides about both. `newest_limit` as in `Capabilities`."""
+    """Chat-completion request for a request of the Messages API. Thinking and cache marks are left out,
+    because servers of this protocol decide about both. `newest_limit` as in `Capabilities`."""
     system = "\n\n".join(block["text"] for block in body.get("system", ()))
     chat: dict[str, Any] = {
         "model": body["model"],
@@ -53,11 +53,11 @@ def chat_request(body: Mapping[str, Any], *, newest_limit: bool = True) -> dict[
 
 
 def message_of(content: bytes) -> bytes:
-    """The message that a chat completion stands for.
+    """Messages API response for a chat completion.
 
     Raises:
-        LlmCallError: kind server: the body is an error, although the server reported success. Kind malformed:
-            it is not a chat completion.
+        LlmCallError: kind server if the body is an error although the server reported success; kind malformed
+            if it is not a chat completion.
     """
     try:
         found = json.loads(content)
@@ -134,7 +134,7 @@ def _blocks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         try:
             given = json.loads(function.get("arguments") or "")
         except (TypeError, ValueError):
-            given = function.get("arguments")  # no object, which the reader refuses with the reason
+            given = function.get("arguments")  # if it is not an object, the reader rejects it with the reason
         name, id_ = function.get("name"), call.get("id") or f"call_{number}"
         yield {"type": "tool_use", "id": id_, "name": name, "input": given}
 

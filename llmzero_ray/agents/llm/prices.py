@@ -1,7 +1,7 @@
 """Prices of tokens: list prices of the `genai-prices` package, the cost of a call, and its upper bound.
 
-The table is part of that package; nothing is downloaded. A search keeps its initial price. No tokenizer makes
-more tokens than there are bytes of text, so a bound is several times the usual count.
+The table is part of that package; nothing is downloaded. A search keeps its initial price. Upper bounds count
+one token per byte of text, because no tokenizer makes more; that is several times the usual count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from llmzero_ray.utils.text import nearest
 _DATED = re.compile(r"-\d{8}$")
 _PER = 1_000_000
 _SELLERS = {"bedrock": "aws", "vertex": "google", "openai": "openai"}
-"""Provider -> its id in the package; the others have Anthropic's prices."""
+"""Provider -> its id in the package. Other providers have Anthropic's prices."""
 OVERHEAD_TOKENS = 1024
 """Tokens that the API adds: the prompt that explains tools (some hundred tokens), roles and separators."""
 _PIXELS_PER_TOKEN = 700
-"""Pixels per token of an image, a lower bound: about 750, and larger images are scaled down first."""
+"""Lower bound of an image's pixels per token: about 750, or more because large images are scaled down."""
 _LARGEST_IMAGE_TOKENS = 8192
 _PNG_HEADER = b"\x89PNG\r\n\x1a\n"
 
@@ -38,20 +38,20 @@ class Price:
     input: float
     output: float
     cache_write: float
-    """Tokens written to the prompt cache, kept for five minutes."""
+    """Price of writing to the prompt cache, which keeps tokens for five minutes."""
     cache_read: float
 
     @property
     def kept_an_hour(self) -> Price:
-        """Price where the prompt cache keeps tokens for an hour: writing them costs twice the input."""
+        """Price if the prompt cache keeps tokens for an hour: writing costs twice as much as input."""
         return replace(self, cache_write=max(self.cache_write, 2 * self.input))
 
     def output_tokens(self, dollars: float) -> int:
-        """Tokens of an answer that `dollars` pay for, or 0 if answers are free."""
+        """Output tokens that `dollars` pay for, or 0 if output is free."""
         return math.floor(dollars * _PER / self.output) if self.output else 0
 
     def to_json(self) -> dict[str, float]:
-        """Prices as plain numbers, to be frozen with a search."""
+        """Prices as plain numbers, to freeze with a search."""
         return asdict(self)
 
     @classmethod
@@ -62,12 +62,12 @@ class Price:
 
 
 FREE = Price(input=0.0, output=0.0, cache_write=0.0, cache_read=0.0)
-"""Price of recorded responses, and of a check that is not booked."""
+"""Price of recorded responses, and of checks that are not booked."""
 
 
 def price_of(model: str, override: Sequence[float] | None = None, provider: str = "anthropic") -> Price:
-    """Price of a model: `override` if given (`agents.price`), otherwise from `known_prices()`, or of another
-    `provider` as the package finds it. A dated id (`<id>-20251001`) has the price of its undated id.
+    """Price of a model: `override` (`agents.price`) if given, otherwise from `known_prices()`, or from the
+    package for another `provider`. A dated id (`<id>-20251001`) has the price of its undated id.
 
     Raises:
         ConfigError: the model is not known.
@@ -139,8 +139,8 @@ def worst_cost(usage: Usage, price: Price) -> float:
 
 
 def _listed(prices: Any, *, cache_is_input: bool = False) -> Price | None:
-    """Price in the package. None if it does not state that of the prompt cache, unless that may cost as much
-    as other input."""
+    """Price from the package's fields. None if it lacks prices of the prompt cache; with `cache_is_input`,
+    these default to the price of input."""
     cache = [prices.cache_write_mtok, prices.cache_read_mtok]
     if cache_is_input:
         cache = [prices.input_mtok if amount is None else amount for amount in cache]

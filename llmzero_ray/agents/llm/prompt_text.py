@@ -12,26 +12,26 @@ from llmzero_ray.utils.files import text_digest
 from llmzero_ray.utils.text import CUT, clean
 
 CHARS_PER_TOKEN = 3.6
-"""Mean characters of a token in prompts, an estimate."""
+"""Estimated mean number of characters per token in prompts."""
 _NAME = re.compile(r"[^\w./@:+-]+", re.ASCII)
 
 
 def tokens(text: str) -> float:
-    """Estimate of the tokens of a text."""
+    """Estimated number of tokens in a text."""
     return len(text) / CHARS_PER_TOKEN
 
 
 def safe_name(name: str, limit: int = 64) -> str:
-    """Name of letters, digits and ./@:+-_ only. Each run of other characters becomes one underscore."""
+    """Name with only letters, digits and ./@:+-_; each run of other characters becomes one underscore."""
     found = _NAME.sub("_", clean(name)).strip("_") or "unnamed"
     return found if len(found) <= limit else found[: limit - 1] + CUT
 
 
 def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, width: int = 300) -> str:
-    """The end of a text as a fenced block of data, each line after a bar.
+    """The end of a text as a fenced block of data, with a bar before each line.
 
-    The fence contains a digest of the text, so that a text cannot close its own fence. The number of omitted
-    lines is given at the top.
+    The fence contains a digest of the text, so that the text cannot close it. The first line gives the number
+    of omitted lines.
     """
     lines = [line.rstrip() for line in clean(text).splitlines()]
     lines = [line for line in lines if line]
@@ -53,7 +53,8 @@ def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, 
 
 
 def middle_cut(text: str, room: int) -> str:
-    """Cleaned text of at most `room` characters: its beginning and its end, where a question may be."""
+    """Cleaned text of at most `room` characters: its beginning and its end, because a question may be at the
+    end."""
     text = clean(text).strip()
     if len(text) <= room:
         return text

@@ -56,7 +56,7 @@ class Prompts:
     """All texts of one search, read once. Picklable."""
 
     texts: Mapping[str, str]
-    """File name -> its text, which is stored in the journal."""
+    """File name -> its text. The journal stores the texts."""
     origins: Mapping[str, str]
     """File name -> its origin, for messages."""
 
@@ -89,7 +89,7 @@ class Prompts:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over all names and texts, which changes with any edit."""
+        """SHA-256 over all names and texts."""
         return text_digest("\n".join(f"{name} {self.hashes[name]}" for name in sorted(self.hashes)))
 
     @cached_property
@@ -106,11 +106,11 @@ class Prompts:
         )
 
     def render(self, agent: AgentName, stable: Mapping[str, Any], call: Mapping[str, Any]) -> Rendered:
-        """Texts of one call. `stable` holds for the whole search, `call` for this call only. If both have a
-        name, the user template sees the call's value.
+        """Texts of one call. `stable` has the values of the whole search, `call` those of this call. If both
+        have a name, the user template sees the call's value.
 
         Raises:
-            ConfigError: a template uses a value that is not there; names file, line and variable.
+            ConfigError: a template uses an undefined value; the message names file, line and variable.
         """
         system, user = _templates(agent)
         return Rendered(
@@ -119,12 +119,12 @@ class Prompts:
         )
 
     def check(self) -> None:
-        """Reject prompts that cannot work, before anything is started.
+        """Check all templates before a search starts.
 
         Every template is searched for unknown variables, and rendered with requests that reach its branches.
 
         Raises:
-            ConfigError: file, line and variable of the first fault.
+            ConfigError: a template cannot work; the message names file, line and variable.
         """
         from llmzero_ray.agents.llm.context_examples import example_contexts
 
@@ -162,8 +162,8 @@ class Prompts:
 
 
 Load: TypeAlias = Callable[[str], str | tuple[str, str, None] | None]
-"""Callable that maps a template name to its text, alone or with the file name for tracebacks, or to None if
-there is no such template."""
+"""Callable: template name -> its text, alone or with the file name for tracebacks. None if there is no such
+template."""
 
 
 def template_environment(load: Load) -> Any:
@@ -219,7 +219,7 @@ def _syntax(error: Any, origin: str) -> ConfigError:
 
 
 def _line(traceback: TracebackType | None, file: str) -> int:
-    """Line of the template in which an error was raised, or 0 if not known."""
+    """Line of the template that raised an error, or 0 if not known."""
     line = 0
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == file:

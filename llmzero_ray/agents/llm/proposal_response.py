@@ -1,7 +1,7 @@
-"""Parse a language model's response into a proposal, and move a proposal that breaks rules into its bounds.
+"""Parses a language model's response into a proposal, and moves a proposal that breaks rules into its bounds.
 
-The coordinator rejects a first proposal that breaks a rule. The second one is corrected here: values clipped
-to their bounds, forbidden changes dropped, an unknown checkpoint replaced by the nearest. Pure.
+The coordinator rejects a first proposal that breaks a rule. The second one is corrected here: values are
+clipped, forbidden changes dropped, and an unknown checkpoint is replaced by the nearest one. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProposalBounds:
 
     task: TaskView
     base: Callable[[ResumeFrom | None], Hyperparameters]
-    """Callback: start of the phase -> configuration that its changes apply to."""
+    """Callback: start of the phase -> configuration that its changes are relative to."""
     checkpoints: tuple[OfferedCheckpoint, ...]
     """Checkpoints to resume from. Empty if the phase starts from the base model."""
     n_gpus: int
@@ -57,7 +57,7 @@ class ProposalBounds:
 def bounds_of(
     request: ProposalRequest | ErrorRequest, n_gpus: int, space: Space = VERL_SPACE
 ) -> ProposalBounds:
-    """Bounds of a response to this request."""
+    """Bounds for a response to this request."""
     scratch = isinstance(request, ProposalRequest) and request.from_scratch
     offered = () if scratch else request.checkpoints
     return ProposalBounds(
@@ -76,7 +76,7 @@ def parse_proposal(
     bounds: ProposalBounds,
     agent: str,
 ) -> Proposal:
-    """Proposal in a response. It may break rules."""
+    """Proposal from the parts of a response. It may break rules."""
     wanted = checkpoint.resume_from
     resume = None if wanted is None else ResumeFrom(node=wanted.node, step=wanted.step)
     base = bounds.base(resume)
@@ -101,7 +101,7 @@ def _with_passes(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
     try:
         full = bounds.full(proposal.changes, proposal.resume_from)
     except HyperparameterError:
-        return proposal  # it goes back anyway
+        return proposal  # it will be rejected anyway
     start = 0
     if proposal.resume_from is not None:
         start = _global_step(bounds.checkpoints, proposal.resume_from)
@@ -110,13 +110,13 @@ def _with_passes(proposal: Proposal, bounds: ProposalBounds) -> Proposal:
 
 
 def _change(response: ChangeSchema, base: Hyperparameters, space: Space) -> Change:
-    """Change under VeRL's key. An unknown name is kept, so that validation rejects it by that name."""
+    """Change under VeRL's key. An unknown name is kept, so that the rejection quotes it."""
     value: HyperparameterValue = tuple(response.value) if isinstance(response.value, list) else response.value
     try:
         key = space.canonical(response.name)
     except HyperparameterError:
         return Change(key=response.name, old=None, new=value, reason=response.reason)
-    with contextlib.suppress(HyperparameterError):  # a wrong one is refused later, with the reason
+    with contextlib.suppress(HyperparameterError):  # validation rejects a wrong value later, with the reason
         value = space.proposed(key, value)
     return Change(key=key, old=base.get(key), new=value, reason=response.reason)
 
@@ -130,8 +130,7 @@ def _global_step(offered: Sequence[OfferedCheckpoint], wanted: ResumeFrom) -> in
 
 
 def enforce_bounds(proposal: Proposal, bounds: ProposalBounds) -> tuple[Proposal, tuple[str, ...]] | None:
-    """(proposal that breaks no rule, notes on its corrections). None if it has changes and all had to be
-    dropped."""
+    """(proposal that breaks no rule, notes on its corrections). None if all its changes had to be dropped."""
     notes: list[str] = []
     resume = _checkpoint(proposal.resume_from, bounds, notes)
     changes = [
@@ -167,7 +166,7 @@ def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[s
         return None
     of_node = [c for c in bounds.checkpoints if c.node == wanted.node]
     if of_node:
-        return wanted  # the coordinator takes the nearest step that is saved
+        return wanted  # the coordinator takes the nearest saved step
     best = best_scored(bounds.checkpoints)
     notes.append(f"node {wanted.node} is not offered: resumes from node {best.node}, step {best.step}")
     return ResumeFrom(node=best.node, step=best.step)

@@ -1,4 +1,4 @@
-"""Providers of language models: their SDK, their servers, and what each needs in the process that calls."""
+"""Providers of language models: their SDKs and servers, and what each needs in the calling process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = {
     "foundry": (("anthropic", "llmzero-ray[llm]"),),
     "openai": (("anthropic", "llmzero-ray[llm]"), ("openai", "llmzero-ray[llm]")),
 }
-"""(module, what to install) of each provider."""
+"""Provider -> (module, what to install)."""
 NEEDS = {
     "bedrock": "Set AWS_REGION in the process that calls, and give it AWS credentials: variables, a profile "
     "or a role.",
@@ -34,11 +34,11 @@ NEEDS = {
     "Google's default credentials: gcloud auth application-default login, or a service account.",
     "foundry": "Set ANTHROPIC_FOUNDRY_RESOURCE or agents.base_url in the process that calls, and its key.",
 }
-"""Cure where a client cannot be made, or finds no credentials."""
+"""Remedy if a client cannot be made or finds no credentials."""
 
 
 def check_packages(settings: LlmSettings) -> None:
-    """Raise ConfigError where a package of the provider is missing."""
+    """Raise ConfigError if the provider's package is missing."""
     for module, source in _PACKAGES[settings.provider]:
         if not _is_installed(module):
             raise ConfigError(
@@ -48,12 +48,12 @@ def check_packages(settings: LlmSettings) -> None:
 
 
 def sdk_module(settings: LlmSettings) -> ModuleType:
-    """The SDK that speaks the provider's protocol. Both have the same classes of errors."""
+    """SDK for the provider's protocol: anthropic or openai, which name their error classes alike."""
     return importlib.import_module("openai" if settings.provider == "openai" else "anthropic")
 
 
 def sdk_client(settings: LlmSettings, key: str | None, **common: Any) -> Any:
-    """Client of the provider's SDK. `key` is None where the provider has credentials of another kind.
+    """Client of the provider's SDK. `key` is None if the provider uses other credentials.
 
     Raises:
         LlmCallError: kind no_key: the process lacks what the provider needs.
@@ -61,7 +61,7 @@ def sdk_client(settings: LlmSettings, key: str | None, **common: Any) -> Any:
     own: dict[str, Any] = {}
     if settings.lists_models:
         own = {"api_key": key or KEYLESS, "base_url": settings.url}
-    elif settings.provider == "foundry":  # without one the SDK would send the environment's to any server
+    elif settings.provider == "foundry":  # otherwise the SDK would send the environment's key to any server
         own = {"api_key": key or KEYLESS}
     elif key is not None:
         own = {"api_key": key}
@@ -69,7 +69,7 @@ def sdk_client(settings: LlmSettings, key: str | None, **common: Any) -> Any:
         own["base_url"] = settings.base_url
     try:
         return getattr(sdk_module(settings), _CLASSES[settings.provider])(**own, **common)
-    except Exception as error:  # noqa: BLE001 - each SDK has its own kinds
+    except Exception as error:  # noqa: BLE001 - each SDK has its own error classes
         cure = NEEDS.get(settings.provider, "")
         text = f"No client of {settings.url} can be made ({type(error).__name__}). {cure}"
         raise LlmCallError(text.rstrip(), kind="no_key") from None
@@ -78,5 +78,5 @@ def sdk_client(settings: LlmSettings, key: str | None, **common: Any) -> Any:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ImportError:  # its parent is not installed
+    except ImportError:  # the parent package is not installed
         return False

@@ -1,8 +1,8 @@
 """Recorded responses of an earlier search instead of a language model: no network, no key, no cost.
 
 Every prompt is rendered from the current state and its hash is journalled, so that a changed prompt or a
-different course of the search is visible. The response is the recorded one of the same node and call. Phases
-end where a verdict ended them, which depended on the time and cannot be repeated by asking again.
+different course of the search is visible. The response is the recorded one of the same node and call. A phase
+that a verdict ended is ended at the recorded step, because the time of a verdict cannot be reproduced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RecordedResponses:
     """Recorded calls below `<search>/nodes/*/agents/`."""
 
     def __init__(self, search: str) -> None:
-        """Raises ConfigError when the directory holds no recorded call."""
+        """Raises ConfigError if the directory holds no recorded call."""
         self._nodes = Path(search) / "nodes"
         if not any(self._nodes.glob("*/agents/*.call.json")):
             raise ConfigError(
@@ -37,7 +37,7 @@ class RecordedResponses:
             )
 
     def client(self, node: int, name: str) -> RecordedClient:
-        """Client that gives the recorded response to the call of that name."""
+        """Client that returns the recorded response to the call of that name."""
         return RecordedClient(self._find(node, name), f"{name} of node {node}")
 
     def _find(self, node: int, name: str) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ class RecordedResponses:
         match = _STEP.match(name)
         if match is None:
             return None
-        # A running phase is judged at the step that was reported last, which may differ by a few.
+        # A phase is judged at the step it reported last, which may differ by a few between searches.
         steps = {
             int(found[2]): path
             for path in folder.glob("early_stopper-*.call.json")
@@ -59,9 +59,9 @@ class RecordedResponses:
 
 
 def recorded_course(search: str) -> dict[str, Any]:
-    """Answers that a search with recorded answers cannot ask for again: `stops` (node -> [training steps,
-    reason] of each phase that a verdict ended) and `approvals` (`NODE-TRIES` -> answer to that proposal).
-    Empty if the journal was not kept with its records.
+    """Decisions that are replayed as facts: `stops` (node -> [training steps, reason] of each phase that a
+    verdict ended) and `approvals` (`NODE-TRIES` -> the user's answer to that proposal). Empty if there is no
+    journal with the records.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -130,7 +130,7 @@ class RecordedClient:
 
 
 class ResumingClient:
-    """Client that repeats answers given before its process died, at no cost, and asks another client for
+    """Client that repeats answers received before the process died, at no cost, and asks another client for
     everything else."""
 
     def __init__(self, answered: Mapping[str, dict[str, Any]], client: LlmClient) -> None:
@@ -167,7 +167,7 @@ def answered_calls(records: Mapping[str, dict[str, Any]]) -> dict[str, dict[str,
 
 
 def _tool_use(call: LlmCall, answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Blocks of an answer of which only the tool's input was recorded."""
+    """Content blocks for an answer whose record has only the tool's input."""
     return [{"type": "tool_use", "id": "recorded", "name": call.tool.name, "input": answer}]
 
 
@@ -182,7 +182,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _plain(data: Any) -> Any:
-    """The data with answer blocks as they were sent. Records store a mapping with a key `type`, such as a
+    """The data with answer blocks as mappings again. Records store a mapping that has a key `type`, such as a
     block, as a list of items."""
     if isinstance(data, list):
         return [_plain(value) for value in data]

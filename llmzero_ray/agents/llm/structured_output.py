@@ -1,6 +1,6 @@
-"""Structured output: the base class of response schemas, their JSON Schema, and tools that take responses.
+"""Structured output: base class of response schemas, their JSON Schema, and the tools that return responses.
 
-The JSON Schema is limited to what the API can enforce while it generates: closed objects, enumerations, no
+The JSON Schema is limited to what the API can enforce during generation: closed objects, enumerations, no
 numeric bounds.
 """
 
@@ -22,7 +22,7 @@ _MAX_FAULTS = 6
 _MAX_PLACE = 100
 _DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
 _UNION = {"bool", "int", "float", "str", "list[float]"}
-"""Members of a union in pydantic's error locations, which the model does not know."""
+"""Names of union members in pydantic's error locations. They mean nothing to the model."""
 
 
 def _cut(value: Any) -> Any:
@@ -46,8 +46,8 @@ class ResponseSchema(BaseModel):
 
 
 def json_schema(schema: type[ResponseSchema]) -> dict[str, Any]:
-    """JSON Schema without references, titles, bounds, and what entries of lists and unions say of themselves:
-    their field says it."""
+    """JSON Schema without references, titles and bounds. Entries of lists and unions have no description,
+    because their field has one."""
     generated = schema.model_json_schema()
     found = _inlined(generated, generated.get("$defs", {}))
     assert isinstance(found, dict)
@@ -73,7 +73,7 @@ class ResponseTool:
         """Response in the tool's input, an object of `schema`.
 
         Raises:
-            ProposalError: it does not match the schema; the message says where and what is allowed, for the
+            ProposalError: it does not match the schema; the message says where, and what is allowed, for the
                 model.
         """
         try:
@@ -88,7 +88,7 @@ def _problems_of(error: ValidationError) -> str:
     by_field: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_input=False):
         place = ".".join(str(part) for part in detail["loc"] if part not in _UNION)
-        place = one_line(place, _MAX_PLACE) or "the answer"  # the model's own words, where it made up a field
+        place = one_line(place, _MAX_PLACE) or "the answer"  # may be a field name that the model made up
         what = "must be an object" if detail["type"] == "model_type" else detail["msg"].lower()
         by_field.setdefault(place, what)
     problems = [f"{place}: {what}" for place, what in by_field.items()]
@@ -115,7 +115,7 @@ def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
             kept[key] = [_without_description(_inlined(entry, definitions)) for entry in value]
         elif key not in _DROPPED:
             kept[key] = _inlined(value, definitions)
-    if "properties" in kept:  # a field with a default may be missing in old answers, never in a new one
+    if "properties" in kept:  # a field with a default may be missing in old answers, but not in a new one
         kept["required"] = list(kept["properties"])
     return kept
 

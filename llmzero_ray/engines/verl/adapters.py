@@ -1,4 +1,4 @@
-"""Transfer of LoRA tensors between the live module and PEFT folders, identical on every rank."""
+"""Transfers LoRA tensors between the live module and PEFT folders, identically on every rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmzero_ray.utils.files import replace_directory
 
 
 def reshard(module: torch.nn.Module) -> None:
-    """Reshard the parameters: after a forward pass FSDP2 may still hold gathered ones."""
+    """Reshard the parameters, because FSDP2 may still hold gathered ones after a forward pass."""
     for part in module.modules():
         if hasattr(part, "reshard"):
             part.reshard()
@@ -47,8 +47,8 @@ def _placed(full: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
 
 
 def fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """PEFT's default initialisation (A Kaiming-uniform, B zero), drawn per tensor from `seed`, so that it is
-    identical warm, cold, and for any number of ranks."""
+    """Tensor with PEFT's default initialisation (A Kaiming-uniform, B zero). It depends only on `seed`, name
+    and shape, so it is identical in warm and cold starts and for any number of ranks."""
     if "lora_A" not in name:
         return torch.zeros(shape)
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
@@ -59,7 +59,7 @@ def fresh_lora(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Complete CPU copy of the live adapter, by PEFT name. All ranks take part.
 
-    Base weights are not moved: if they are offloaded, a GPU that vLLM uses has no memory for them.
+    Base weights are not moved: if they are offloaded, the GPU that vLLM also uses has no memory for them.
     """
     reshard(module)
     return {
@@ -70,7 +70,7 @@ def gathered(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Complete tensor from all ranks' shards. Offloaded ones move to the device one by one. All ranks take
+    """Complete tensor from all ranks' shards; an offloaded shard is moved to the device first. All ranks take
     part."""
     from torch.distributed.tensor import DTensor
 
@@ -119,4 +119,4 @@ def save_peft(path: Path, tensors: dict[str, torch.Tensor], peft_config: Any, fa
         save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
         (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, default=str))
         reach("checkpoint.saved")
-        write_manifest(folder, facts)  # a folder without it is not a checkpoint
+        write_manifest(folder, facts)  # a folder without a manifest is not a checkpoint

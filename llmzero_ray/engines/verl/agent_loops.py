@@ -1,7 +1,8 @@
 """VeRL's agent-loop worker and its manager, extended: every request carries its own seed and length, and the
 manager passes batches that need no agent loop to batched_rollouts.py.
 
-The worker is a plain class that is pickled by reference and wrapped by Ray late.
+The worker is a plain class, so that it is pickled by reference; it becomes a Ray actor only where it is
+started.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
     """VeRL's agent-loop worker, in which every request carries its own seed and `max_tokens`."""
 
     def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
-        """Use `config` (complete) from now on; caps in tokens."""
+        """Use `config` (VeRL's complete configuration) and `seed` from now on. Caps are in tokens."""
         patches.collect_garbage_as_usual()
         self.config = config
         self.rollout_config = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
@@ -60,9 +61,9 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
 class PhaseAgentLoopManager(AgentLoopManagerTQ):
     """VeRL's manager with our workers.
 
-    With `batched`, it passes on batches that need no agent loop. The workers then start with the first batch
-    that needs one, after `start_helpers`, which starts the actors they call and returns the vLLM servers'
-    client and the handles of the reward workers.
+    With `batched`, it passes on batches that need no agent loop. The workers are then started for the first
+    batch that needs one. Before that, `start_helpers` starts the actors that they call, and returns the vLLM
+    servers' client and the handles of the reward workers.
     """
 
     def __init__(
@@ -83,7 +84,8 @@ class PhaseAgentLoopManager(AgentLoopManagerTQ):
             await super()._init_agent_loop_workers()
 
     def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
-        """Use `config` (complete) and `seed` for rollouts from now on; caps in tokens."""
+        """Use `config` (VeRL's complete configuration) and `seed` for rollouts from now on. Caps are in
+        tokens."""
         self._phase = (config, seed, train_max_tokens, eval_max_tokens)
         if self.batched is not None:
             self.batched.begin_phase(*self._phase)
@@ -110,8 +112,7 @@ class PhaseAgentLoopManager(AgentLoopManagerTQ):
             ray.get([worker.begin_phase.remote(*self._phase) for worker in self.agent_loop_workers])
 
     def look_once_ended(self, replay_buffer: Any) -> None:
-        """Let a VeRL replay buffer poll as soon as a batch in flight has ended, instead of at fixed
-        intervals."""
+        """Make a VeRL replay buffer poll as soon as a batch in flight has ended, not at fixed intervals."""
         assert self.batched is not None
         batched, next_poll = self.batched, replay_buffer._wait_for_next_poll
         idle_s, replay_buffer.poll_interval = replay_buffer.poll_interval, 0

@@ -1,10 +1,10 @@
-"""Check that vLLM serves the policy that is trained: compares log-probabilities of a fixed text by the actor
-and by a server, with and without the adapter.
+"""Checks that vLLM serves the trained policy: compares the actor's and a server's log-probabilities of a
+fixed text, with and without the adapter.
 
-While adapters change little, the log-probabilities of rollouts do not reveal a missing adapter. Here the
-server is compared with both policies of the actor, and the server's own base model shows how much the two
-programs differ anyway. A server with merged weights is judged by which of the two policies it is nearer to.
-Pure.
+While an adapter changes little, the log-probabilities of rollouts do not reveal that it is missing. Therefore
+the server is compared with the actor's policy both with and without the adapter. The difference between the
+two base models shows how much the two programs differ anyway. If a server has no values of its base model,
+the nearer one of the actor's two policies decides. Pure.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ TEXT = "There are 12 apples in a box. Ann takes 5 of them, and 7 are left, becau
 MOST_TOKENS = 64
 
 MAX_NATS = 0.1
-"""Maximum mean absolute difference per token, the same as for rollouts (config_check.MAX_ROLLOUT_KL)."""
+"""Maximum mean absolute difference in nats per token, as for rollouts (config_check.MAX_ROLLOUT_KL)."""
 _LEAST_NATS = 0.01
 _TIMES_BASE = 10.0
-"""Factor by which the two programs may differ more with the adapter than without it."""
+"""Allowed difference of the two programs with the adapter / their difference without it."""
 _SHARE = 0.01
 _VISIBLE = 4.0
-"""Multiple of the two programs' difference from which the effect of an adapter must be visible."""
+"""Effect of an adapter / difference of the two programs, from which the effect must be visible."""
 _LEAST_SERVED = 0.5
-"""Minimum share of a merged adapter's effect that must be visible, where twice `_VISIBLE` makes it
-measurable."""
+"""Minimum visible share of a merged adapter's effect. It is checked from twice `_VISIBLE` on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +35,17 @@ class LogProbs:
     policy: tuple[float, ...]
     """Values with the adapter."""
     base: tuple[float, ...] | None
-    """Values without the adapter. None for a server of merged weights that was not asked before the first
-    ones arrived (trainer.py asks it). Actors always have them."""
+    """Values without the adapter; actors always have them. A server with merged weights has them only if
+    trainer.py asked for them before the first adapter arrived, otherwise None."""
 
 
 def difference(actor: LogProbs, server: LogProbs, *, merged: bool = False) -> str | None:
-    """Reason to think that the server does not serve the actor's policy, or None if no difference is visible.
+    """Evidence that the server does not serve the actor's policy, or None if there is none.
 
     With `merged` weights, part of the adapter may be missing because of rounding or because tensors did not
     arrive.
 
-    An actor with non-finite values cannot be compared: config_check.check_finite ends its phase.
+    An actor with non-finite values cannot be compared; config_check.check_finite ends its phase.
     """
     if actor.base is None or not all(map(math.isfinite, actor.policy)):
         return None
@@ -69,14 +68,14 @@ def difference(actor: LogProbs, server: LogProbs, *, merged: bool = False) -> st
             f"vLLM answers with a part of the adapter: it is off by {off:.3g} nats a token of a fixed text, "
             f"which the adapter changes by {effect:.3g}"
         )
-    # A policy that is falling apart gives values of tens of nats, with errors in proportion.
+    # A collapsing policy has log-probabilities of tens of nats, with errors in proportion.
     limit = max(limit, _SHARE * _distance(actor.policy, (0.0,) * len(actor.policy)))
     return _too_far(off, limit) if off > limit else None
 
 
 def summary(actor: LogProbs, server: LogProbs) -> str:
-    """Mean absolute differences in nats a token: of the server's policy from the actor's, of the two base
-    models, and of the actor's policy from its base model."""
+    """Mean absolute differences in nats per token: between the server's and the actor's policy, between the
+    two base models, and between the actor's policy and its base model."""
     effect = math.nan if actor.base is None else _distance(actor.policy, actor.base)
     noise = math.nan if actor.base is None or server.base is None else _distance(server.base, actor.base)
     off = _distance(server.policy, actor.policy)

@@ -1,9 +1,10 @@
 """Checks that a phase trains with the requested values: reads them back from where they take effect, and
 compares them with its spec.
 
-It does so after set-up, after restoring a full checkpoint, and after the first batch of rollouts. After every
-push of weights it checks that vLLM serves the trained policy. After every step it checks that vLLM sampled
-from that policy, and that the trained values are finite.
+Values are checked after set-up, after restoring a full checkpoint, and after the first batch of rollouts. At
+a phase's start and before evaluations (or after every push of weights, with `canary_every_push`), it is
+checked that vLLM serves the trained policy. After every step it is checked that vLLM sampled from that
+policy, and that the metrics are finite.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _PER_REQUEST = (
 """Per-request keys, in the order of the server's record."""
 
 _NOT_AT_START = frozenset({*_PER_REQUEST, ROLLOUT_N, ALGO_KL, REF_MICRO})
-"""Hot keys that rollouts show, that act only with another key, or that act nowhere: the reference is the
-policy without its adapter, scored in the policy's micro batches."""
+"""Hot keys that are not checked at the start: rollouts show them, they act only with another key, or they
+have no effect (the reference is the policy without its adapter and uses the policy's micro batches)."""
 _COLD = "actor_rollout_ref.actor.policy_loss.loss_mode"
-"""Key that is read at the start although it is not hot."""
+"""Key that is checked at the start although it is not hot."""
 
 MAX_ROLLOUT_KL = 0.1
 """Maximum difference in nats between vLLM's and the actor's log-probabilities of the same tokens. In fp32 on
-the CPU it is 0.000. Beyond the limit, vLLM samples from another policy than the trained one."""
+the CPU it is 0.000. A larger difference means that vLLM samples from another policy than the trained one."""
 
 _ROLLOUT_KL = ("rollout_corr/kl", "actor/ppo_kl")
 """Metrics to check; the first one that exists is used."""
@@ -78,16 +79,16 @@ def check_rollout_kl(
 ) -> None:
     """Check after every step that vLLM sampled from the trained policy.
 
-    If VeRL takes vLLM's log-probabilities as the old ones (`bypass_mode`), it computes none to compare with
-    before the update. The update's own difference, `actor/ppo_kl`, is the same quantity if a step makes one
+    If VeRL uses vLLM's log-probabilities as the old ones (`bypass_mode`), it computes none of its own before
+    the update. The update's own `actor/ppo_kl` is then the same quantity, provided that a step makes one
     update (overrides.py rejects others).
 
-    With nucleus sampling, vLLM's probabilities are shares of the nucleus' mass, which is at least `top_p`.
-    The mass of `top_k` tokens is unknown. Step 0 is the validation before the first step: nothing was sampled
-    to train on.
+    With nucleus sampling, vLLM's probabilities are relative to the nucleus' mass, which is at least `top_p`,
+    so the limit is wider. The mass of `top_k` tokens is unknown, so nothing is checked. Nor is step 0, the
+    validation before training.
 
     Raises:
-        EffectiveConfigError: it did not, or no metric shows it.
+        EffectiveConfigError: vLLM sampled from another policy, or no metric shows from which.
     """
     if step == 0:
         return
@@ -113,7 +114,7 @@ def check_canary(actor: LogProbs, servers: Sequence[LogProbs], *, merged: bool =
     """Check after a push of weights that every server serves the trained policy.
 
     Raises:
-        EffectiveConfigError: one does not.
+        EffectiveConfigError: a server does not.
     """
     for server in servers:
         logger.info("vLLM's answers after a push of weights, nats a token: %s", summary(actor, server))
@@ -155,7 +156,7 @@ def _seen(trainer: Any) -> dict[str, Any]:
     seen["data.train_batch_size"] = trainer.train_dataloader.batch_size
     seen["trainer.total_training_steps"] = trainer.total_training_steps
     seen["algorithm.norm_adv_by_std_in_grpo"] = config.algorithm.get("norm_adv_by_std_in_grpo", True)
-    # VeRL's trainer reads these from its configuration at every step and sends them along.
+    # VeRL's trainer reads these from its configuration at every step and sends them with the batch.
     for key in ("adv_estimator", "use_kl_in_reward"):
         seen[f"algorithm.{key}"] = config.algorithm[key]
     for key in ("ppo_epochs", "ppo_mini_batch_size"):
@@ -169,7 +170,7 @@ def _seen(trainer: Any) -> dict[str, Any]:
 
 
 def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
-    """Values that must be in effect after the set-up of a phase and before it trains, by VeRL key."""
+    """Values that must be in effect between a phase's set-up and its training, by VeRL key."""
     asked = spec.hyperparameters
     expected: dict[str, Any] = {
         key: value
@@ -188,8 +189,7 @@ def expected_at_start(spec: PhaseSpec) -> dict[str, Any]:
 def expected_of_rollouts(
     spec: PhaseSpec, records: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(expected, seen) values of the first batch of rollouts, as vLLM received it, with one record per
-    server."""
+    """(expected, seen) values for the first batch of rollouts. `records` holds what each server received."""
     asked = spec.hyperparameters
     batch, n = asked.get("data.train_batch_size"), asked.get(ROLLOUT_N)
     sampling: dict[str, set[Any]] = {key: set() for key in _PER_REQUEST}

@@ -1,9 +1,9 @@
 """Function that VeRL's reward workers load instead of a user's reward.
 
-It has each answer scored in a sandbox, as when the reward was tried. A reward worker has one sandbox for as
-long as it lives; what is waiting is scored in batches. An answer that cannot be scored has no score, and VeRL
-leaves it out. Not here: the sandbox (prepared/sandbox), what too many answers without a score mean for a
-phase (reward_calls.py).
+It scores each answer in a sandbox, as during reward validation. A reward worker keeps one sandbox for its
+lifetime and scores waiting answers in batches. An answer that cannot be scored has no score, and VeRL leaves
+it out. Not here: the sandbox (prepared/sandbox), ending a phase with too many unscored answers
+(reward_calls.py).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ async def compute_score(
     extra_info: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Result of the reward. Values that are neither number, text nor None are returned as their class's name.
+    """Result of the reward. Values other than numbers, text and None are replaced by their class's name.
 
-    A validated reward gets the same arguments as during validation, so that it cannot detect training: only
-    the task's columns of `extra_info`, and no other arguments. Other rewards get all plain values.
+    A validated reward gets only the arguments that it got during reward validation (the task's columns of
+    `extra_info`), so that it cannot detect training. Other rewards get all plain values.
 
     Raises:
         TaskError: this answer cannot be scored; the message says why.
-        RewardError: no answer can be scored: the reward cannot be started, or was given up.
+        RewardError: no answer can be scored, because the reward cannot be started or was given up.
     """
     row = {"data_source": data_source, "solution_str": solution_str, "ground_truth": ground_truth}
     if confined["keys"] is None:
@@ -81,7 +81,7 @@ async def compute_score(
 def service_of(
     path: str, name: str, module: str | None, sha256: str | None, allow_unsandboxed: bool
 ) -> SandboxService:
-    """Sandbox of this process for that reward, started by the first call."""
+    """This process's sandbox for the reward. The first call starts it."""
     service = SandboxService(
         str(top_of(module)) if module else path,
         name,

@@ -1,6 +1,5 @@
-"""VeRL's synchronous trainer, made deterministic and fast for small steps: prompts named by step and
-position, trajectories in a fixed order whenever they finish, and only the columns that are used sent to
-workers."""
+"""VeRL's synchronous trainer, made deterministic and fast for small steps: prompts are named by step and
+position, trajectories are sorted whatever order they finish in, and workers get only the columns they use."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from verl.utils import tensordict_utils as tu
 from llmzero_ray.engines.verl.workers import AND_REFERENCE
 
 POLL_INTERVAL_S = {"cpu": 0.02, "gpu": 0.5}
-"""Seconds between two polls of VeRL's replay buffer. VeRL sleeps 2 s, the lower bound of every small step,
-and has no key for it. On GPUs rollouts take minutes, and each poll lists all answers."""
+"""Seconds between two polls of VeRL's replay buffer. VeRL sleeps 2 s, which no step can undercut, and has no
+key to change that. On GPUs rollouts take minutes, and each poll lists all answers."""
 
 LOG_PROB_FIELDS = ("prompts", "responses", "response_mask", "loss_mask", "input_ids", "position_ids")
 """Columns of a batch that the log-probability passes of a text model read."""
@@ -30,10 +29,10 @@ UPDATE_FIELDS = (
 
 
 class DeterministicTrainer(PPOTrainerSync):
-    """Trainer that gives equal numbers for equal data, seeds and weights."""
+    """Trainer with reproducible results: equal data, seeds and weights give equal numbers."""
 
     few_calls = False
-    """Whether a step makes as few worker calls as possible, instead of VeRL's own."""
+    """Whether a step combines VeRL's worker calls into as few as possible."""
     poll_interval_s = POLL_INTERVAL_S["cpu"]
 
     def _build_replay_buffer(self) -> Any:
@@ -42,7 +41,7 @@ class DeterministicTrainer(PPOTrainerSync):
         return buffer
 
     def _fetch_one_gen_batch(self) -> Any:
-        # VeRL names prompts by uuid4; a name made of step and place lets every later order follow from the
+        # VeRL names prompts by uuid4. With names made of step and position, every later order depends on the
         # data alone.
         batch = super()._fetch_one_gen_batch()
         names = [f"s{self.global_steps:07d}x{i:05d}" for i in range(len(batch))]
@@ -50,12 +49,12 @@ class DeterministicTrainer(PPOTrainerSync):
         return batch
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # Trajectories arrive as they finish; sorted, sums over the batch add in the same order every time.
+        # Trajectories arrive as they finish. Once sorted, sums over the batch always add in the same order.
         batch.reorder(sorted(range(len(batch.keys)), key=lambda i: _trajectory_order(batch.keys[i])))
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
-    # VeRL sends workers every column of a batch, and each pass then rebuilds those without tensors object by
-    # object, though it computes with tensors alone.
+    # VeRL sends every column of a batch to workers. Each pass computes only with tensors, but rebuilds the
+    # other columns object by object.
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         if self._computes_with_text_columns_alone:
@@ -66,7 +65,7 @@ class DeterministicTrainer(PPOTrainerSync):
 
     def _compute_ref_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         if self._asks_for_both_log_probs:
-            return batch  # the workers have put it into the queue with the policy's
+            return batch  # the workers put these into the queue together with the policy's
         if self._computes_with_text_columns_alone:
             batch.fields = list(LOG_PROB_FIELDS)
         return super()._compute_ref_log_prob(batch, metrics)
@@ -78,8 +77,8 @@ class DeterministicTrainer(PPOTrainerSync):
 
     @property
     def _asks_for_both_log_probs(self) -> bool:
-        """Whether one worker call returns the log-probabilities of policy and reference, which are the same
-        module with and without its adapter."""
+        """Whether one worker call returns the log-probabilities of both policy and reference, which are the
+        same module with and without its adapter."""
         correction = self.config.algorithm.get("rollout_correction") or {}
         return (
             self.few_calls

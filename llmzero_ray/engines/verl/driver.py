@@ -1,8 +1,8 @@
-"""VeRL in a process of its own: a Ray driver, one per slot, that takes requests from the engine over a pipe.
+"""Process that embeds VeRL: a Ray driver, one per slot, that takes requests from the engine over a pipe.
 
-It takes one request at a time (start, run, evaluate), and a stop at any time. It ends at once if the pipe
-closes, its parent ends, or any of VeRL's processes dies, and all of VeRL's actors end with it. Its output
-goes to the slot's log file.
+It takes one request at a time (start, run, evaluate), and a stop at any time. It exits immediately if the
+pipe closes, its parent exits, or any of VeRL's processes dies, and all of VeRL's actors end with it. Its
+output goes to the slot's log file.
 
 Run as `python -m llmzero_ray.engines.verl.driver FD PARENT SLOT`: the inherited end of the pipe, the process
 id of the parent, and the slot's name, which identifies the process and its Ray job.
@@ -67,7 +67,7 @@ class Driver:
         self._settings: Any = None
         self._n_train = 0
         self._stops: dict[int, str] = {}
-        """Run id -> reason of a stop, which may arrive before its run does."""
+        """Run id -> reason of a requested stop. A stop may arrive before its run does."""
 
     def serve(self) -> None:
         """Answer requests until the pipe closes."""
@@ -93,7 +93,7 @@ class Driver:
             try:
                 message = self._connection.recv()
             except (EOFError, OSError):
-                # The runner is gone or closed the pipe. This process ends now, and Ray ends the job's actors.
+                # The runner is gone or closed the pipe. Exit now; Ray then ends the job's actors.
                 os._exit(0)
             if isinstance(message, Stop):
                 self._stops.setdefault(message.run_id, message.reason)
@@ -112,7 +112,7 @@ class Driver:
             groups = _connect(request)
             servers = _start_servers(request.settings, config, groups)
             start_queue = partial(_start_queue, config.transfer_queue, groups)
-            # Where it is needed from the start, next to the imports of VeRL.
+            # If the package's queue is needed from the start, it starts while VeRL is imported.
             queue_started = None if request.settings.holds_queue else start_queue()
             internals.check_names(internals.relied_on(request.settings.platform))
             use_liger = bool(config.actor_rollout_ref.model.use_liger)
@@ -124,7 +124,7 @@ class Driver:
             from llmzero_ray.engines.verl.trainer import PhaseTrainer
 
             with open_dict(config):
-                # vLLM and VeRL's buffers start sized for the longest answer any phase may ask for.
+                # Size vLLM and VeRL's buffers for the longest answer that any phase may request.
                 longest = request.settings.max_model_len - request.settings.max_prompt_length
                 config.data.max_response_length = longest
                 config.actor_rollout_ref.rollout.response_length = longest
@@ -149,7 +149,7 @@ class Driver:
         return Ready(failure=None, lost=False)
 
     def _compose(self, spec: PhaseSpec, settings: Any) -> Any:
-        """VeRL's configuration of a phase, checked by VeRL's own validation.
+        """VeRL's configuration for a phase, checked by VeRL's own validation.
 
         Raises:
             ConfigError: VeRL rejects it.
@@ -185,8 +185,8 @@ class Driver:
             ours = isinstance(error, EffectiveConfigError | ConfigError | RewardError)
             if ours:
                 self._trainer.clear_queue()
-            # After an exception of VeRL's own nothing is known about its processes, and after a NaN vLLM's
-            # cache is full of them, which poisons later answers: the engine starts afresh.
+            # After an exception inside VeRL, the state of its processes is unknown, and after a NaN, vLLM's
+            # cache is full of NaNs that spoil later answers. The engine is then not reused (usable=False).
             lost = self._is_loss(error, ours)
             return Trained(outcome=_failure(state.progress, spec, error), usable=ours, lost=lost)
         return Trained(outcome=state.result(), usable=True, lost=False)
@@ -203,7 +203,7 @@ class Driver:
         return cause is not None
 
     def _die(self, what: str) -> None:
-        """Report that a VeRL process has died, and end this driver and all others with it."""
+        """Report that a VeRL process has died, and exit, which ends VeRL's other processes too."""
         logger.error("%s; this driver ends", what)
         with contextlib.suppress(OSError):
             self._answer(ProcessDied(what))
@@ -229,7 +229,7 @@ def _failure(progress: Progress, spec: PhaseSpec, error: BaseException) -> Phase
 
 
 def _core_failure(error: BaseException, log_path: str, log_began: int) -> EngineError | None:
-    """The cause of an engine core that did not start, from the log after `log_began` bytes. None if it is
+    """Reason why vLLM's engine core did not start, from the log after `log_began` bytes. None if `error` is
     another failure, or the core printed no cause. Ray forwards the core's output with a short delay."""
     if not failures.is_core_failure(error):
         return None
@@ -244,7 +244,7 @@ def _core_failure(error: BaseException, log_path: str, log_began: int) -> Engine
 
 
 def _connect(request: Start) -> list[Any]:
-    """Join the cluster as a job of our own and find the reserved placement groups."""
+    """Join the cluster as a separate job and find the reserved placement groups."""
     import ray
     from ray.util.placement_group import PlacementGroup
 
@@ -263,8 +263,8 @@ def _connect(request: Start) -> list[Any]:
 
 
 def _start_servers(settings: VerlSettings, config: Any, groups: list[Any]) -> dict[int, Any]:
-    """Handles of vLLM's servers by replica rank, if they start in parallel with VeRL's imports: on the CPU of
-    one machine."""
+    """Handles of vLLM's servers by replica rank, started in parallel with VeRL's imports. Empty unless the
+    slot is on the CPU of one machine."""
     if settings.platform != "cpu" or not settings.queue_dir:
         return {}
     count = settings.n_gpus // settings.tensor_model_parallel_size
@@ -293,10 +293,10 @@ def _check_config(config: Any) -> None:
 
 
 def _start_queue(config: Any, groups: list[Any]) -> Future[Any]:
-    """Start the TransferQueue on a thread, on the nodes of `groups`. Its client is ready with the result.
+    """Start the TransferQueue on a thread, on the nodes of `groups`. Its client is ready once the future is.
 
-    It is patched first: the plugin patches it when VeRL is imported, and VeRL's other processes would not
-    find a queue started before.
+    The package is patched before that. Otherwise the plugin would patch it only when VeRL is imported, and
+    VeRL's other processes would not find a queue started earlier.
     """
     import transfer_queue
     from omegaconf import open_dict

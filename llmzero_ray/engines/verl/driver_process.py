@@ -1,5 +1,5 @@
-"""Engine's handle of the process that embeds VeRL: its start, its pipe, its end. The process dies with its
-holder."""
+"""Handle of the process that embeds VeRL: starts it, talks to it over a pipe, and ends it. It dies with the
+process that holds the handle."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ DRIVER_MODULE = "llmzero_ray.engines.verl.driver"
 _LOOK_S = 0.5
 _GONE_TIMEOUT_S = 60.0
 
-# The kernel ties a child to the thread that started it: this one lives as long as the process.
+# The kernel ties a child's life to the thread that started it, so this thread lives as long as the process.
 _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="verl-driver-launcher")
 
 
 class DriverProcess:
-    """A running child and the pipe to it. Only `send` may be called by several threads."""
+    """A running child and the pipe to it. Only `send` is thread-safe."""
 
     def __init__(self, settings: VerlSettings, clock: StageClock) -> None:
-        """Start the child. Its reported stages go to `clock`."""
+        """Start the child. `clock` receives the stages that it reports."""
         self._socket_dir = private_directory("slot") if is_here(settings) else None
         if self._socket_dir is not None:
             path = str(self._socket_dir.path)
@@ -63,14 +63,14 @@ class DriverProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._child.poll() is None
 
     def start(self, spec: PhaseSpec, n_train: int) -> Ready:
         """Start VeRL for the cold keys of `spec`.
 
         Raises:
-            EngineError: it took longer than `start_timeout_s`.
+            EngineError: the start took longer than `start_timeout_s`.
             EngineLostError: the process has died.
         """
         import ray
@@ -107,7 +107,7 @@ class DriverProcess:
             raise self._lost() from None
 
     def next_message(self) -> Any:
-        """Next message for the engine, or None if none arrives within a moment.
+        """Next message for the engine, or None if none arrives within a short wait.
 
         Raises:
             EngineLostError: the process, or one of VeRL's, has died.
@@ -170,10 +170,10 @@ def is_here(settings: VerlSettings) -> bool:
 
 
 def on_one_machine() -> bool:
-    """Whether the whole Ray cluster is this machine, so that VeRL's processes reach each other through files.
+    """Whether this machine is the whole Ray cluster, so that VeRL's processes can use socket files.
 
-    On a cluster of several machines VeRL spreads a slot's helpers over all of them. Its TransferQueue then
-    listens on TCP ports, with keys (queue_keys.py).
+    On a cluster of several machines, VeRL spreads a slot's helpers over all of them. Its TransferQueue then
+    listens on TCP ports, protected by keys (queue_keys.py).
     """
     import ray
 
@@ -213,7 +213,7 @@ def _living_actors(slot_namespace: str) -> list[str]:
 def _launch(settings: VerlSettings, theirs: Connection) -> subprocess.Popen[bytes]:
     log_path = Path(settings.log_path)
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    # The slot's name makes the process, and its Ray job, recognisable.
+    # The slot's name in the command line identifies the process and its Ray job.
     arguments = [str(theirs.fileno()), str(os.getpid()), settings.slot_namespace]
     with log_path.open("ab") as log:
         return subprocess.Popen(
@@ -223,5 +223,5 @@ def _launch(settings: VerlSettings, theirs: Connection) -> subprocess.Popen[byte
             stderr=subprocess.STDOUT,
             env=process_env(settings),
             pass_fds=[theirs.fileno()],
-            start_new_session=True,  # a Ctrl-C in the terminal is the search's to handle
+            start_new_session=True,  # the search handles a Ctrl-C in the terminal
         )

@@ -1,8 +1,8 @@
 """Starts vLLM's servers before this process imports VeRL.
 
-A server's process imports for as long as this one, and vLLM's engine core again after it. Ray starts an actor
-only from its class, and VeRL's server class is in a module that imports all of vLLM. Therefore this module
-has a proxy class with the same methods.
+A server's process spends as much time on imports as this one, and vLLM's engine core does so again after it.
+Ray needs an actor's class to start it, and VeRL's server class is in a module that imports all of vLLM.
+Therefore this module has a proxy class with the same methods.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ METHODS = (
     "wait_for_requests_to_drain",
     "wake_up",
 )
-"""Public methods of that server."""
+"""Public methods of VeRL's server class with our extensions (rollout_server.py)."""
 
 
 class EarlyServer:
-    """Proxy of a server, whose module is imported only in the server's process."""
+    """Proxy of a server. Only the server's own process imports the real class."""
 
     def __init__(self, module: str, name: str) -> None:
         self._server = getattr(importlib.import_module(module), name)()
@@ -68,14 +68,14 @@ for _name in METHODS:
 
 
 def start_servers_early(count: int, concurrency: int, node_id: str) -> dict[int, Any]:
-    """Handles, by replica rank, of servers whose processes start importing vLLM now. Each server runs on one
-    machine, this node (Ray's hex id), and takes `concurrency` calls at a time."""
+    """Handles by replica rank of servers whose processes start importing vLLM now. All run on the node
+    `node_id` (Ray's hex id), and each takes `concurrency` calls at a time."""
     import ray
 
-    server = ray.remote(type(SERVER, (EarlyServer,), {}))  # Ray names processes and lines of logs by it
+    server = ray.remote(type(SERVER, (EarlyServer,), {}))  # Ray names processes and log lines by it
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     return {
-        rank: server.options(  # as VeRL's replica does, whose workers look servers up by this name
+        rank: server.options(  # as VeRL's replica does; its workers look servers up by this name
             name=f"vllm_server_{rank}_0", scheduling_strategy=here, max_concurrency=concurrency
         ).remote(MODULE, SERVER)
         for rank in range(count)

@@ -1,8 +1,9 @@
-"""The VeRL engine for the rest of the project. It imports no VeRL: it drives a child process (driver.py) over
-a pipe.
+"""The VeRL engine for the rest of the project. It does not import VeRL: it drives a child process (driver.py)
+over a pipe.
 
-Warm or cold: a phase reuses the child if only hot keys differ from those it was started with. Otherwise, and
-after an error inside VeRL, the child is ended and a new one started. The result names the key that forced it.
+A phase starts warm, in the living child, if only hot keys differ from those the child was started with.
+Otherwise, and after an error inside VeRL, the start is cold: the child is ended and a new one is started. The
+result names the key that required it.
 """
 
 from __future__ import annotations
@@ -52,10 +53,9 @@ class VerlEngine:
         is_hot: Callable[[str], bool],
         stop_deadline_s: Callable[[PhaseSpec], float] = lambda _: 300.0,
     ) -> None:
-        """Does not start anything yet. `idle` is the configuration used to score policies before any phase
-        has run.
+        """Starts nothing yet. `idle` is the configuration for scoring policies before any phase has run.
 
-        `stop_deadline_s` gives the seconds within which a phase must stop.
+        `stop_deadline_s` returns the seconds within which a phase must stop.
         """
         self._stop_deadline_s = stop_deadline_s
         self._settings, self._n_train, self._idle, self._is_hot = settings, n_train, idle, is_hot
@@ -76,11 +76,11 @@ class VerlEngine:
     def run(
         self, spec: PhaseSpec, on_metric: OnMetric, skip: tuple[str, ...] = ()
     ) -> PhaseResult | PhaseFailure:
-        """Train one phase. `skip` leaves out named swaps and exists for the tests of the read-back.
+        """Train one phase. `skip` names parts that are not exchanged, for tests of the read-back.
 
         A phase that continues from a full checkpoint reports only the steps after it, but its outcome covers
-        the whole phase; only `gpu_hours` are those of this attempt. The last full checkpoint stays, because a
-        retry may need it until the outcome is on disk.
+        the whole phase, except that `gpu_hours` are those of this attempt. The last full checkpoint is kept,
+        because a retry may need it until the outcome is on disk.
 
         Raises:
             EngineLostError: a process or node was lost; the phase may be retried.
@@ -106,7 +106,7 @@ class VerlEngine:
         except EngineLostError as error:
             self._abandon_driver("engine lost")
             log = failures.since(self._settings.log_path, log_began)
-            # Repeated, it would run out of memory again.
+            # An out-of-memory failure would repeat itself in a retry, so it is the phase's own failure.
             cause = failures.memory_cause(log)
             if cause is None:
                 fault = card_fault(log)
@@ -119,7 +119,7 @@ class VerlEngine:
         except EngineError:
             self._abandon_driver("engine lost")
             raise
-        except BaseException:  # of `on_metric`: the child is still training
+        except BaseException:  # raised by `on_metric`: the child is still training
             self._abandon_driver("the previous phase was broken off")
             raise
         finally:
@@ -139,7 +139,7 @@ class VerlEngine:
         return outcome
 
     def stop(self, reason: str) -> None:
-        """Request that the running phase ends at the next step boundary. Only the first reason counts."""
+        """Ask the running phase to end at the next step boundary. Only the first reason counts."""
         with self._lock:
             if not self._running or self._stop_asked is not None:
                 return
@@ -153,13 +153,14 @@ class VerlEngine:
         return self._clock.read()
 
     def evaluate(self, adapter: str | None, parquet: str, max_tokens: int) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes per row of `parquet`, in row order. If `adapter` is None, the base model is scored.
+        """Outcomes of greedy answers to the rows of `parquet`, in row order. If `adapter` is None, the base
+        model is scored.
 
-        For an adapter with another LoRA rank or alpha than the last phase's, VeRL is restarted.
+        If the adapter's LoRA rank or alpha differs from the last phase's, VeRL is restarted.
 
         Raises:
-            EngineError: more tokens than the engine was started for, a damaged adapter, or the rows could not
-                be scored.
+            EngineError: `max_tokens` exceeds what the engine was started for, the adapter is damaged, or the
+                rows could not be scored.
         """
         room = self._settings.max_model_len - self._settings.max_prompt_length
         if max_tokens > room:
@@ -235,7 +236,7 @@ class VerlEngine:
         return answer.failure
 
     def _end_driver(self, grace_s: float = 5.0) -> bool:
-        """End the child, if any. Returns whether there was one. Its actors may live a moment longer."""
+        """End the child, if any. Returns whether there was one. Its actors may outlive it briefly."""
         with self._lock:
             driver, self._driver = self._driver, None
         self._started_with, self._continuity_seen = None, False
@@ -263,12 +264,12 @@ class VerlEngine:
         found: rolling_checkpoint.Restorable | None,
         progress: Progress,
     ) -> PhaseResult | PhaseFailure:
-        """Train the phase. `progress` is kept up to date, so that an outcome exists if the child has to be
+        """Train the phase. `progress` is updated as it goes, so that there is an outcome if the child must be
         killed."""
         driver = self._living_driver()
         restore = None if found is None else found.path
         driver.send(Run(spec, self._run_id, skip, restore, self._takes_start(spec)))
-        if self._stop_asked is not None:  # asked while the engine was starting
+        if self._stop_asked is not None:  # the stop was requested while the engine was starting
             self._pass_stop_on(driver, self._stop_asked[1])
         while True:
             message = self._next(driver, spec, progress)
@@ -310,8 +311,8 @@ class VerlEngine:
         )
 
     def _next(self, driver: DriverProcess, spec: PhaseSpec, progress: Progress) -> Any:
-        """Next message. Past the deadline of a stop, the current progress is returned and the child is
-        killed."""
+        """Next message. If a requested stop misses its deadline, kills the child and returns the progress so
+        far as the result."""
         while True:
             if (message := driver.next_message()) is not None:
                 return message
@@ -323,5 +324,5 @@ class VerlEngine:
                 return progress.result(spec, f"{asked[1]} (killed: the stop deadline passed)")
 
     def _pass_stop_on(self, driver: DriverProcess, reason: str) -> None:
-        with contextlib.suppress(EngineLostError):  # the thread that runs the phase sees it too
+        with contextlib.suppress(EngineLostError):  # the thread that runs the phase handles it
             driver.send(Stop(reason, self._run_id))

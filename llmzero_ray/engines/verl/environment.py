@@ -19,19 +19,19 @@ from llmzero_ray.utils.api_key import SECRET_VARIABLES, without_key
 from llmzero_ray.utils.files import text_digest
 
 EXECUTOR = "+actor_rollout_ref.rollout.engine_kwargs.vllm.distributed_executor_backend"
-"""Key that is `mp` on the CPU: vLLM's engine then gets processes of its own, as on GPUs."""
+"""Key of VeRL. If it is `mp`, vLLM's engine on the CPU runs in processes of its own, as on GPUs."""
 
 NEW_WEIGHTS_ENV = "LLMZERO_NEW_WEIGHTS"
-"""Variable that is set if vLLM's CPU build must accept new base weights (`VerlSettings.serve_merged`)."""
+"""Variable that makes vLLM's CPU build accept new base weights (`VerlSettings.serve_merged`)."""
 MODEL_RUNNER_ENV = "VLLM_USE_V2_MODEL_RUNNER"
-"""Variable of vLLM: 1 or 0. If unset, vLLM chooses by model and settings."""
+"""vLLM's variable that selects the model runner: 1 (v2) or 0 (v1). If unset, vLLM chooses."""
 
 _COMMON = {
     "VERL_USE_EXTERNAL_MODULES": "llmzero_ray.engines.verl.plugin",
     "TRANSFER_QUEUE_ENABLE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
-    # VeRL hands adapters to vLLM's workers itself; over HTTP any neighbour could load or unload one.
+    # VeRL passes adapters to vLLM's workers itself. Over HTTP, any machine nearby could load or unload one.
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "false",
     "DO_NOT_TRACK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -39,25 +39,24 @@ _COMMON = {
 }
 
 _GPU = {
-    # As Ray did until 2.50: processes without a GPU see none, so that a reward that finds CUDA does not sit
-    # on a card next to vLLM. VeRL gives its servers their cards itself.
+    # As in Ray up to 2.50, processes that reserve no GPU see none, so that a reward that uses CUDA does not
+    # take memory on vLLM's GPU. VeRL assigns GPUs to its servers itself.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
-    # Sizes of cache and graphs, seconds of sleep and wake-up; they go to the slot's log.
+    # The slot's log then has the sizes of caches and graphs, and the seconds of sleep and wake-up.
     "VLLM_LOGGING_LEVEL": "INFO",
 }
 
 _CPU = {
     "VLLM_LOGGING_LEVEL": "WARN",
     "VERL_PLATFORM": "cpu",
-    # VeRL registers its FSDP engine for cuda and npu only; this is VeRL's own switch to look it up all the
-    # same.
+    # VeRL registers its FSDP engine only for cuda and npu. This is VeRL's own switch to find it anyway.
     "VERL_ENGINE_DEVICE": "cuda",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # Otherwise the first generation compiles helpers with a C++ compiler for 8-20 s.
+    # Otherwise the first generation spends 8-20 s compiling helpers with a C++ compiler.
     "TORCH_COMPILE_DISABLE": "1",
-    # glibc keeps the memory of a pass's temporaries for the next pass: mapped again, it is zeroed by page.
+    # glibc then keeps the memory of a pass's temporaries. Mapping it again would zero every page.
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_TOP_PAD_": str(64 * 2**20),
@@ -65,7 +64,7 @@ _CPU = {
 
 
 def socket_scope(settings: VerlSettings) -> str:
-    """Part of the names of the slot's sockets, which must be short."""
+    """Short id of the slot for its socket names, whose length is limited."""
     return text_digest(settings.namespace)[:12]
 
 
@@ -77,7 +76,7 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
         QUEUE_DIR_ENV: settings.queue_dir,
         SOCKET_DIR_ENV: settings.socket_dir,
         SOCKET_SCOPE_ENV: socket_scope(settings),
-        # vLLM's sockets between its processes; in Linux's abstract namespace they leave no files.
+        # vLLM's sockets between its processes. In Linux's abstract namespace they leave no files behind.
         "VLLM_RPC_BASE_PATH": settings.socket_dir or f"@llmzero-{socket_scope(settings)}",
     }
     if settings.socket_dir:
@@ -85,7 +84,7 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
     if settings.platform == "gpu":
         variables |= _GPU
         if Path(settings.model_path).is_dir():
-            variables["HF_HUB_OFFLINE"] = "1"  # on a machine without a network, each question waits for 10 s
+            variables["HF_HUB_OFFLINE"] = "1"  # without a network, each request would wait for 10 s
         if settings.vllm_model_runner != "auto":
             variables[MODEL_RUNNER_ENV] = str(int(settings.vllm_model_runner == "v2"))
     else:
@@ -99,7 +98,7 @@ def worker_vars(settings: VerlSettings) -> dict[str, str]:
 
 
 def plain_vars(settings: VerlSettings) -> dict[str, str]:
-    """Variables for VeRL alone, without a driver of this project."""
+    """Variables for running VeRL directly, without this project's driver."""
     shared = {key: value for key, value in _COMMON.items() if key != "VERL_USE_EXTERNAL_MODULES"}
     if settings.platform == "gpu":
         return shared
@@ -118,7 +117,7 @@ def process_env(settings: VerlSettings) -> dict[str, str]:
     env = {**without_key(os.environ), **worker_vars(settings), "PYTHONPATH": python_path()}
     if settings.platform == "gpu":
         env["CUDA_VISIBLE_DEVICES"] = ""  # the driver computes nothing
-    # The host joins as a driver of its own; what marks this process as a worker must not travel.
+    # The child joins Ray as a driver, so it must not inherit variables that mark this process as a worker.
     for name in [n for n in env if n.startswith("RAY_JOB_CONFIG") or n in ("RAY_RAYLET_PID", "RAY_JOB_ID")]:
         del env[name]
     return env
@@ -127,8 +126,8 @@ def process_env(settings: VerlSettings) -> dict[str, str]:
 def runtime_env(settings: VerlSettings) -> dict[str, Any]:
     """Ray runtime environment of the driver's job. A working_dir given to this process's job is passed on.
 
-    The variables of the API key and of the user's headers are empty in it, because on a head that others
-    started Ray's own environment may contain them.
+    It sets the variables of the API key and of the user's headers to empty, because a Ray head that someone
+    else started may have them in its own environment.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""Creates a VeRL engine for a slot from the configuration of a search. Only this module maps the fields."""
+"""Creates a VeRL engine for a slot from the configuration of a search. All mapping of fields is here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from llmzero_ray.prepared import PreparedTask
 
 MICRO_BATCH_LIMIT = {"cpu": 128, "gpu": 16}
-"""Maximum sequences per GPU in a micro batch. A tiny model on the CPU needs one large pass; GPUs have long
-sequences to fit."""
+"""Maximum sequences per GPU in a micro batch: large for tiny models on the CPU, which are fastest in one
+pass, small for GPUs, which must fit long sequences."""
 
 
 def resolve_rollout_calls(asked: str, platform: str) -> Literal["batched", "per_request"]:
-    """Value for `auto`: `batched` on the CPU, where calls cost more than the work, and `per_request` on GPUs,
-    where rewards of the first answers are computed while the last ones are generated."""
+    """`asked`, with `auto` resolved: `batched` on the CPU, where calls cost more than the work, `per_request`
+    on GPUs, where the first answers are scored while the last ones are generated."""
     if asked in ("batched", "per_request"):
         return cast(Literal["batched", "per_request"], asked)
     return "batched" if platform == "cpu" else "per_request"
@@ -99,15 +99,15 @@ def _reward_source(task: PreparedTask) -> str:
 
 
 def idle_spec(config: SearchConfig, n_train: int, log_dir: str) -> PhaseSpec:
-    """The root as a phase that trains nothing: what surrounds a policy that is only scored."""
+    """The root's configuration as a phase that is never trained, for scoring policies."""
     return _spec(config.name, root_hyperparameters(config, n_train), log_dir)
 
 
 def check_root(config: SearchConfig, task: PreparedTask, hyperparameters: Hyperparameters) -> None:
-    """Reject, before anything starts, a root that VeRL's own configuration does not accept.
+    """Check, before anything starts, that VeRL accepts the root's configuration.
 
     Raises:
-        ConfigError: names the key and VeRL's message.
+        ConfigError: it does not; the message has the key and VeRL's reason.
     """
     slot = Slot(
         search=config.name,

@@ -1,4 +1,5 @@
-"""Classifies a failure: maps an exception or a dead process to a class and one line. Pure text processing."""
+"""Classifies failures: maps an exception or a dead process to a class and a one-line cause. Pure text
+processing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _HARDWARE = re.compile(
 """Messages of CUDA, its driver and NCCL about a failed GPU or connection."""
 _NOISE = re.compile(r"^(ray::|\s|File |Traceback|During handling|The above exception|full_key)")
 _CORE_FAILED = "Engine core initialization failed"
-"""Message of vLLM in the process that started the core. The cause is only in the core's output."""
+"""vLLM's message in the process that started the core. Only the core's output has the cause."""
 _SERVER_LINE = re.compile(r"^(?:\x1b\[\d+m)*\(RecordingServer pid=[^)]*\)(?:\x1b\[\d+m)* ?(.*)$")
 """Ray's prefix of output from a vLLM server and its child processes."""
 _MARKS = re.compile(r"^(?:\((?:EngineCore|Worker)[^)]*\) ?|(?:ERROR|CRITICAL) \d\S* \S+ \[[^\]]*\] )*")
@@ -78,23 +79,22 @@ def is_core_failure(error: BaseException) -> bool:
 
 
 def cause_of_core_failure(log: str) -> str | None:
-    """Exception that ended vLLM's engine core, or a worker below it, from what the driver has logged since
-    its start. None if there is none yet."""
+    """Exception that ended vLLM's engine core or one of its workers, from the driver's log since its start.
+    None if there is none yet."""
     return _last_raised(log, lambda text: _CORE_FAILED not in text)
 
 
 def memory_cause(log: str) -> str | None:
-    """Message of vLLM's processes when they ran out of memory, from the driver's log of a phase. None if they
-    did not.
+    """Out-of-memory message of vLLM's processes in the driver's log of a phase. None if there is none.
 
-    A server that dies of it looks like lost hardware, because its exception only says that it has died.
+    A server that dies of it looks like lost hardware, because the caller's exception only says that it died.
     """
     found = _last_raised(log, lambda text: bool(_OOM.search(text)))
     return None if found is None else _limited(found)
 
 
 def _last_raised(log: str, counts: Callable[[str], bool]) -> str | None:
-    """The last exception that vLLM's processes printed and that counts."""
+    """Last exception printed by vLLM's processes for which `counts` is true."""
     found = None
     for line in log.splitlines():
         if (server := _SERVER_LINE.match(line)) is None:
@@ -110,12 +110,12 @@ def _limited(line: str) -> str:
 
 
 def size(path: str) -> int:
-    """Bytes of a log file so far."""
+    """Current size of a log file in bytes."""
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
 def since(path: str, began: int) -> str:
-    """Content of a log file from this byte on. Empty if there is none."""
+    """Content of a log file from byte `began` on. Empty if there is no file."""
     try:
         with open(path, "rb") as log:
             log.seek(began)
@@ -125,6 +125,6 @@ def since(path: str, began: int) -> str:
 
 
 def tail(path: str, n_lines: int = 60) -> str:
-    """Last lines of a log file. Empty if there is none."""
+    """Last lines of a log file. Empty if there is no file."""
     text = since(path, max(0, size(path) - _TAIL_BYTES))
     return "\n".join(text.splitlines()[-n_lines:])

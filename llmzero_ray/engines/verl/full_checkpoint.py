@@ -5,8 +5,8 @@ It is written between two steps, when nothing is in flight. The restored parts a
 ones before training. vLLM, agent loops and reward workers hold no state: every request carries a seed derived
 from its step and position. rolling_checkpoint.py decides which directory counts.
 
-A full checkpoint is in the search's storage, to which other processes and machines write. VeRL unpickles it,
-and unpickling runs any code in the file; `loading_data_alone` allows data only.
+Full checkpoints are in the search's storage, to which other processes and machines can write. VeRL unpickles
+them, and unpickling can run any code in a file; `loading_data_alone` allows only data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def save_if_due(trainer: Any, phase: PhaseState, step: int) -> None:
         return
     phase.stage("rolling_save")
     path = directory_of(spec.rolling_dir, step)
-    shutil.rmtree(path, ignore_errors=True)  # what an attempt that was lost here left
+    shutil.rmtree(path, ignore_errors=True)  # remains of an attempt that was lost while writing
     path.mkdir(parents=True)
     digests = trainer.actor_rollout_wg.save_full(str(path / _WORKERS))
     own = {"loader": trainer.train_dataloader.state_dict(), "random": BaseCheckpointManager.get_rng_state()}
@@ -54,11 +54,11 @@ def save_if_due(trainer: Any, phase: PhaseState, step: int) -> None:
 
 
 def restore(trainer: Any, phase: PhaseState) -> None:
-    """Restore the full checkpoint `phase.restore` in a phase that has just begun. `phase.skip` may name parts
-    to skip (`restore.optimizer`), for the tests.
+    """Restore the full checkpoint `phase.restore` in a phase that has just begun. For tests, `phase.skip` may
+    name parts to skip (`restore.optimizer`).
 
     Raises:
-        EffectiveConfigError: the state in effect differs from the saved one.
+        EffectiveConfigError: the restored state differs from the saved one.
     """
     assert phase.restore is not None
     path = Path(phase.restore)
@@ -73,7 +73,7 @@ def restore(trainer: Any, phase: PhaseState) -> None:
         own = torch.load(path / _LOADER)
     if "data" not in skip:
         trainer.train_dataloader.load_state_dict(own["loader"])
-    # Making the iterator draws from this process's random state, which comes after it for that reason.
+    # Creating the iterator draws from this process's random state, so that state is restored after it.
     trainer.train_dataloader_it = iter(trainer.train_dataloader)
     BaseCheckpointManager.load_rng_state(own["random"])
     if "check" not in skip:
@@ -96,8 +96,8 @@ def _differences(saved: list[dict[str, str]], acting: list[dict[str, str]]) -> l
 
 @contextlib.contextmanager
 def loading_data_alone() -> Iterator[None]:
-    """Context in which `torch.load` builds only tensors, numbers, texts, containers and NumPy arrays, even if
-    VeRL asks for more. Anything else in a file raises `pickle.UnpicklingError`."""
+    """Context manager in which `torch.load` builds only tensors, numbers, texts, containers and NumPy arrays,
+    even if VeRL asks for more. Anything else in a file raises `pickle.UnpicklingError`."""
     original = torch.load
     random_states: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.uint32)), _reconstruct()]
     torch.load = functools.partial(_load, original)
@@ -113,6 +113,6 @@ def _load(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reconstruct() -> Any:
-    """Function with which NumPy arrays are pickled."""
+    """NumPy's function that pickled arrays refer to."""
     made: Any = np.zeros(0).__reduce__()
     return made[0]

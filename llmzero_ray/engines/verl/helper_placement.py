@@ -2,7 +2,7 @@
 
 VeRL spreads agent-loop workers, reward workers and the units of its TransferQueue over all nodes of the
 cluster, and leaves the placement of its load balancer and the queue's controller to Ray. The loss of any node
-would then end the phases of all slots, and no node of a released slot would ever be idle.
+would then end the phases of all slots, and the nodes of a released slot would never become idle.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def place_helpers_on(node_ids: Collection[str]) -> None:
 
 
 class _RayOf:
-    """Proxy of the module `ray` that only knows these nodes. With `place_actors` its actors start on one of
-    them."""
+    """Proxy of the module `ray` that only knows these nodes. With `place_actors`, actors started through it
+    run on one of them."""
 
     def __init__(self, node_ids: Collection[str], *, place_actors: bool = False) -> None:
         self._node_ids, self._place_actors = node_ids, place_actors
@@ -65,7 +65,7 @@ class _RayOf:
 
 
 class _PlacedClass:
-    """An actor class of Ray whose actors start on one of these nodes."""
+    """Proxy of a Ray actor class whose actors start on one of these nodes."""
 
     def __init__(self, actor_class: Any, node_ids: Collection[str]) -> None:
         self._class, self._node_ids = actor_class, node_ids

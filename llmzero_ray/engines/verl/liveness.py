@@ -1,5 +1,5 @@
-"""Checks that VeRL's processes live: finds actors that Ray counts as dead, and vLLM engines that no longer
-answer.
+"""Checks that VeRL's processes are alive: finds actors that Ray reports as dead, and vLLM engines that no
+longer answer.
 
 VeRL itself reports a dead vLLM server as a batch without trajectories, or waits for it forever.
 """
@@ -26,7 +26,7 @@ _ANSWER_S = 5.0
 
 
 class ActorLiveness:
-    """Watch over the current actors of this Ray job, each of which must stay alive."""
+    """Watches the actors of this Ray job, all of which must stay alive."""
 
     def __init__(self, servers: Callable[[], list[Any]]) -> None:
         """`servers` returns handles of the vLLM servers, which have a method `check_engine`."""
@@ -35,8 +35,7 @@ class ActorLiveness:
         self.expect_all()
 
     def expect_all(self) -> None:
-        """Also watch the actors that have started since."""
-        # Some may still be starting.
+        """Also watch the actors that have started since the last call, and those that are still starting."""
         now = {actor: name for actor, (name, state) in _actors().items() if state not in _GONE}
         self._expected = {**self._expected, **now}
 
@@ -46,7 +45,7 @@ class ActorLiveness:
         threading.Thread(target=self._look, args=(lost,), name="actor-watch", daemon=True).start()
 
     def dead(self) -> str | None:
-        """Description of the actors that have died, or None if all live."""
+        """Description of the actors that have died, or None if all are alive."""
         now = _actors()
         gone = sorted(
             {name for actor, name in self._expected.items() if actor not in now or now[actor][1] in _GONE}
@@ -54,8 +53,8 @@ class ActorLiveness:
         return f"{', '.join(gone)} died" if gone else None
 
     def cause_of(self) -> str | None:
-        """Dead process that caused an exception of VeRL, if any. Ray notices a death with a delay, so this
-        may take some seconds."""
+        """Description of the dead process behind an exception of VeRL, or None. Ray notices a death with a
+        delay, so this may take a few seconds."""
         deadline = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline:
             if found := self.dead():
@@ -68,7 +67,7 @@ class ActorLiveness:
             try:
                 problem = ray.get(server.check_engine.remote(), timeout=_ANSWER_S)
             except ray.exceptions.GetTimeoutError:
-                continue  # busy is not dead
+                continue  # busy, not dead
             except ray.exceptions.RayError as error:
                 return f"a vLLM server is gone ({type(error).__name__})"
             if problem is not None:
@@ -79,9 +78,10 @@ class ActorLiveness:
         for look in itertools.count(1):
             time.sleep(_LOOK_S)
             try:
-                # The process behind a server is not an actor: VeRL waits forever for answers of a dead one.
+                # A server's engine core is not an actor, so Ray does not report its death, and VeRL would
+                # wait for it forever.
                 found = self.dead() or (self._dead_engine() if look % _LOOKS_PER_CALL == 0 else None)
-            except Exception:  # the head is away for a moment, or for good: Ray itself ends the driver then
+            except Exception:  # the head does not answer; if it is gone for good, Ray ends this driver
                 logger.warning("the actors of this job cannot be listed", exc_info=True)
                 continue
             if found is not None:

@@ -1,8 +1,8 @@
 """Merged weights for a server without an adapter: base model plus adapter, tensor by tensor.
 
-VeRL's own way (`lora.merge`) merges in place: it keeps a second copy of the base model on every rank's host,
-writes the merged weights over the base, and puts the copy back. Here each merged tensor is new, so the base
-is only read.
+VeRL's own `lora.merge` merges in place: it keeps a second copy of the base model in every rank's host memory,
+overwrites the base with the merged weights, and restores the copy. Here each merged tensor is new, so the
+base is only read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _BASE = ".base_layer.weight"
 
 @dataclass
 class Rounding:
-    """Loss of the adapter when the sum is rounded to the server's precision."""
+    """How much of the adapter is lost when merged weights are rounded to the server's precision."""
 
     lost: float = 0.0
-    """Sum of squares of the part of the adapter's change that the rounded weights lack."""
+    """Sum of squares of the difference between the adapter's change and that of the rounded weights."""
     change: float = 0.0
-    """Sum of squares of the adapter's change of the weights."""
+    """Sum of squares of the adapter's change to the weights."""
 
     @property
     def share(self) -> float:
-        """Lost share of the change: 0 for nothing, 1 for as much as the adapter changes."""
+        """Lost share of the change: 0 if nothing is lost, 1 if the loss is as large as the change."""
         return math.sqrt(self.lost / self.change) if self.change else 0.0
 
     def add(self, base: torch.Tensor, change: torch.Tensor, rounded: torch.Tensor) -> None:
@@ -44,11 +44,11 @@ class Rounding:
 def merged_weights(
     module: torch.nn.Module, dtype: torch.dtype, rounding: Rounding
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """All tensors of the model by their names in its files, with the adapter merged in. All ranks take part,
-    to the end. Updates `rounding` while it is consumed.
+    """(name in the model's files, tensor with the adapter merged in) of all tensors. All ranks must consume
+    the iterator to its end. It updates `rounding` on the way.
 
     Raises:
-        ValueError: the adapter is not a product of two matrices added to a linear layer.
+        ValueError: the adapter is more than a product of two matrices added to a linear layer.
     """
     reshard(module)
     with torch.no_grad():

@@ -30,9 +30,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Run:
-    """Train one phase, continuing from the full checkpoint `restore` if given. `skip` names swaps to leave
-    out, for tests that the read-back detects it. With `takes_start`, the spec's known start replaces the
-    validation at step 0 if the servers are shown to serve the policy."""
+    """Train one phase, from the full checkpoint `restore` if given. `skip` names parts that are not
+    exchanged, to test that the read-back detects it. With `takes_start`, the spec's known start replaces the
+    validation at step 0, provided that the servers are found to serve the policy."""
 
     spec: PhaseSpec
     run_id: int
@@ -65,7 +65,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class StageBegan:
-    """The running phase or evaluation entered a stage, at this time of `time.monotonic`."""
+    """The running phase or evaluation entered a stage, at the time `at` of `time.monotonic`."""
 
     name: str
     at: float
@@ -73,15 +73,15 @@ class StageBegan:
 
 @dataclass(frozen=True)
 class StageProgressed:
-    """The current stage finished a part of its work, at this time of `time.monotonic`."""
+    """The current stage made progress, at the time `at` of `time.monotonic`."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class FullCheckpointWritten:
-    """All files of a full checkpoint are written. It counts once the engine has committed it, after passing
-    on every metric sent before."""
+    """All files of a full checkpoint are written. It counts once the engine has passed on all earlier metrics
+    and committed it."""
 
     path: str
 
@@ -105,7 +105,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """Score `adapter` on `parquet`. `like` gives the rest of the configuration."""
+    """Score `adapter` on `parquet`. `like` has the rest of the configuration."""
 
     like: PhaseSpec
     adapter: str | None

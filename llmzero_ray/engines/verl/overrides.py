@@ -34,7 +34,7 @@ MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 _STRATEGIES = (f"{ACTOR}.strategy", f"{ACTOR}.fsdp_config.strategy", f"{REF}.strategy")
 
 BYPASS = "algorithm.rollout_correction.bypass_mode"
-"""VeRL's switch to take vLLM's log-probabilities as the old ones, so that the actor's are not computed before
+"""VeRL's switch to use vLLM's log-probabilities as the old ones, so that the actor's are not computed before
 the update."""
 
 MERGE = f"{MODEL}.lora.merge"
@@ -48,7 +48,7 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
     """VeRL keys that are constant during the search.
 
     Raises:
-        ConfigError: `settings.overrides` name a reward function or a critic.
+        ConfigError: `settings.overrides` has a key that is not supported.
     """
     keys: dict[str, Any] = {
         "algorithm.adv_estimator": "grpo",
@@ -62,7 +62,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"{MODEL}.lora_rank": settings.lora_rank,
         f"{MODEL}.lora_alpha": settings.lora_alpha,
         f"{MODEL}.target_modules": settings.target_modules,
-        # FSDP1, VeRL's default, neither builds on the CPU nor lets an adapter be swapped in place.
+        # FSDP1, VeRL's default, does not work on the CPU and does not allow an adapter to be swapped in
+        # place.
         f"{ACTOR}.strategy": "fsdp2",
         f"{REF}.strategy": "fsdp2",
         f"{ROLLOUT}.name": "vllm",
@@ -91,16 +92,16 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
         keys |= _cpu_overrides(settings)
     else:
         keys |= {
-            # A longer one would get a smaller cap than its phase asks for, or none at all.
+            # A longer prompt would leave less room for the response than the phase's cap, or none.
             "data.filter_overlong_prompts": True,
-            # From one worker on, datasets forks the driver, whose threads of torch and Ray may hold locks.
+            # With any workers, `datasets` forks the driver, whose torch and Ray threads may hold locks.
             "data.filter_overlong_prompts_workers": None,
             f"{ROLLOUT}.gpu_memory_utilization": settings.gpu_memory_utilization,
             f"{MODEL}.use_shm": False,
         }
         if settings.nnodes > 1:
-            # Shards within a machine, copies between them: an adapter's gradients are small, gathered weights
-            # are not.
+            # Shard within a machine and replicate across machines: an adapter's gradients are small, gathered
+            # weights are not.
             keys[f"{ACTOR}.fsdp_config.fsdp_size"] = settings.n_gpus_per_node
         if not settings.serve_merged:
             keys[BUCKET_MEGABYTES] = ADAPTER_BUCKET_MEGABYTES
@@ -112,8 +113,8 @@ def engine_overrides(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
-    """Reject a critic, FSDP1, merged weights, and a reward function, which would run unvalidated and outside
-    of the sandbox."""
+    """Reject a critic, FSDP1, merged weights (a setting of their own), and a reward function, which would run
+    unvalidated and outside the sandbox."""
     for key, value in overrides.items():
         if key.lstrip("+") in _STRATEGIES and value != "fsdp2":
             raise ConfigError(
@@ -140,7 +141,7 @@ def _refuse_unsupported(overrides: Mapping[str, Any]) -> None:
 
 
 def _merges(key: str, value: Any) -> Any:
-    """Value that an override sets for merging, or None if it sets none."""
+    """Value that an override gives to MERGE, or None if it does not set it."""
     name = key.lstrip("+")
     if name == MERGE:
         return value
@@ -152,8 +153,9 @@ def _merges(key: str, value: Any) -> Any:
 
 
 def _refuse_beside_merging(overrides: Mapping[str, Any]) -> None:
-    """Reject, with merging: weights that the server would quantize again; and sequences split over GPUs,
-    where the server cannot be compared with the policy after a push."""
+    """Reject overrides that do not work with merged weights: quantization in the server, a load format other
+    than safetensors, and sequences split over GPUs, for which the server cannot be compared with the
+    policy."""
     for key, value in overrides.items():
         name = key.lstrip("+")
         quantized = name.startswith(f"{ROLLOUT}.quantization") and value
@@ -179,8 +181,8 @@ def _reward_function(settings: VerlSettings) -> dict[str, Any]:
 
 
 def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
-    """Differences without a GPU: fp32, no sleep mode, no compiled kernels, a small fixed KV cache, one
-    process less."""
+    """VeRL keys for a machine without GPUs: fp32, no sleep mode, no compiled kernels, a small fixed KV cache,
+    one process less."""
     return {
         "trainer.device": "cpu",
         f"+{MODEL}.override_config.attn_implementation": "sdpa",
@@ -197,7 +199,7 @@ def _cpu_overrides(settings: VerlSettings) -> dict[str, Any]:
         f"+{ROLLOUT}.engine_kwargs.vllm.distributed_executor_backend": (
             "uni" if settings.tensor_model_parallel_size == 1 else "mp"
         ),
-        # It is shared memory, of which only what is sent is taken; no tensor may be larger.
+        # Maximum size of a tensor. It is shared memory, of which only the part that is written is allocated.
         BUCKET_MEGABYTES: 1024 if settings.serve_merged else 8,
     }
 
@@ -210,7 +212,7 @@ def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
     keys: dict[str, Any] = dict(spec.hyperparameters)
     micro = keys.get(MICRO)
     if micro is not None:
-        # VeRL scores and trains the same rows; one micro batch for all three passes keeps every split even.
+        # VeRL scores and trains the same rows. One micro-batch size for all three passes keeps splits even.
         keys.setdefault(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", micro)
         keys.setdefault(f"{REF}.log_prob_micro_batch_size_per_gpu", micro)
     batch = int(_number(keys, "data.train_batch_size"))
@@ -245,7 +247,7 @@ def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict
             "that is trained. Make them one update, or leave the key out"
         )
     if settings.platform == "gpu":
-        # Rows may be left out: an epoch has at least one step, and steps must end the phase.
+        # Filtering may leave few rows. An epoch has at least one step, and n_steps must end the phase.
         merged["trainer.total_epochs"] = spec.n_steps + 1
     return merged
 
@@ -258,10 +260,10 @@ def _number(keys: Mapping[str, HyperparameterValue], key: str) -> float:
 
 
 def hydra_literal(value: Any) -> str:
-    """`value` in hydra's override grammar.
+    """`value` as a literal of hydra's override grammar.
 
     Raises:
-        ConfigError: a type that hydra overrides cannot express.
+        ConfigError: hydra overrides cannot express values of this type.
     """
     if value is None:
         return "null"
@@ -270,7 +272,7 @@ def hydra_literal(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, str):
-        # Hydra reads a backslash as itself, except before a quote: there, and at the end, two are one.
+        # Hydra takes a backslash literally, except before a quote or at the end, where it must be doubled.
         escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + "\\'", value)
         return "'" + re.sub(r"\\+$", lambda found: found[0] * 2, escaped) + "'"
     if isinstance(value, list | tuple):
@@ -295,8 +297,8 @@ def config_dir() -> Path:
 
 
 def compose(overrides: Mapping[str, Any]) -> Any:
-    """VeRL's resolved configuration (OmegaConf) with `overrides`, from VeRL's own hydra files, as a copy for
-    the caller.
+    """VeRL's resolved configuration (OmegaConf) with `overrides`, from VeRL's own hydra files. The caller
+    gets its own copy.
 
     Raises:
         ConfigError: VeRL does not know a key, or hydra rejects a value; the message names it.
@@ -307,8 +309,8 @@ def compose(overrides: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _composed(lines: tuple[str, ...]) -> Any:
-    """VeRL's configuration with these `key=value` lines, cached: reading the files takes as long as a step of
-    a small model, and evaluations repeat the same lines."""
+    """VeRL's configuration with these `key=value` lines. It is cached, because reading the files takes as
+    long as a step of a small model, and evaluations repeat the same lines."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException

@@ -16,9 +16,9 @@ from llmzero_ray.engines.verl.internals import QUEUE_DIR_ENV, SOCKET_DIR_ENV, qu
 
 
 def patch_process_group_backend() -> None:
-    """Build the process group on the CPU with "cpu:gloo" once.
+    """Create the process group on the CPU with the backend "cpu:gloo".
 
-    VeRL writes "cpu:gloo,<device>:<backend>"; with the device "cpu" torch rejects the repeated key.
+    VeRL passes "cpu:gloo,<device>:<backend>", and torch rejects the repeated key if the device is "cpu".
     """
     import verl.utils.distributed as distributed
 
@@ -35,9 +35,9 @@ def patch_process_group_backend() -> None:
 def meet_without_ports() -> None:
     """Let the ranks of torch's process groups, VeRL's and vLLM's, rendezvous without a port.
 
-    torch's own store for it, TCPStore, listens on every address and accepts keys and values from anybody. A
-    group of one rank keeps them in memory, a larger one in a file of the private directory that
-    SOCKET_DIR_ENV names. Without such a directory, on a slot of several machines, torch's own store remains.
+    torch's default, TCPStore, listens on every address and accepts keys and values from anyone. Instead, a
+    group of one rank uses memory, and a larger group uses a file in the private directory that SOCKET_DIR_ENV
+    names. Without that directory, on a slot of several machines, TCPStore remains.
     """
     import torch.distributed as distributed
 
@@ -70,7 +70,7 @@ def _group_name(init_method: str | None) -> str:
 def patch_transfer_queue_namespace(namespace: str) -> None:
     """Give this slot's TransferQueue its own Ray namespace.
 
-    The package uses the same controller name on a whole cluster: a second trainer would attach to the first
+    The package uses one controller name for the whole cluster. A second trainer would attach to the first
     one's queue, and the two would train on each other's trajectories.
     """
     import transfer_queue.interface as interface
@@ -107,10 +107,10 @@ def patch_transfer_queue_namespace(namespace: str) -> None:
 def patch_transfer_queue_sockets() -> None:
     """Make the TransferQueue's sockets reachable only for the slot's own processes.
 
-    The package binds them to TCP ports of the node's address, authenticates nobody, and unpickles what it
-    receives. If QUEUE_DIR_ENV names a private directory, they are bound there; otherwise the ports require
-    the slot's keys. The controller and the storage units are pickled by value in the process that starts
-    them, with these functions; clients connect with them too.
+    The package binds them to TCP ports of the node's address, does not authenticate clients, and unpickles
+    what it receives. If QUEUE_DIR_ENV names a private directory, sockets are bound there; otherwise the ports
+    require the slot's keys. Controller and storage units are pickled by value in the process that starts
+    them, so they carry the patched functions. Clients use them too.
     """
     import transfer_queue.controller as controller
     import transfer_queue.storage.managers.base as manager
@@ -127,8 +127,11 @@ def patch_transfer_queue_sockets() -> None:
 
 
 def drop_names_once_connected() -> None:
-    """Without GPUs, weights travel through a named segment in /dev/shm. Unlink the name as soon as both ends
-    hold it, so that nothing is left behind if they are killed."""
+    """Unlink the shared-memory segment for weights as soon as both ends have opened it.
+
+    Without GPUs, weights are sent through a named segment in /dev/shm, which would otherwise be left behind
+    if the processes are killed.
+    """
     from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightSender
 
     original = BucketedWeightSender._init_buffer
@@ -157,7 +160,7 @@ def make_checkpoint_directories_plainly() -> None:
 
 
 def use_thread_locks_for_progress_bars() -> None:
-    """Use thread locks for tqdm. Its default is a lock between processes, and a killed one leaves its
+    """Use thread locks for tqdm. By default it locks between processes, and a killed process leaves its
     semaphore in /dev/shm."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -165,12 +168,12 @@ def use_thread_locks_for_progress_bars() -> None:
 
 
 def multiply_by_single_lora_slot() -> None:
-    """Let vLLM's LoRA operations on the CPU multiply all tokens by the adapter of a single slot at once.
+    """Make vLLM's LoRA operations on the CPU multiply all tokens at once if there is a single LoRA slot.
 
-    They copy the adapter's two matrices once per token (`weights[token_lora_indices]`) and multiply token by
-    token, which is most of a small model's forward pass. With one slot every index means that slot. A token's
-    result does not depend on its neighbours; vLLM's own sums add in another order. Several slots work as
-    before.
+    vLLM copies the adapter's two matrices once per token (`weights[token_lora_indices]`) and multiplies token
+    by token, which is most of a small model's forward pass. With a single slot, every index means that slot.
+    A token's result does not depend on its neighbours, but sums add in another order than vLLM's. Several
+    slots work as before.
     """
     import vllm.lora.ops.torch_ops.lora_ops as operations
     import vllm.lora.punica_wrapper.punica_cpu as wrapper
@@ -183,17 +186,17 @@ def multiply_by_single_lora_slot() -> None:
         original = getattr(operations, name)
         if not getattr(original, "knows_single_slot", False):
             patched = _with_single_slot(original, ours)
-            setattr(operations, name, patched)  # the prefill operations call it from here
+            setattr(operations, name, patched)  # prefill operations call it from this module
             setattr(wrapper, name, patched)
 
 
 def keep_linear_weights() -> None:
-    """Let vLLM on the CPU multiply by its linear layers' original weights. It packs them once and drops the
-    originals, after which no new weights can be loaded."""
+    """Make vLLM on the CPU keep the original weights of its linear layers. By default it packs them and drops
+    the originals, and then no new weights can be loaded."""
     import torch
     import vllm.model_executor.layers.utils as layers
 
-    def keep(layer: Any, remove_weight: bool) -> None:  # noqa: ARG001  vLLM's own parameters
+    def keep(layer: Any, remove_weight: bool) -> None:  # noqa: ARG001  vLLM's signature
         layer.cpu_linear = torch.nn.functional.linear
 
     layers.dispatch_cpu_unquantized_gemm = keep
@@ -230,7 +233,8 @@ def _expand_slice(
 
 
 _BLOCK = 32
-"""Number of tokens multiplied together: with another number of rows a library may add in another order."""
+"""Number of tokens in one multiplication. It is fixed, because with another number of rows a library may add
+in another order."""
 
 
 def _product(inputs: Any, matrix: Any) -> Any:
@@ -246,9 +250,9 @@ def _product(inputs: Any, matrix: Any) -> Any:
 
 
 def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """Make VeRL's server manager start no load balancer with its servers: an actor that imports all of VeRL
-    to count requests, which batches in one call do not need. Returns a function that starts the load balancer
-    of a manager (LLMServerManager) once its client is needed."""
+    """Make VeRL's server manager start its servers without a load balancer, an actor that imports all of VeRL
+    to count requests. Batches in one call do not need it. Returns a function that starts the load balancer of
+    a manager (LLMServerManager) once its client is needed."""
     from verl.workers.rollout.llm_server import LLMServerManager
 
     start: Callable[[Any], Coroutine[Any, Any, None]] = getattr(
@@ -265,9 +269,9 @@ def postpone_load_balancer() -> Callable[[Any], Coroutine[Any, Any, None]]:
 
 @contextlib.contextmanager
 def without_http_server() -> Iterator[None]:
-    """Context in which a vLLM server that VeRL starts listens on no port: VeRL's trainer never uses it, and
-    it would answer anybody who reaches the machine's address. VeRL still distinguishes servers by an address,
-    whose port is the process id."""
+    """Context manager in which a vLLM server that VeRL starts does not listen on a port. VeRL's trainer never
+    uses the port, and the server would answer anyone who can reach the machine. VeRL still needs an address
+    to tell servers apart, so the port in it is the process id."""
     import verl.workers.rollout.vllm_rollout.vllm_async_server as server
 
     original = server.run_uvicorn
@@ -294,10 +298,10 @@ _AS_USUAL = gc.get_threshold()
 
 
 def leave_one_rank_unbalanced() -> None:
-    """If one rank trains, give it the whole batch at once.
+    """Skip VeRL's balancing of a batch over ranks if there is only one rank.
 
-    VeRL balances a batch over its ranks with a search in plain Python. For one rank it takes a tenth of a
-    small model's step and returns the batch unchanged.
+    VeRL balances with a search in plain Python. For one rank it takes a tenth of a small model's step and
+    returns the batch unchanged.
     """
     import verl.trainer.ppo.v1.trainer_base as trainer_base
 
@@ -321,10 +325,10 @@ _LARGEST_AT_ONCE = 2**22
 def take_logsumexp_at_once() -> None:
     """Without flash-attn's cross-entropy, compute the log-probabilities of many tokens in one call.
 
-    VeRL processes token by token to save memory, which is a fifth of a small model's step on the CPU and most
-    nodes of its backward pass. Here tokens are processed in blocks of bounded size. Numbers and gradients are
-    bit-identical for float32. Logits of 16 bits give float32 as flash-attn does, where VeRL rounds to 16
-    bits; the float32 copy of a block is made again for the backward pass.
+    VeRL processes token by token to save memory, which takes a fifth of a small model's step on the CPU and
+    makes most nodes of its backward pass. Here tokens are processed in blocks of bounded size. Results and
+    gradients are bit-identical for float32. For 16-bit logits the result is float32, as with flash-attn,
+    while VeRL rounds to 16 bits; the float32 copy of a block is recomputed in the backward pass.
     """
     import verl.utils.torch_functional as functional
 
@@ -355,12 +359,12 @@ def take_logsumexp_at_once() -> None:
 
 
 def collect_garbage_rarely() -> None:
-    """Collect garbage rarely during the imports of a start: they create millions of objects and hardly any
-    garbage, and collection is a fifth of their time."""
+    """Collect garbage rarely during the imports of a start. They create millions of objects and hardly any
+    garbage, and collection takes a fifth of their time."""
     gc.set_threshold(*_WHILE_IMPORTING)
 
 
 def collect_garbage_as_usual() -> None:
-    """Restore normal garbage collection after the start. Objects of the imports are not scanned again."""
+    """Restore normal garbage collection after the start. Objects created so far are not scanned again."""
     gc.freeze()
     gc.set_threshold(*_AS_USUAL)

@@ -1,7 +1,7 @@
 """Progress of a phase so far, and the outcome derived from it. Plain values, no VeRL.
 
-It is kept in the process that embeds VeRL, in the engine (in case that process must be killed), and in the
-rolling full checkpoint, so that a retry reports the whole phase.
+It is kept in three places: in the process that embeds VeRL, in the engine (in case that process must be
+killed), and in the rolling full checkpoint, so that a retry reports the whole phase.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from llmzero_ray.storage.manifests import problem_of
 
 @dataclass
 class Progress:
-    """Scores, checkpoints and clocks of a phase, over all its attempts that count."""
+    """Scores, checkpoints and clocks of a phase, including the attempts that it continues."""
 
     steps_done: int = 0
     scores: dict[int, float] = field(default_factory=dict)
-    """Step -> validation score; step 0 is the continuity check."""
+    """Step -> validation score. Step 0 is the score of the phase's start."""
     saved: dict[int, str] = field(default_factory=dict)
     """Step -> directory of each adapter."""
     wall_s: float = 0.0
-    """Seconds before the full checkpoint that this attempt continues from, or 0 without one."""
+    """Seconds up to the full checkpoint that this attempt continues from, or 0 without one."""
     train_wall_s: float = 0.0
     """Seconds of `wall_s` since the first training step."""
     compute: float = 0.0
     """Compute in the unit of the phase's limit, or 0 without a limit."""
     start_from: ResumeFrom | None = None
-    """Place where the score of step 0 was measured, if it was taken over."""
+    """Node and step at which the score of step 0 was measured, if it was not measured in this phase."""
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -72,7 +72,7 @@ class Progress:
             self.start_from = point.taken_from
 
     def result(self, spec: PhaseSpec, stop_reason: str) -> PhaseResult:
-        """Outcome of a phase that ended. Times are those carried over; the caller adds its own."""
+        """Outcome of a phase that ended. Its times cover earlier attempts; the caller adds this one's."""
         best, scored = self.best, [step for step in self.scores if step > 0]
         return PhaseResult(
             node=spec.node,
@@ -116,7 +116,7 @@ class Progress:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], checkpoint_dir: str) -> Progress:
-        """Inverse of `to_state`; adapters are looked for in `checkpoint_dir`, wherever they were then."""
+        """Inverse of `to_state`. Adapters are expected in `checkpoint_dir`, wherever they were saved."""
         names = state["saved_names"]
         return cls(
             steps_done=state["steps_done"],
@@ -142,7 +142,7 @@ class PhaseState:
     """Callback for each stage that begins."""
     skip: tuple[str, ...] = ()
     stop_asked: Callable[[], str | None] = lambda: None
-    """Callback that returns the reason of a requested stop, or None."""
+    """Callback that returns the reason for a requested stop, or None."""
     restore: str | None = None
     """Full checkpoint to continue from."""
     progress: Progress = field(default_factory=Progress)
@@ -153,11 +153,11 @@ class PhaseState:
     """First step that this attempt trains."""
     stop_reason: str | None = None
     clock: ComputeClock | None = None
-    """Clock that counts towards `spec.compute`, set once a step was reported."""
+    """Clock that counts compute towards `spec.compute`. Set when the first step is reported."""
 
     @property
     def wall_s(self) -> float:
-        """Seconds of the whole phase so far, set-up included, lost time excluded."""
+        """Seconds of the whole phase so far, including set-up but not lost time."""
         return self.progress.wall_s + time.monotonic() - self.began
 
     @property
@@ -176,7 +176,7 @@ class PhaseState:
         )
 
     def take_start(self) -> None:
-        """Report the known start as the validation at step 0."""
+        """Report the spec's known start score as the validation at step 0."""
         known = self.spec.known_start
         assert known is not None
         point = MetricPoint(
@@ -199,7 +199,7 @@ class PhaseState:
 
 
 def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
-    """Failure of a phase whose resume checkpoint is damaged. None if it is sound, or there is none."""
+    """Failure of a phase whose resume checkpoint is damaged. None if it is intact, or there is none."""
     if spec.adapter is None:
         return None
     problem = problem_of(Path(spec.adapter))
@@ -211,8 +211,8 @@ def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
 def spec_for_adapter(like: PhaseSpec, adapter: str, settings: VerlSettings) -> PhaseSpec:
     """`like` with the LoRA rank and alpha that `adapter`, a PEFT folder, was trained with.
 
-    An adapter with another rank does not fit into the live module, and one with another alpha would silently
-    act with another scale.
+    An adapter with another rank does not fit into the live module. One with another alpha would silently be
+    applied with the wrong scale.
 
     Raises:
         EngineError: the folder's adapter_config.json cannot be read.

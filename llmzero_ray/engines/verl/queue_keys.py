@@ -1,9 +1,9 @@
 """Keys of a TransferQueue whose sockets are TCP ports, because its slot may span several machines.
 
-The queue unpickles what it receives, so only processes of the slot may connect. One CURVE key pair is made
-for each start of a slot. Its processes fetch it from Ray's own key-value store, which requires Ray's token;
-it is in no environment, file or log. Servers and clients hold the same pair: a peer must prove that it has
-the secret key before any of its frames is read, and everything is encrypted.
+The queue unpickles what it receives, so only processes of the slot may connect. Each start of a slot creates
+one CURVE key pair. The slot's processes fetch it from Ray's own key-value store, which requires Ray's token.
+The pair is never in an environment variable, file or log. Servers and clients hold the same pair: a peer must
+prove that it has the secret key before any of its frames is read, and all traffic is encrypted.
 
 Queues on one machine have their sockets in a private directory instead (internals.py).
 """
@@ -21,11 +21,11 @@ from llmzero_ray.engines.verl.internals import QUEUE_NAMESPACE_ENV
 from llmzero_ray.errors import EngineError
 
 UNPROTECTED = "create_unprotected_zmq_socket"
-"""Name under which the package's own function is kept where it is replaced."""
+"""Attribute that keeps the package's own function where it is replaced."""
 STORE = b"llmzero-transfer-queue"
 """Namespace of the keys in Ray's store."""
 _HANDLER = "inproc://zeromq.zap.01"
-"""Endpoint at which ZeroMQ asks, within one context, whether a peer may connect (its RFC 27)."""
+"""Endpoint at which ZeroMQ asks, within a context, whether a peer may connect (ZeroMQ RFC 27)."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class KeyPair:
 
 
 def publish_keys(namespace: str) -> None:
-    """Create the key pair of a start and publish it for the slot's processes. Called in the slot's driver."""
+    """Create a start's key pair and publish it to the slot's processes. The slot's driver calls this."""
     import zmq
     from ray.experimental.internal_kv import _internal_kv_put
 
@@ -49,7 +49,7 @@ def publish_keys(namespace: str) -> None:
 
 
 def forget_keys(namespace: str) -> None:
-    """Remove the key pair of an ended start. No-op if there is none, or no cluster."""
+    """Remove the key pair of an ended start. No-op if there is no key pair or no cluster."""
     from ray.experimental.internal_kv import _internal_kv_del
 
     with contextlib.suppress(Exception):  # the cluster may be ending
@@ -83,25 +83,26 @@ def protect(socket: Any, keys: KeyPair) -> Any:
     if socket.type == zmq.ROUTER:
         _admit_holders(socket.context)
         socket.curve_server = True
-        socket.zap_domain = keys.public  # by which the handler knows whom this server admits
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer of the handler nobody is let in
+        socket.zap_domain = keys.public  # tells the handler which key this server accepts
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # rejects peers if the handler does not answer
     else:
         socket.curve_serverkey = keys.public
     return socket
 
 
 def _admit_holders(context: Any) -> None:
-    """Allow only holders of the key that is its domain to connect to a server of this context.
+    """Start a handler that lets a peer connect to a server of this context only with the server's own key.
 
-    pyzmq's own handler keeps its sockets open, so its context can never be terminated. The socket is unknown
-    to `context`, because `destroy` would close it while the thread waits on it, which aborts the process.
+    pyzmq's handler is not used, because it keeps its sockets open, so that its context can never be
+    terminated. The handler's socket is unknown to `context`: `destroy` would close it while the thread waits
+    on it, which aborts the process.
     """
     import zmq
 
     handler = zmq.Context.shadow(context).socket(zmq.REP)
     try:
         handler.bind(_HANDLER)
-    except zmq.ZMQError:  # the context has one
+    except zmq.ZMQError:  # the context already has a handler
         handler.close()
         return
     threading.Thread(target=_answer, args=(handler,), name="queue-admission", daemon=True).start()

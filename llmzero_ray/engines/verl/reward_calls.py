@@ -1,7 +1,7 @@
 """Rewards of a batch of samples: shipped rewards run in this process, others in VeRL's reward workers.
 
-Every function gets a copy of the arguments that VeRL's naive reward manager passes. Workers count the answers
-that their function could not score, and a batch with too many of them ends its phase.
+Every reward function gets a copy of the arguments that VeRL's naive reward manager passes. Workers count the
+answers that could not be scored, and a batch with too many of them ends its phase.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 def score_here(function: Callable[..., Any], samples: Sequence[Trajectory], texts: Sequence[str]) -> None:
-    """Call `function` for each sample in turn. Each sample gets a score and `reward_extra_info`, or an
-    error."""
+    """Call `function` for each sample in turn, and set a score and `reward_extra_info`, or an error, on
+    it."""
     for sample, text in zip(samples, texts, strict=True):
         try:
             result = function(**arguments_of(sample, text))
@@ -38,8 +38,8 @@ def score_here(function: Callable[..., Any], samples: Sequence[Trajectory], text
 
 
 def score_in_workers(workers: Sequence[Any], samples: Sequence[Trajectory], texts: Sequence[str]) -> None:
-    """Make one call to each of `workers` (handles of BatchRewardWorker) for its share of the samples. Each
-    sample gets a score and `reward_extra_info`, or an error."""
+    """Score the samples with one call to each of `workers` (handles of BatchRewardWorker). Sets a score and
+    `reward_extra_info`, or an error, on each sample."""
     import ray
 
     share = [list(range(start, len(samples), len(workers))) for start in range(len(workers))]
@@ -84,7 +84,7 @@ def take_result(sample: Trajectory, result: Any) -> None:
     or only the score, which is then also `acc`.
 
     Raises:
-        KeyError: a dictionary without `score`.
+        KeyError: the dictionary has no `score`.
         TypeError, ValueError: the score is not a number.
     """
     info = dict(result) if isinstance(result, Mapping) else {"acc": result}
@@ -94,14 +94,14 @@ def take_result(sample: Trajectory, result: Any) -> None:
 
 
 def said(error: BaseException) -> str:
-    """Description of why a reward gave no score."""
+    """Reason why a reward gave no score, as text."""
     ours = isinstance(error, LlmzeroError)
     return str(error) if ours else f"the reward raised {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True)
 class Unscored:
-    """Answers that a reward could not score since the previous call."""
+    """Number of answers that could not be scored since the previous `take_unscored`, and why."""
 
     n: int = 0
     last: str = ""
@@ -126,7 +126,7 @@ def refuse_unscored(unscored: Unscored, n_answers: int) -> None:
     """Check that the reward scores at least half of `n_answers`.
 
     Raises:
-        RewardError: it scores fewer, or no answer can be scored any more.
+        RewardError: it scored fewer, or can no longer score any answer.
     """
     if unscored.broken:
         raise RewardError(f"the reward is given up: {unscored.broken}")
@@ -146,7 +146,7 @@ class BatchRewardWorker(RewardLoopWorker):
         self.reward_manager.compute_score = self._counted(self.reward_manager.compute_score)
 
     def begin_phase(self) -> None:
-        """Start counting, and retry a reward that was given up."""
+        """Restart counting, and retry a reward that was given up."""
         self.take_unscored()
         self._unscored = Unscored()
         confined_reward.renew()
@@ -183,8 +183,8 @@ class BatchRewardWorker(RewardLoopWorker):
             self._unscored = Unscored(n=self._unscored.n + 1, last=said(error), broken=broken)
 
     async def score_samples(self, calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Results of the reward function for each set of keyword arguments, as `result`, or `error` with a
-        description if it raised. Functions that are not coroutines run on threads, several at once."""
+        """Results of the reward function for each set of keyword arguments: `result`, or `error` with a
+        description if it raised. Functions that are not coroutines run on several threads."""
         asked = [self._call(arguments) for arguments in calls]
         results = await asyncio.gather(*asked, return_exceptions=True)
         return [

@@ -6,7 +6,7 @@
                                        manifest.json    checksums, and which phase it belongs to; written last
 
 A checkpoint counts once its manifest exists; then the older one is deleted. The runner removes the last one
-once the outcome of the phase is on the disk.
+once the outcome of the phase is on disk.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def identity(spec: PhaseSpec, n_gpus: int) -> dict[str, Any]:
 
 
 def commit(path: Path, spec: PhaseSpec, n_gpus: int) -> None:
-    """Make a complete directory the one that counts, and delete all others.
+    """Make this complete directory the valid checkpoint, and delete all others.
 
-    A storage error is only logged: the older checkpoint keeps counting and the phase continues.
+    A storage error is only logged: the older checkpoint stays valid and the phase continues.
     """
     try:
         write_manifest(path, {"phase": identity(spec, n_gpus)})
@@ -80,8 +80,8 @@ def commit(path: Path, spec: PhaseSpec, n_gpus: int) -> None:
 
 
 def newest(spec: PhaseSpec, n_gpus: int) -> Restorable | None:
-    """Newest full checkpoint of this phase that is complete and undamaged. None if the phase starts from the
-    beginning. Rejected ones are logged with the reason."""
+    """Newest complete, undamaged full checkpoint of this phase, or None if there is none. Rejected ones are
+    logged with the reason."""
     if not spec.restore or spec.rolling_dir is None:
         return None
     for path in sorted(Path(spec.rolling_dir).glob("step_*.full"), reverse=True):
@@ -97,7 +97,7 @@ def newest(spec: PhaseSpec, n_gpus: int) -> Restorable | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint, its manifest first, so that a half-deleted one does not count."""
+    """Remove a checkpoint, its manifest first, so that a half-deleted one is not valid."""
     with contextlib.suppress(OSError):
         (path / NAME).unlink(missing_ok=True)
         shutil.rmtree(path)

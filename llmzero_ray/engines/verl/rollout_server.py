@@ -1,8 +1,8 @@
 """VeRL's vLLM server with extensions: many requests in one call, a record of vLLM's actual requests, and a
 health check of its engine.
 
-It is a plain class that is pickled by reference and wrapped by Ray late. It has its own module, because its
-process imports vLLM but nothing of VeRL's trainer.
+The server is a plain class, so that it is pickled by reference; it becomes a Ray actor only where it is
+started. It has its own module, because its process imports vLLM but not VeRL's trainer.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class RecordingServer(vLLMHttpServer):
-    """VeRL's vLLM server that records the engine's actual requests: the SamplingParams objects themselves.
-    Without arguments it waits for `begin`."""
+    """VeRL's vLLM server that records the engine's actual requests (the SamplingParams objects themselves).
+    If it is created without arguments, `begin` initialises it."""
 
     _launch: asyncio.Future[None] | None = None
 
@@ -41,26 +41,26 @@ class RecordingServer(vLLMHttpServer):
             super().__init__(**kwargs)
 
     def begin(self, **kwargs: Any) -> None:
-        """Do what VeRL's constructor does with the same arguments."""
+        """Run VeRL's constructor with these arguments."""
         super().__init__(**kwargs)
 
     def _get_worker_extension_cls(self) -> str:
         return "llmzero_ray.engines.verl.weight_receiver.WeightReceiver"
 
     async def run_server(self, args: Any) -> None:
-        """Same as VeRL's, without its HTTP server: all requests come as calls of this actor."""
+        """Same as VeRL's, but without an HTTP server: all requests are calls to this actor."""
         with patches.without_http_server():
             await super().run_server(args)
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """Same as VeRL's, and record later calls of `generate`. A second call waits for the first one."""
+        """Same as VeRL's, and records later calls of `generate`. A second call waits for the first one."""
         if self._launch is None:
             self._launch = asyncio.ensure_future(self._launched(*args, **kwargs))
         await self._launch
 
     async def _launched(self, *args: Any, **kwargs: Any) -> None:
         await super().launch_server(*args, **kwargs)
-        patches.collect_garbage_as_usual()  # by now the process has imported what it needs
+        patches.collect_garbage_as_usual()  # the process has imported what it needs
         self.reset_record()
         engine = getattr(self, "engine", None)
         if engine is not None:
@@ -68,7 +68,7 @@ class RecordingServer(vLLMHttpServer):
 
             def recorded(*a: Any, **kw: Any) -> Any:
                 if self.lora_as_adapter and kw.get("lora_request") is None:
-                    # VeRL would sample the base model without a word.
+                    # VeRL would silently sample from the base model.
                     raise RuntimeError("vLLM has lost the adapter that it was given")
                 self._record(kw["prompt"], kw["sampling_params"])
                 return generate(*a, **kw)
@@ -78,12 +78,12 @@ class RecordingServer(vLLMHttpServer):
     async def generate_many(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Mapping[str, Any]
     ) -> list[list[dict[str, Any]]]:
-        """Answers to each prompt, one for each of its seeds, with the live adapter if there is one.
+        """Answers to each prompt, one per seed, with the live adapter if there is one.
 
         `prompts` are token ids; `sampling` is what VeRL's agent loop passes for every sample (`temperature`,
         `top_p`, `top_k`, `repetition_penalty`, `logprobs` as a bool, `max_tokens`). An answer has
-        `token_ids`, `log_probs` (None unless asked for) and `extra_fields`, as in VeRL's TokenOutput. A
-        failed one only has `error`, a description.
+        `token_ids`, `log_probs` (None unless requested) and `extra_fields`, as in VeRL's TokenOutput. A
+        failed one has only `error`, a description.
         """
         adapter = await self._adapter()
         asked = [
@@ -104,8 +104,8 @@ class RecordingServer(vLLMHttpServer):
         return LoRARequest(lora_name=VLLM_LORA_NAME, lora_int_id=VLLM_LORA_INT_ID, lora_path=VLLM_LORA_PATH)
 
     async def canary_log_probs(self, token_ids: Sequence[int]) -> LogProbs | None:
-        """Log-probabilities of these tokens except the first, as requests get them, with and without the
-        adapter. None if another server of the same replica answers."""
+        """Log-probabilities of these tokens except the first, computed by requests with and without the
+        adapter. None if this server has no engine, because another server of its replica has it."""
         if getattr(self, "engine", None) is None:
             return None
         policy = await self._log_probs_of(list(token_ids), await self._adapter())
@@ -147,7 +147,7 @@ class RecordingServer(vLLMHttpServer):
             logprobs=0 if own.pop("logprobs") else None,
             ignore_eos=self.config.get("ignore_eos", False),
             seed=seed,
-            output_kind=RequestOutputKind.FINAL_ONLY,  # one output a request, not one a token
+            output_kind=RequestOutputKind.FINAL_ONLY,  # one output per request, not per token
             detokenize=False,
             **own,
         )
@@ -204,7 +204,7 @@ class RecordingServer(vLLMHttpServer):
 
     def read_record(self) -> dict[str, Any]:
         """Requests since the last reset: sampling parameters with counts, (prompt digest, count) pairs, and
-        distinct seeds. Later ones are not recorded."""
+        the number of distinct seeds. Stops recording."""
         self._recording = False
         return {
             "params": [(*key, count) for key, count in self._params.items()],
@@ -221,7 +221,7 @@ def _answer_of(result: Any) -> dict[str, Any]:
 
 
 class RecordingReplica(vLLMReplica):
-    """VeRL's replica with the recording server, or with `early`, a server that is already launched.
+    """VeRL's replica with a RecordingServer, or with the one in `early` that has already been launched.
 
     Reward and teacher models keep VeRL's own server, because they are called over HTTP.
     """
@@ -233,7 +233,7 @@ class RecordingReplica(vLLMReplica):
         self.server_class = (early or {}).get(self.replica_rank) or ray.remote(RecordingServer)
 
     def server_arguments(self) -> dict[str, Any]:
-        """Arguments that the replica passes to its machine's server, except its workers."""
+        """Arguments that the replica passes to its server, except the workers."""
         return {
             "config": self.config,
             "model_config": self.model_config,
@@ -246,10 +246,10 @@ class RecordingReplica(vLLMReplica):
 
 
 class LaunchedServer:
-    """Stand-in for Ray's actor class where VeRL starts a server: returns the one that is being launched.
+    """Replacement for the Ray actor class with which VeRL starts a server: returns the early server.
 
-    VeRL launches its servers once its workers hold their models, because they share memory on GPUs. On the
-    CPU a server does not depend on them.
+    On GPUs, servers share memory with VeRL's workers, so VeRL launches them only after the workers have
+    loaded their models. On the CPU a server does not depend on the workers.
     """
 
     def __init__(self, handle: Any, rank: int, config: Any) -> None:
@@ -260,7 +260,8 @@ class LaunchedServer:
         )
         self._handle, self._arguments = handle, replica.server_arguments()
         self._begun = handle.begin.remote(**self._arguments, workers=[], cuda_visible_devices="")
-        # Ray keeps no order of calls, but waits for an argument; its value, None, is also the default.
+        # Ray may reorder calls to this actor, but it waits for arguments that are futures. The result of
+        # `begin`, None, is also this argument's default.
         handle.launch_server.remote(self._begun)
 
     def options(self, **_: Any) -> LaunchedServer:
@@ -271,7 +272,7 @@ class LaunchedServer:
         """Handle of the server.
 
         Raises:
-            EngineError: VeRL starts it with other arguments than it was launched with.
+            EngineError: VeRL's arguments differ from those that the server was launched with.
             RayError: VeRL's constructor raised it.
         """
         ours = self._arguments
@@ -285,7 +286,7 @@ class LaunchedServer:
 
 
 def launch_servers(started: Mapping[int, Any], config: Any) -> dict[int, LaunchedServer]:
-    """Let servers that were started early (handles by replica rank) start vLLM in parallel with VeRL's
+    """Make servers that were started early (handles by replica rank) start vLLM in parallel with VeRL's
     workers.
 
     Raises:

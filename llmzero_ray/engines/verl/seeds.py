@@ -1,4 +1,4 @@
-"""Seeds by name: one number for every draw, so that a phase is reproducible on any machine."""
+"""Seeds derived from names: one for every random draw, so that a phase is reproducible on any machine."""
 
 from __future__ import annotations
 

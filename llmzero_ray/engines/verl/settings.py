@@ -22,23 +22,23 @@ class VerlSettings:
     train_parquet: str
     val_parquet: str
     reward_source: str
-    """Location of the reward function: `pkg://module`, imported where it is used, or a path, whose code runs
-    only in the sandbox."""
+    """Location of the reward function: `pkg://module`, which is imported, or a path, whose code runs only in
+    the sandbox."""
     reward_name: str
     reward_module: str | None = None
     """Module inside `reward_source`, if that path is the top directory of a package. If None, the path is a
-    file of its own."""
+    single file."""
     reward_sha256: str | None = None
-    """SHA-256 of the reward file. No other content is run."""
+    """SHA-256 of the reward file. Other content is never run."""
     reward_keys: tuple[str, ...] | None = None
-    """Keys of extra_info that a reward file is shown. If None, all."""
+    """Keys of extra_info that a reward file can see. If None, all."""
     reward_unsandboxed: bool = False
     """Whether a reward file may run on a machine without a sandbox."""
     max_prompt_length: int
-    """Maximum tokens of a prompt. Rows with longer prompts are dropped on GPUs and an error on the CPU, but
-    never truncated."""
+    """Maximum tokens of a prompt. Rows with longer prompts are dropped on GPUs and raise an error on the CPU;
+    they are never truncated."""
     max_response_length: int
-    """Upper bound in tokens of every phase's own cap, for which vLLM starts."""
+    """Upper bound in tokens of every phase's own cap. vLLM is started for this length."""
     eval_max_response_length: int
     """Maximum tokens of a response in validations and evaluations, constant during the search."""
     n_gpus_per_node: int = 1
@@ -49,15 +49,15 @@ class VerlSettings:
     kv_cache_bytes: int = 64 * 2**20
     """Size of vLLM's KV cache on the CPU. On GPUs vLLM sizes it by `gpu_memory_utilization`."""
     micro_batch_limit: int = 16
-    """Maximum micro batch for `auto`, in sequences per GPU."""
+    """Maximum micro batch that `auto` chooses, in sequences per GPU."""
     agent_workers: int = 1
     reward_workers: int = 1
     rollout_calls: Literal["batched", "per_request"] = "batched"
-    """Kind of calls for rollouts. `batched`: a few calls answer and score a batch without an agent loop."""
+    """How rollouts are requested. `batched`: a few calls answer and score a batch without an agent loop."""
     serve_merged: bool = False
     """Whether vLLM gets merged weights (base plus adapter)."""
     canary_every_push: bool = False
-    """Whether vLLM is compared with the actor on a fixed text after every step, and not only at a phase's
+    """Whether vLLM is compared with the actor on a fixed text after every step. If False, only at a phase's
     start and before evaluations."""
     vllm_model_runner: Literal["auto", "v1", "v2"] = "auto"
     """Model runner of vLLM, on GPUs only. `auto` leaves the choice to vLLM."""
@@ -74,7 +74,8 @@ class VerlSettings:
     """Private directory of one cold start, for sockets and rendezvous files. Empty if the slot is not
     entirely on its driver's machine."""
     queue_dir: str = ""
-    """Same directory, if VeRL's TransferQueue also listens in it. If empty, it uses TCP ports with keys."""
+    """`socket_dir` if the sockets of VeRL's TransferQueue are also in it. If empty, it uses TCP ports with
+    keys."""
     log_path: str
     """Log file for the output of VeRL, vLLM and their Ray workers."""
     start_timeout_s: float = 900.0
@@ -91,21 +92,21 @@ class VerlSettings:
 
     @property
     def confines_reward(self) -> bool:
-        """Whether VeRL's processes never load the reward's code."""
+        """Whether the reward runs in the sandbox, so that VeRL's processes never load its code."""
         return not self.reward_source.startswith("pkg://")
 
     @property
     def scores_in_driver(self) -> bool:
-        """Whether rewards are computed in the process that embeds VeRL: only shipped ones, called as VeRL's
-        naive reward manager calls them."""
+        """Whether rewards are computed in the process that embeds VeRL: only shipped ones, called like VeRL's
+        naive reward manager does."""
         changed = any(key.lstrip("+~").startswith("reward.") for key in self.overrides)
         shipped = is_shipped(self.reward_source.removeprefix("pkg://"))
         return self.rollout_calls == "batched" and shipped and not changed
 
     @property
     def holds_queue(self) -> bool:
-        """Whether VeRL's queue is in the process that embeds it, which holds if one rank trains, until agent
-        loops start."""
+        """Whether VeRL's queue starts in the process that embeds VeRL (if one rank trains). It moves out once
+        agent loops start."""
         return self.rollout_calls == "batched" and self.n_gpus == 1
 
     @property

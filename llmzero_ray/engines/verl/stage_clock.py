@@ -1,4 +1,4 @@
-"""Clock of a phase's current stage, which one thread sets and others read."""
+"""Clock of a phase's current stage. One thread sets it, others read it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from llmzero_ray.engines.base import Stage
 
 
 class StageClock:
-    """The current stage, and the durations of ended stages, which `reset` clears.
+    """The current stage, and the durations of ended stages until `reset`.
 
-    Times are those of `time.monotonic`, which all processes of one machine share.
+    Times are from `time.monotonic`, which all processes of one machine share.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class StageClock:
             self._current, self._ended = None, {}
 
     def enter(self, name: str, at: float | None = None) -> None:
-        """Begin stage `name` at `at` (now if None), which ends the previous stage."""
+        """Begin stage `name` at `at` (now if None). The previous stage ends."""
         now = time.monotonic() if at is None else at
         with self._lock:
             self._end(now)

@@ -1,6 +1,6 @@
-"""VeRL's v1 trainer for one phase after another: on reserved bundles, streaming, stoppable, reused warm.
+"""VeRL's v1 trainer, reused for one phase after another: on reserved bundles, streaming metrics, stoppable.
 
-Every override adds to VeRL's own method or replaces one documented hook. The training step itself is VeRL's.
+Every override extends VeRL's own method or replaces one documented hook. The training step itself is VeRL's.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ from llmzero_ray.utils.failpoints import reach
 logger = logging.getLogger(__name__)
 
 
-class _StopHeard(Exception):  # noqa: N818  no error
-    """Ends VeRL's loop within a step, with the reason of the stop."""
+class _StopHeard(Exception):  # noqa: N818  not an error
+    """Ends VeRL's loop within a step. Carries the reason for the stop."""
 
 
 @register_trainer("llmzero_phase")
 class PhaseTrainer(DeterministicTrainer):
-    """One warm VeRL: call `start` once, then `begin_phase` + `train`, or `evaluate`, any number of times."""
+    """VeRL that stays warm: call `start` once, then `begin_phase` + `train`, or `evaluate`, as often as
+    needed."""
 
     total_training_steps: int
     actor_rollout_wg: Any
@@ -88,8 +89,8 @@ class PhaseTrainer(DeterministicTrainer):
         queue: LocalQueue | None = None,
         servers: Mapping[int, Any] | None = None,
     ) -> None:
-        """`queue` replaces VeRL's TransferQueue; if None, VeRL's own has been started. `servers` are started
-        vLLM servers by replica rank."""
+        """`queue` replaces VeRL's TransferQueue; if None, VeRL's own must be running. `servers` holds handles
+        of vLLM servers that were started early, by replica rank."""
         RolloutReplicaRegistry.register("vllm", lambda: RecordingReplica)
         self.settings, self._groups, self._queue = settings, groups, queue
         self._servers_started = servers or {}
@@ -97,14 +98,13 @@ class PhaseTrainer(DeterministicTrainer):
         self.poll_interval_s = POLL_INTERVAL_S[settings.platform]
         self.phase: PhaseState | None = None
         self.helpers_started: Callable[[], None] = lambda: None
-        """Callback after processes have been started later than `start`."""
+        """Callback for when further processes have been started after `start`."""
         self.progressed: Callable[[], None] = lambda: None
-        """Callback for answers that arrive while a batch is awaited."""
+        """Callback for answers that arrive while the trainer waits for a batch."""
         self.canary_passed = False
-        """Whether the last check showed that every server serves the trained policy. False if it could not be
-        checked."""
+        """Whether the last canary check passed on every server. False if it could not be made."""
         self._base_of_servers: list[LogProbs | None] = []
-        """Log-probabilities of servers with merged weights, before they had an adapter in them."""
+        """Log-probabilities of servers with merged weights, from before the first adapter was merged."""
         self._items: tuple[ItemOutcome, ...] = ()
         self._sampled: tuple[Answer, ...] = ()
         self._responses: list[str] = []
@@ -114,7 +114,7 @@ class PhaseTrainer(DeterministicTrainer):
     # --- life cycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Cold start: FSDP worker, vLLM; the reward and agent-loop workers that are needed from the start."""
+        """Cold start of the FSDP workers, vLLM, and those reward and agent-loop workers needed at once."""
         batched = self.few_calls
         if batched:
             self._start_load_balancer = patches.postpone_load_balancer()
@@ -128,10 +128,10 @@ class PhaseTrainer(DeterministicTrainer):
         self.init()
         if self._queue is not None:
             self.actor_rollout_wg = ByValueWorkerGroup(self.actor_rollout_wg, self._queue)
-            if self.use_critic or not self.ref_in_actor:  # workers that read the queue themselves
+            if self.use_critic or not self.ref_in_actor:  # these workers read the queue themselves
                 self._queue.migrate_to_package()
         if self.settings.serve_merged and len(self._canary_ids) >= 2:
-            # The adapter that VeRL has made and pushed changes nothing yet.
+            # VeRL has pushed a fresh adapter, which does not change the base model.
             self._base_of_servers = self.ask_servers("canary_log_probs", self._canary_ids)
         self.agent_loop_manager = PhaseAgentLoopManager.create(
             config=self.config,
@@ -151,7 +151,7 @@ class PhaseTrainer(DeterministicTrainer):
         self._canary_ids = tuple(int(token) for token in text[:room])
 
     def _batched_rollouts(self) -> BatchedRollouts:
-        builder = create_continuous_token_builder(  # as VeRL's agent loop
+        builder = create_continuous_token_builder(  # as in VeRL's agent loop
             self.tokenizer,
             hf_model_type=self._hf_model_type,
             chat_template_kwargs=self.config.data.get("apply_chat_template_kwargs", {}),
@@ -169,7 +169,7 @@ class PhaseTrainer(DeterministicTrainer):
         )
 
     def _start_helpers(self) -> tuple[Any, list[Any]]:
-        """Start the queue, the load balancer and the reward workers, which VeRL's agent loops call. Returns
+        """Start what VeRL's agent loops call: the queue, the load balancer and the reward workers. Returns
         (client of the servers, handles of the reward workers)."""
         if self._queue is not None:
             self._queue.migrate_to_package()
@@ -192,7 +192,7 @@ class PhaseTrainer(DeterministicTrainer):
         spec = phase.spec
         self.phase, self.config, self._sampled = phase, config, ()
         if "weights" not in phase.skip:
-            self.checkpoint_manager.sleep_replicas()  # what is exchanged may need the GPUs' memory
+            self.checkpoint_manager.sleep_replicas()  # the exchange may need the GPUs' memory
         self._use_config(config, phase.skip)
         if "adapter" not in phase.skip:
             self.actor_rollout_wg.load_adapter(spec.adapter, derive_seed(spec.seed, "adapter"))
@@ -241,7 +241,7 @@ class PhaseTrainer(DeterministicTrainer):
         replay_buffer.sample = sample
 
     def _check_scored(self, n_scored: int, n_answers: int) -> None:
-        """Raise as `refuse_unscored` does."""
+        """Like `refuse_unscored`, with the counts of the reward workers."""
         self._unscored = 0
         if n_scored < n_answers:
             unscored = take_unscored(self.get_reward_handles() or ())
@@ -249,11 +249,10 @@ class PhaseTrainer(DeterministicTrainer):
             self._unscored = n_answers - n_scored
 
     def _push_weights(self) -> None:
-        self.checkpoint_manager.update_weights(self.global_steps)  # on GPUs it wakes sleeping replicas
+        self.checkpoint_manager.update_weights(self.global_steps)  # on GPUs this wakes sleeping replicas
 
     def _canary_of_actor(self) -> LogProbs | None:
-        """Log-probabilities of a fixed text by the policy that is trained, or None if they cannot be
-        computed."""
+        """The trained policy's log-probabilities of a fixed text, or None if they cannot be computed."""
         if len(self._canary_ids) < 2:
             return None
         found: LogProbs | None = self.actor_rollout_wg.canary_log_probs(self._canary_ids)[0]
@@ -263,7 +262,7 @@ class PhaseTrainer(DeterministicTrainer):
         """Check after a push of weights that every vLLM server serves the trained policy.
 
         Raises:
-            EffectiveConfigError: one does not.
+            EffectiveConfigError: a server does not.
         """
         self.canary_passed = False
         if actor is None:
@@ -283,7 +282,7 @@ class PhaseTrainer(DeterministicTrainer):
         self._eval_max_tokens = eval_max_tokens
         config = config.copy()
         with open_dict(config):
-            # Requests carry their own cap; this one only bounds what the agent loop keeps of an answer.
+            # Requests carry their own cap. This one only limits how much of an answer the agent loop keeps.
             config.actor_rollout_ref.rollout.response_length = (
                 self.settings.max_model_len - self.settings.max_prompt_length
             )
@@ -292,8 +291,8 @@ class PhaseTrainer(DeterministicTrainer):
     def train(self) -> None:
         """Run the current phase until its end, a stop, or an error.
 
-        Stops are checked between a step's rollout and its update, and at the step's end. An unused rollout is
-        dropped, and the phase ends with the previous step.
+        Stops take effect between a step's rollout and its update, and at the step's end. Between rollout and
+        update, the rollout is dropped and the phase ends with the previous step.
         """
         try:
             self.fit(self.agent_loop_manager)
@@ -308,12 +307,12 @@ class PhaseTrainer(DeterministicTrainer):
     def evaluate(
         self, config: Any, adapter: str | None, parquet: str, max_tokens: int
     ) -> tuple[ItemOutcome, ...]:
-        """Greedy outcomes of the rows of `parquet`, in row order, under `adapter` (the base model if
-        None)."""
+        """Outcomes of greedy answers to the rows of `parquet`, in row order, with `adapter` (None: the base
+        model)."""
         self.phase, self.config = None, config
         self._use_config(config, skip=("batch",))
         self.checkpoint_manager.sleep_replicas()
-        # A fresh adapter has B = 0: exactly the base model.
+        # A fresh adapter has B = 0, so it is exactly the base model.
         self.actor_rollout_wg.load_adapter(adapter, 0)
         actor = self._canary_of_actor()
         self._push_weights()
@@ -329,7 +328,7 @@ class PhaseTrainer(DeterministicTrainer):
         return items
 
     def clear_queue(self) -> None:
-        """Remove what an aborted step left in the TransferQueue."""
+        """Remove everything that an aborted step left in the TransferQueue."""
         for partition, items in (tq.kv_list() or {}).items():
             if items:
                 tq.kv_clear(keys=list(items), partition_id=partition)
@@ -390,7 +389,7 @@ class PhaseTrainer(DeterministicTrainer):
     def _answers_to_show(
         self, batch: Any, answers: Mapping[str, Any], scores: Sequence[float]
     ) -> tuple[Answer, ...]:
-        """A few answers of a step, with their texts."""
+        """A few sample answers of a step, with their texts."""
         cap = int(self.config.data.max_response_length)
         cut = [tag["response_len"] >= cap for tag in answers.values()]
         keys, places = list(answers), places_to_show(scores, cut)
@@ -512,11 +511,11 @@ class PhaseTrainer(DeterministicTrainer):
         cut = [length >= cap for length in lengths]
         self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses, cut)
         if self._unscored:
-            # Left out, they would count as if they were as good as the others.
+            # If they were left out, they would count as average.
             rows = set(range(len(self.val_dataset))) - {item.index for item in self._items}
             self._items = with_wrong(self._items, {row: self.val_dataset[row]["data_source"] for row in rows})
             logger.warning("%d validation answers could not be scored; they count as wrong", len(rows))
-        # Each has a last token, which its text does not show.
+        # Each answer has a final token that its text does not show.
         sampled, self._responses = sum(lengths) + len(lengths), []
         found = super()._val_metrics_update(
             data_sources, sample_uids, reward_extra_infos_dict, *args, **kwargs
@@ -561,7 +560,7 @@ class PhaseTrainer(DeterministicTrainer):
         full_checkpoint.save_if_due(self, phase, step)
 
     def _end_by_compute(self, phase: PhaseState, step: int, metrics: dict[str, float]) -> None:
-        """Make the next step, or this one, the last if the phase's compute is used up."""
+        """End the phase with this step or the next one if its compute is used up."""
         spec = phase.spec
         if spec.compute is None:
             return

@@ -1,5 +1,5 @@
 """Replacements for parts of VeRL's trainer: a resource pool on reserved bundles, numbered rows, a logger, and
-its logged values as plain data."""
+conversion of VeRL's values to plain data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReservedBundles(ResourcePoolManager):
         self._groups, self._per_node = groups, per_node
 
     def create_resource_pool(self) -> None:
-        """One pool over all bundles, in their order."""
+        """Create one pool over all bundles, in their order."""
         self.resource_pool_dict["global_pool"] = SubRayResourcePool(
             placement_groups=self._groups,
             start_bundle_index=0,
@@ -38,7 +38,7 @@ class ReservedBundles(ResourcePoolManager):
 
 
 class NumberedRows(Dataset):
-    """Data set whose `index` is the row's position, whatever its file says."""
+    """Data set in which `index` is the row's position, whatever the file says."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -60,8 +60,8 @@ class NumberedRows(Dataset):
 
 
 def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:
-    """Call `tell` whenever a VeRL replay buffer that waits for a batch finds more finished answers than at
-    its previous poll."""
+    """Make a VeRL replay buffer that waits for a batch call `tell` whenever it finds more finished answers
+    than at its previous poll."""
     wait, seen = replay_buffer._wait_for_next_poll, 0
 
     def _wait_for_next_poll(*args: Any) -> Any:
@@ -75,7 +75,7 @@ def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:
 
 
 class CallbackLogger:
-    """Logger for VeRL's Tracking that passes every step's metrics to a callback `log(data, step)`."""
+    """Logger for VeRL's Tracking that passes every step's metrics to the callback `log(data, step)`."""
 
     def __init__(self, log: Callable[[dict[str, Any], int], None]) -> None:
         self._log = log
@@ -89,9 +89,9 @@ class CallbackLogger:
 
 
 SAMPLED_FIELDS = ("raw_prompt", "responses", "extra_fields", "reward_model")
-"""VeRL's columns of an answer that is shown."""
+"""VeRL's columns that are needed to show an answer."""
 MOST_PRED = 200
-"""Maximum stored characters of the answer that a reward extracted."""
+"""Maximum characters stored of the answer that a reward extracted."""
 
 
 def outcomes_of(
@@ -147,8 +147,8 @@ def group_metrics(keys: Sequence[str], scores: Sequence[float]) -> dict[str, flo
 
 
 def places_to_show(scores: Sequence[float], cut: Sequence[bool]) -> list[int]:
-    """Places of an answer with the best score, of one with the worst, and of a cut-off one, as far as they
-    differ. Of equal ones it is the middle one, since a batch may be in the order of length."""
+    """Positions of up to three answers: one with the best score, a worse one, and a worse one that was cut
+    off. Among equal ones it is the middle one, because a batch may be sorted by length."""
     best, worst = max(scores), min(scores)
     kinds: list[list[int]] = [[], [], []]
     for place, score in enumerate(scores):
@@ -164,8 +164,8 @@ def places_to_show(scores: Sequence[float], cut: Sequence[bool]) -> list[int]:
 def sampled_answers(
     columns: Any, judged: Sequence[tuple[float, bool]], tokenizer: Any, step: int
 ) -> tuple[Answer, ...]:
-    """Answers of a training step, with their texts, from VeRL's columns SAMPLED_FIELDS. `judged` has the
-    score of each, and whether it ended at the cap."""
+    """Answers of a training step, with their texts, from VeRL's columns SAMPLED_FIELDS. `judged` has each
+    answer's score and whether it ended at the cap."""
     found = []
     for row, (score, cut) in zip(rows_of(columns), judged, strict=True):
         (response,) = tokenizer.batch_decode([row["responses"]], skip_special_tokens=True)

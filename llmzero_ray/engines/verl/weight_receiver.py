@@ -1,6 +1,6 @@
-"""Weight receiver of vLLM's worker processes, which vLLM loads by name. It has its own module, because those
-processes import nothing else of VeRL's trainer. On the CPU it also speeds up LoRA operations, or keeps
-weights exchangeable."""
+"""Weight receiver for vLLM's worker processes; vLLM loads it by name. It has its own module, because those
+processes import nothing else of VeRL's trainer. On the CPU it also patches LoRA operations to be faster, or
+linear layers to accept new weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ patches.collect_garbage_as_usual()  # the process has imported what it needs
 
 
 class WeightReceiver(vLLMColocateWorkerExtension):
-    """VeRL's extension of a vLLM worker, on this engine's socket."""
+    """VeRL's extension of a vLLM worker, with this engine's socket."""
 
     def _get_zmq_handle(self) -> str:
         return weight_socket(super()._get_zmq_handle())

@@ -1,6 +1,6 @@
-"""VeRL's FSDP worker with extensions: a phase is swapped in place, and saved and restored completely.
+"""VeRL's FSDP worker with extensions: it switches phases in place, and saves and restores a phase completely.
 
-It is a plain class that is pickled by reference and wrapped by Ray late.
+It is a plain class, so that it is pickled by reference; it becomes a Ray actor only where it is started.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from llmzero_ray.engines.verl.internals import weight_socket
 from llmzero_ray.engines.verl.merging import Rounding, merged_weights
 
 AND_REFERENCE = "llmzero_and_reference"
-"""Key that asks `compute_log_prob` also for the reference policy's log-probabilities."""
+"""Key that makes `compute_log_prob` also return the reference policy's log-probabilities."""
 
 
 class PhaseWorker(ActorRolloutRefWorker):
-    """VeRL's hybrid worker whose adapter, optimizer and loss can be exchanged while base weights stay where
-    they are."""
+    """VeRL's hybrid worker, whose adapter, optimizer and loss can be exchanged without touching base
+    weights."""
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """Same as VeRL's. Weights travel to vLLM through this engine's own socket."""
+        """Same as VeRL's, but weights are sent to vLLM through this engine's own socket."""
         patches.drop_names_once_connected()
         patches.make_checkpoint_directories_plainly()
         patches.take_logsumexp_at_once()
         self._rounding = Rounding()
         super().init_model()
-        patches.collect_garbage_as_usual()  # by now the process has imported what it needs
+        patches.collect_garbage_as_usual()  # the process has imported what it needs
         if self.rollout is not None:
             self.rollout.zmq_handle = weight_socket(self.rollout.zmq_handle)
         engine = self.actor.engine
@@ -66,9 +66,9 @@ class PhaseWorker(ActorRolloutRefWorker):
     def _weights_for_server(
         self, read: Any, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: Any
     ) -> Any:
-        """Result of VeRL's `get_per_tensor_param`, without its copies: for the adapter alone, VeRL moves the
-        whole shard to the GPU; for merged weights, it copies all of them to the host, adds the adapter in
-        place, and copies them back."""
+        """Same as VeRL's `get_per_tensor_param`, without its copies. For an adapter, VeRL moves the whole
+        shard to the GPU. For merged weights, it copies all weights to the host, adds the adapter in place,
+        and copies them back."""
         engine = self.actor.engine
         if engine.model_config.lora.get("merge", False):
             self._rounding = Rounding()
@@ -84,7 +84,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def merge_rounding(self) -> float:
-        """Share of the adapter's change lost to rounding in the merged weights that were sent last."""
+        """Share of the adapter's change that rounding lost in the merged weights sent last."""
         return self._rounding.share
 
     def _peft_config(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def compute_log_prob(self, data: Any) -> Any:
-        """Same as VeRL's. With AND_REFERENCE also `ref_log_prob` of the same rows without the adapter."""
+        """Same as VeRL's. With AND_REFERENCE, also `ref_log_prob` of the same rows, without the adapter."""
         and_reference = tu.pop(data, AND_REFERENCE, default=False)
         output = super().compute_log_prob(data)
         if not and_reference:
@@ -106,10 +106,10 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_adapter(self, path: str | None, seed: int) -> int:
-        """Write the adapter at `path` (a PEFT folder, or None for a new one drawn from `seed`) into the live
-        module.
+        """Write the adapter at `path` (a PEFT folder; None for a new one drawn from `seed`) into the live
+        module. The base model is not reloaded.
 
-        Returns the number of tensors written. The base model is not read again.
+        Returns the number of tensors written.
         """
         module = self.actor.engine.module
         reshard(module)
@@ -144,8 +144,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def begin_phase(self, config: Any, seed: int, skip: tuple[str, ...] = ()) -> None:
-        """Create optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip`
-        leaves parts as they are."""
+        """Create optimizer, scheduler, loss and micro batches from `config` (actor_rollout_ref). `skip` names
+        parts to leave unchanged."""
         self.config = config
         engine = self.actor.engine
         actor_config = omega_conf_to_dataclass(config.actor)
@@ -168,8 +168,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def read_effective(self) -> dict[str, Any]:
-        """Values in effect on this rank by VeRL key, read from the optimizer, the bound loss and the
-        engine."""
+        """Values in effect on this rank, by VeRL key, read from the optimizer, the loss function's arguments
+        and the engine."""
         engine = self.actor.engine
         trainable = {id(p) for p in engine.module.parameters() if p.requires_grad}
         held = {id(p) for group in engine.optimizer.param_groups for p in group["params"]}
@@ -187,7 +187,7 @@ class PhaseWorker(ActorRolloutRefWorker):
             "optimizer_holds_adapter": trainable <= held and bool(trainable),
             "optimizer_state_empty": not engine.optimizer.state,
         }
-        # VeRL's engine reads these from its own optimizer configuration at every step and schedule.
+        # VeRL's engine reads these from its own optimizer configuration whenever it uses them.
         schedule = ("lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio", "min_lr_ratio")
         for name in ("clip_grad", *schedule):
             effective[f"{actor}.optim.{name}"] = getattr(engine.optimizer_config, name)
@@ -209,7 +209,7 @@ class PhaseWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def adapter_digest(self, path: str | None, seed: int) -> tuple[str, str]:
         """(expected, actual) digests: of the adapter that `load_adapter(path, seed)` should have written, and
-        of the live one."""
+        of the live adapter."""
         live = gathered(self.actor.engine.module)  # collective: all ranks
         if path is not None:
             wanted = read_adapter(path)
@@ -229,8 +229,8 @@ class PhaseWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def canary_log_probs(self, token_ids: tuple[int, ...]) -> LogProbs | None:
-        """Log-probabilities of these tokens except the first, as this rank's actor computes them. None if
-        sequences are split over GPUs or logits are never made."""
+        """This rank's actor's log-probabilities of these tokens except the first. None if sequences are split
+        over GPUs or logits are never materialised."""
         engine = self.actor.engine
         if engine.engine_config.ulysses_sequence_parallel_size > 1:
             return None
@@ -254,7 +254,7 @@ class PhaseWorker(ActorRolloutRefWorker):
         found = log_probs.gather(1, ids[0, 1:, None])[:, 0]
         return tuple(found.cpu().tolist())
 
-    # --- the whole of a phase ------------------------------------------------------------------------------
+    # --- full checkpoints ----------------------------------------------------------------------------------
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_full(self, path: str) -> dict[str, str]:
@@ -262,15 +262,15 @@ class PhaseWorker(ActorRolloutRefWorker):
         `full_digests`."""
         reshard(self.actor.engine.module)
         self._renew_checkpoint_manager(["model", "optimizer", "extra"])
-        # The engine's own call moves the whole shard to the GPU first, where vLLM is awake.
+        # The engine's own call would first move the whole shard to the GPU, which vLLM is using.
         self.actor.engine.checkpoint_manager.save_checkpoint(path)  # collective: all ranks
         torch.distributed.barrier()
         return self._full_digests()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def load_full(self, path: str, skip: tuple[str, ...] = ()) -> dict[str, str]:
-        """Restore the state from `save_full`. Returns the `full_digests` in effect then. `skip` leaves parts
-        unchanged."""
+        """Restore the state that `save_full` wrote, except parts named in `skip`. Returns the resulting
+        `full_digests`."""
         engine = self.actor.engine
         reshard(engine.module)
         parts = {"model": "adapter", "optimizer": "optimizer", "extra": "schedule"}
@@ -283,8 +283,8 @@ class PhaseWorker(ActorRolloutRefWorker):
         return self._full_digests()
 
     def _renew_checkpoint_manager(self, contents: list[str]) -> None:
-        """Create a new checkpoint manager: VeRL's holds the optimizer it was created with, and every phase
-        has its own."""
+        """Create a new checkpoint manager, because VeRL's keeps the optimizer that it was created with, and
+        every phase has its own optimizer."""
         engine = self.actor.engine
         engine.checkpoint_manager = FSDPCheckpointManager(
             model=engine.module,

@@ -1,1 +1,1 @@
-"""`llmzero compare`: search methods on tasks and seeds, each run an ordinary search, and their tables."""
+"""`llmzero compare`: runs search methods on tasks and seeds as ordinary searches, and makes their tables."""

@@ -1,8 +1,8 @@
-"""The command `compare`: pilots, then the searches of a plan in its lanes, then the tables.
+"""The command `compare`: pilots, then the searches of a plan, several at once, then the tables.
 
-A comparison that was interrupted or killed continues where it was: every run is an ordinary search, pilot
-results are stored, and a failed run is not repeated. If a method crashes, only its run fails. Test scores are
-printed once all runs have ended.
+An interrupted or killed comparison continues where it stopped: every run is an ordinary search, pilot results
+are stored, and a failed run is not repeated. If a method crashes, only its run fails. Test scores are printed
+once all runs have ended.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ def compare(
 
 
 def unmodelled(runs: Mapping[ComparedRun, SearchConfig]) -> frozenset[str]:
-    """Methods that need a language model if none is available. They are skipped, and run later if one is.
+    """Methods that need a language model although none is available. They are skipped, and run if the command
+    is repeated with a model.
 
     Raises:
-        ConfigError: it is the first method, with which the others are compared.
+        ConfigError: the first method, with which the others are compared, is one of them.
     """
     found = {run.method for run, config in runs.items() if lacks_model(config)}
     first = next(iter(runs)).method
@@ -93,7 +94,7 @@ def _freeze(
     *,
     accept_changes: bool,
 ) -> None:
-    """Store the plan with hashes of code, rows and settings at the first run. Reject others later.
+    """Store the plan with hashes of code, rows and settings, and check that they equal those stored before.
 
     Raises:
         ConfigError: something has changed; the message says what.
@@ -109,7 +110,7 @@ def _freeze(
                 f"{path} does not say what its runs were made with (damaged, or of version 0.1). Give the "
                 "plan another name, or --accept-changes to continue with these runs."
             ) from error
-        free = ("max_hours", "parallel")  # neither changes a result
+        free = ("max_hours", "parallel")  # neither affects results
         changed = [key for key, value in given.items() if key not in free and old.get(key) != value]
         changed += ["code"] if old_code != code else []
         changed += [what for what, digest in inputs.items() if known.get(what, digest) != digest]
@@ -123,10 +124,10 @@ def _freeze(
 
 
 class _Comparison:
-    """One call of the command: outcomes so far, and printed progress."""
+    """One invocation of the command: outcomes so far, and printed progress."""
 
     def __init__(self, plan: ComparePlan, directory: Path, without: frozenset[str] = frozenset()) -> None:
-        """`without` are methods that are skipped for lack of a language model."""
+        """`without` names methods that are skipped because there is no language model."""
         self._plan, self._directory, self._without = plan, directory, without
         self._console: Any = TerminalConsole()
         self._outcomes: dict[ComparedRun, RunOutcome] = {}
@@ -138,8 +139,8 @@ class _Comparison:
         """Outcome of every run, in the plan's order, and pilot results by task.
 
         Raises:
-            ConfigError: the forecast is above the plan's hours, or a pilot failed.
-            LlmzeroError: a run failed for a reason that is not its method's fault.
+            ConfigError: the forecast exceeds the plan's hours, or a pilot failed.
+            LlmzeroError: a run failed for a reason other than its method.
         """
         wanted = pilot_runs(self._plan, runs)
         everything = {**wanted, **runs}
@@ -168,7 +169,7 @@ class _Comparison:
 
     def _run(self, runs: Mapping[ComparedRun, SearchConfig], lanes: Sequence[Mapping[str, str]]) -> None:
         left = {run: config for run, config in runs.items() if run not in self._outcomes}
-        raise_on_termination(self._console)  # once Ray has set its own handler
+        raise_on_termination(self._console)  # after Ray has set its own handler
         say = partial(print_line, self._console)
         run_all(left, self._directory, lanes=lanes, ended=self._ended_now, say=say)
 

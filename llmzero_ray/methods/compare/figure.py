@@ -18,8 +18,8 @@ _N = 201
 def curves(
     plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots: Mapping[str, Pilot], path: Path
 ) -> None:
-    """Write a PNG with one panel per task: the mean over the seeds of each method, and a band from the lowest
-    to the highest seed."""
+    """Write a PNG with one panel per task: each method's mean over seeds, and a band from the lowest to the
+    highest seed."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -53,7 +53,7 @@ def curves(
 
 
 def best_so_far(curve: Sequence[tuple[float, float]], grid: np.ndarray) -> np.ndarray:
-    """The curve's value at each grid point: the value of its last point up to there, or of its first
+    """The curve's value at each grid point: that of its last point up to there, or else of its first
     point."""
     at = np.searchsorted([amount for amount, _ in curve], grid, side="right") - 1
     scores = np.array([score for _, score in curve])

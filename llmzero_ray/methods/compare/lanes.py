@@ -1,7 +1,8 @@
-"""Runs a comparison in several lanes at once. Each lane has its slots, whose engines its runs use in turn.
+"""Runs the searches of a comparison in several lanes. A lane runs one search at a time on slots that it
+holds.
 
-A lane stays with its task while that has runs left, so the engine starts once. Every run is an ordinary
-search in a child process. An interrupt pauses the searches at work; a kill of this process kills them.
+A lane stays with a task while the task has runs left, so that its engine stays warm. Every run is an ordinary
+search in a child process. An interrupt pauses the running searches. If this process is killed, so are they.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from llmzero_ray.utils.api_key import KEY_ENVS, KEY_VARIABLES, key_file
 from llmzero_ray.utils.files import replace_file
 
 _NO_FAULT = (3, 4)
-"""Exit codes of storage and capacity."""
+"""Exit codes of failures that are not a method's fault: storage and capacity."""
 _LOOK_S = 0.5
 _SEARCH = (
     "import sys; from llmzero_ray.utils.parent_death import die_with_parent; "
@@ -37,13 +38,14 @@ _SEARCH = (
     "from llmzero_ray.cli.main import main; sys.exit(main(['search', sys.argv[2]]))"
 )
 Ended = Callable[[ComparedRun, int], None]
-"""Callback for each ended run, with the exit code of its search. It is called by one lane at a time."""
+"""Callback for each ended run, with the exit code of its search. Calls never overlap."""
 
 
 @contextlib.contextmanager
 def cluster(config: SearchConfig, lanes: int, name: str) -> Iterator[list[dict[str, str]]]:
-    """Environment of each lane, in which searches of `config` find a cluster and the lane's slots. It is an
-    existing cluster, or a head that this context starts and ends. The slots are held until the end.
+    """Context manager that gives each lane's environment variables, by which its searches find a cluster and
+    the lane's slots. It joins an existing cluster, or starts a head and ends it on exit. Slots are held until
+    then.
 
     Raises:
         CapacityError: RAY_ADDRESS names a cluster that does not answer or does not have the slots, or Ray
@@ -76,7 +78,7 @@ async def _all(calls: Iterable[Awaitable[object]]) -> None:
 
 
 def _with_key_file(env: Mapping[str, str], storage: str) -> dict[str, str]:
-    """The environment with a key file instead of the key. The searches join our head, and no other."""
+    """The environment with key files instead of API keys. Only for searches on our own head."""
     files = {f"{key}_FILE": key_file(storage, private_head=True, key_env=key) for key in KEY_ENVS.values()}
     rest = {name: value for name, value in env.items() if name not in KEY_VARIABLES}
     return rest | {name: path for name, path in files.items() if path is not None}
@@ -90,13 +92,13 @@ def run_all(
     ended: Ended,
     say: Callable[[str], None],
 ) -> None:
-    """Run every search to its end. `lanes` are their environments. If `ended` raises, no further run begins,
-    and running ones end first.
+    """Run every search to its end. `lanes` has one environment per lane. If `ended` raises, no further run
+    begins; the error is raised once running ones have ended.
 
     Raises:
-        LlmzeroError: a run failed for a reason that is not its method's fault (a signal, storage, capacity),
-            or `ended` raised.
-        KeyboardInterrupt: the command was interrupted; the searches at work are paused, or killed by a second
+        LlmzeroError: a run failed for a reason other than its method (a signal, storage, capacity), or
+            `ended` raised.
+        KeyboardInterrupt: the command was interrupted; running searches are paused, or killed by a second
             interrupt.
     """
     left, lock, failures = list(runs), threading.Lock(), list[BaseException]()
@@ -150,17 +152,18 @@ def run_all(
 
 
 def _wait_for(working: Collection[Future[None]]) -> None:
-    """Wait until all have ended, and look every half second: a signal may reach a thread of a library, which
-    does not wake this one."""
+    """Wait until all have ended. Wakes up every half second, because a signal may be delivered to a library's
+    thread, which would not interrupt this wait."""
     while wait(working, timeout=_LOOK_S).not_done:
         pass
 
 
 def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
-    """Raise for failures that are not a method's fault: a signal, storage, capacity.
+    """Check an ended run's exit code.
 
     Raises:
-        LlmzeroError: the comparison cannot continue now.
+        LlmzeroError: the run failed for a reason other than its method (a signal, storage, capacity), so the
+            comparison cannot continue now.
     """
     if code in _NO_FAULT or code < 0 or code > 128:
         raise LlmzeroError(
@@ -170,7 +173,7 @@ def _check_code(code: int, run: ComparedRun, directory: Path) -> None:
 
 
 def _start(config: SearchConfig, path: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the process of one search, which SIGTERM pauses. Ctrl-C on the terminal does not reach it."""
+    """Start the process of one search. SIGTERM pauses it; a Ctrl-C in the terminal does not reach it."""
     replace_file(path, to_yaml(config.to_json()))
     with path.with_suffix(".log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(

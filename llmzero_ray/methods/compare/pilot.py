@@ -1,4 +1,4 @@
-"""The pilot of each task: the default recipe for the plan's steps, from which a comparison takes its budget.
+"""Pilot of each task: a run of the default recipe that determines a comparison's budget.
 
 Its compute is the budget of every method on that task, its timings give the cost of tokens, and its hours the
 forecast. It is not part of the tables.
@@ -30,9 +30,9 @@ class Pilot:
     compute: float
     """Compute, in the unit of `cost`."""
     cost: TokenCost
-    """Seconds per token, or 1 and 1 if the engine reports no timings."""
+    """Seconds per token, or 1 for all tokens if the engine reports no timings."""
     steps: int
-    """Steps of the default that `compute` pays for."""
+    """Steps of the default recipe that `compute` pays for."""
     hours: float
     """Hours of work, including a cold start and the test scores."""
 
@@ -43,11 +43,11 @@ class Pilot:
 
 
 def read_pilot(run: ComparedRun, directory: Path, hours: float, say: Callable[[str], None]) -> Pilot:
-    """Result of an ended pilot, stored in its directory so that it never changes. One that failed before its
-    last step counts as if it had gone on at the same cost a step, and `say` gets a sentence about it.
+    """Result of an ended pilot, stored on first use so that it never changes. If the pilot ended before its
+    last step, the result is extrapolated at the same cost per step, and `say` gets a sentence about it.
 
     Raises:
-        ConfigError: it trained nothing.
+        ConfigError: the pilot trained nothing.
     """
     path = directory / f"{run.name}.pilot.json"
     if path.is_file():
@@ -87,16 +87,16 @@ def read_pilot(run: ComparedRun, directory: Path, hours: float, say: Callable[[s
 
 
 def _whole(config: SearchConfig) -> int:
-    """Training steps of the default recipe that give a comparison's compute."""
+    """Training steps of the default recipe that define the compute budget."""
     return config.budget.runs * config.phase.n_steps
 
 
 def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: int = 1) -> SearchConfig:
-    """A search of the plan with the pilot's costs, and `times` its compute as the budget unless it counts
-    steps.
+    """A search of the plan with the pilot's token costs. If `by_compute`, its budget is `times` the pilot's
+    compute.
 
-    Methods that plan their runs divide it. The tree search, whose agents end phases, may begin more runs than
-    standard phases fit.
+    Methods that plan their runs divide the budget. Methods whose agents end phases may begin more runs than
+    the standard phases that fit.
     """
     whole = _whole(config)
     changed: dict[str, Any] = {
@@ -114,12 +114,12 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: 
 
 
 MORE = 4
-"""Multiple of the standard phases or steps that a compute budget allows."""
+"""Limit on runs or steps under a compute budget, as a multiple of the standard phases or steps."""
 
 
 def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection[str]) -> float:
-    """Forecast hours of the comparison of these methods, pilots included, with `plan.parallel` lanes that do
-    not slow each other down."""
+    """Forecast hours of a comparison of these methods, including pilots, if `plan.parallel` lanes do not slow
+    each other down."""
     runs = sum(times_of(plan)[name] for name in methods) * len(plan.seeds) + 1
     return sum(pilot.hours for pilot in pilots.values()) * runs / min(plan.parallel, runs * len(pilots))
 
@@ -127,7 +127,7 @@ def forecast(plan: ComparePlan, pilots: Mapping[str, Pilot], methods: Collection
 def pilot_runs(
     plan: ComparePlan, runs: Mapping[ComparedRun, SearchConfig]
 ) -> dict[ComparedRun, SearchConfig]:
-    """One pilot per task: its default recipe in one phase, with the plan's seed for pilots."""
+    """One pilot per task: the task's default recipe in one phase, with the plan's seed for pilots."""
     found = {}
     for task in plan.tasks:
         like = runs[ComparedRun(task.name, plan.methods[0].name, plan.seeds[0])]

@@ -108,7 +108,7 @@ class ComparedRun(NamedTuple):
 
 
 def with_keys(config: SearchConfig, changed: Mapping[str, Any]) -> SearchConfig:
-    """The configuration with other values at dotted keys.
+    """The configuration with the values in `changed` (dotted key -> value).
 
     Raises:
         ConfigError: a value is not allowed.
@@ -120,10 +120,10 @@ def with_keys(config: SearchConfig, changed: Mapping[str, Any]) -> SearchConfig:
 
 
 def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfig]:
-    """The searches, seed by seed, each with `budget.runs` standard phases.
+    """Configurations of all searches, seed by seed, each with `budget.runs` standard phases.
 
     Raises:
-        ConfigError: a configuration is wrong, or budgets are not equal.
+        ConfigError: a configuration is wrong, or budgets differ.
     """
     given = read_yaml(presets.path_of(plan.base))
     found: dict[ComparedRun, SearchConfig] = {}
@@ -137,7 +137,7 @@ def configs(plan: ComparePlan, directory: Path) -> dict[ComparedRun, SearchConfi
 
 
 def times_of(plan: ComparePlan) -> dict[str, int]:
-    """Method -> how often it gets the budget."""
+    """Method -> multiple of the budget that it gets."""
     return {method.name: method.times for method in plan.methods}
 
 
@@ -145,12 +145,12 @@ def _config(
     given: Mapping[str, Any], run: ComparedRun, task: ComparedTask, method: ComparedMethod, directory: Path
 ) -> SearchConfig:
     data = parse_config(given, source="base").to_json()
-    del data["stopper"]["enabled"]  # as the method has it
+    del data["stopper"]["enabled"]  # the method's own default applies
     usual = {"search.method": method.name, "final.default_recipe": False}
     ours = {"name": run.name, "storage": str(directory), "seed": run.seed}
     for key, value in {**usual, **task.set, **method.set, **ours}.items():
         replace_key(data, key.split("."), value)
-    data["final"]["test"] = data["final"]["test"] or True  # `all` stays
+    data["final"]["test"] = data["final"]["test"] or True  # keeps `all`
     data["budget"]["runs"] *= method.times
     whole = data["budget"]["runs"] * data["phase"]["n_steps"]
     if data["search"]["method"] not in AGENT_METHODS:  # agents propose phases of any length
@@ -159,7 +159,7 @@ def _config(
 
 
 def _check_equal(found: Mapping[ComparedRun, SearchConfig], times: Mapping[str, int]) -> None:
-    """Reject methods that may spend more than others on a task, except those with `times`."""
+    """Check that all methods of a task have the same budget (apart from `times`), root, data and model."""
     first: dict[str, tuple[ComparedRun, dict[str, Any]]] = {}
     for run, config in found.items():
         budget = {f"budget.{key}": getattr(config.budget, key) for key in _EQUAL}
@@ -180,7 +180,7 @@ def _check_equal(found: Mapping[ComparedRun, SearchConfig], times: Mapping[str, 
 
 
 def input_digests(runs: Mapping[ComparedRun, SearchConfig]) -> dict[str, str]:
-    """Input of each task's searches -> its hash: their settings without storage locations, and the rows of a
+    """Input -> its hash. Inputs are each task's search settings without storage locations, and the rows of a
     prepared task."""
     found: dict[str, str] = {}
     seeds = {run.seed for run in runs}
@@ -197,7 +197,7 @@ def input_digests(runs: Mapping[ComparedRun, SearchConfig]) -> dict[str, str]:
 
 
 def code_digest() -> str:
-    """Hash over the project's own modules, since another version may give other results."""
+    """Hash over the project's own modules, because another version may give other results."""
     root = Path(llmzero_ray.__file__).parent
     digest = hashlib.sha256()
     for folder in (root, root.parent / "actors"):

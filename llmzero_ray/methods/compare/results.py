@@ -17,10 +17,10 @@ NEEDS_A_MODEL = "needs a model"
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """Outcome of one search. All spending includes failed and stopped phases, and validations."""
+    """Outcome of one search. Steps, compute and hours include failed and stopped phases, and validations."""
 
     problem: str = ""
-    """Reason why it has no test score. Empty if it has one."""
+    """Reason why there is no test score. Empty if there is one."""
     test: float | None = None
     """Test score of the policy that validation chose."""
     base: float | None = None
@@ -31,16 +31,16 @@ class RunOutcome:
     """Compute of all phases, at the search's own costs."""
     tokens: TokenCounts = field(default_factory=TokenCounts)
     hours: float = 0.0
-    """Hours in which the search worked."""
+    """Hours during which the search was running."""
     curve: tuple[tuple[float, float], ...] = field(default=())
-    """(compute spent, best validation score so far), in the order of the phases, beginning with the base
-    model's."""
+    """(compute spent, best validation score so far) in the order of the phases, beginning with the base
+    model's score."""
     stopped_share: float = 0.0
-    """Share of the compute spent in phases that ended early or failed."""
+    """Share of the compute that was spent in phases that ended early or failed."""
 
 
 def ended(directory: Path) -> RunOutcome | None:
-    """Outcome of a run of a comparison that ended or failed. None if it has not started or still runs."""
+    """Outcome of a comparison's run that has ended or failed. None if it has not started or is running."""
     known, code = outcome(directory), directory.with_name(f"{directory.name}.code")
     if known is not None or not code.is_file():
         return known
@@ -48,7 +48,7 @@ def ended(directory: Path) -> RunOutcome | None:
 
 
 def outcome(directory: Path) -> RunOutcome | None:
-    """Outcome of an ended search, or None before its end."""
+    """Outcome of a search, or None if it has not ended."""
     try:
         facts = SearchFacts(directory)
         if facts.core.finished is None:

@@ -1,4 +1,4 @@
-"""Text of an ended comparison, as Markdown."""
+"""Report of an ended comparison, as Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUDGETS = {
 
 
 def report(plan: ComparePlan, outcomes: Mapping[ComparedRun, RunOutcome], pilots: Mapping[str, Pilot]) -> str:
-    """Tables of a comparison. A run without a score counts with the base model's."""
+    """Tables of a comparison. A run without a score counts with the base model's score."""
     bases = {
         task.name: next(
             (one.base for run, one in outcomes.items() if run.task == task.name and one.base), 0.0

@@ -23,18 +23,18 @@ class MethodLine:
     mean: float
     """Mean over tasks of the mean over seeds."""
     interval: tuple[float, float] | None
-    """95 % confidence interval, by a bootstrap over the seeds within each task. None if a task has one
+    """95 % confidence interval from a bootstrap over the seeds within each task. None if a task has only one
     seed."""
     rank: float
     """Mean rank over (task, seed) pairs. 1 is the best; ties share a rank."""
     difference: float
-    """Mean paired difference to the first method."""
+    """Mean paired difference from the first method."""
     difference_error: float | None
-    """Standard error of `difference` over pairs within tasks. None if a task has one seed."""
+    """Standard error of `difference` over pairs within tasks. None if a task has only one seed."""
     improvement: float
-    """Probability that one of its runs beats a run of the first method on the same task. Ties count half."""
+    """Probability that a run beats a run of the first method on the same task. Ties count half."""
     losses: int
-    """Number of pairs in which it is below the first method."""
+    """Number of (task, seed) pairs in which it scores below the first method."""
     pairs: int
 
 
@@ -68,7 +68,7 @@ def lines(scores: Scores) -> list[MethodLine]:
 
 
 def _interval(samples: Sequence[Any]) -> tuple[float, float] | None:
-    """Bootstrap interval that resamples each task's seeds separately: the strata are the tasks."""
+    """Bootstrap interval, stratified by task: each task's seeds are resampled separately."""
     from scipy.stats import bootstrap
 
     if any(len(sample) < 2 for sample in samples):

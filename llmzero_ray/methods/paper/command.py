@@ -1,5 +1,5 @@
-"""The command `tables`: the paper's tables and figures from any searches. Not here: what stands in them
-(tables.py, figures.py)."""
+"""The command `tables`: the paper's tables and figures for any searches. Not here: their content (tables.py,
+figures.py)."""
 
 from __future__ import annotations
 

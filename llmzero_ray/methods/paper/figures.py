@@ -21,13 +21,14 @@ from llmzero_ray.utils.text import one_line
 _COLOURS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.BLACK)
 _LINES = ("-", "--", "-.", ":")
 _MOST_CHANGES = 3
-"""Maximum changes of a phase that are written above it."""
+"""Maximum number of changes written above a phase."""
 _CHARACTERS = 150
-"""Characters that fit above a whole panel."""
+"""Number of characters that fit above a whole panel."""
 
 
 def best_so_far(facts: SearchFacts) -> list[tuple[float, float]]:
-    """(compute spent, best validation score so far), in the order of the nodes; first the base model's."""
+    """(compute spent, best validation score so far) in the order of the nodes, beginning with the base
+    model."""
     cost, used, best = token_cost(facts.config), 0.0, float("-inf")
     points: list[tuple[float, float]] = []
     for node, run in sorted(facts.runs.items()):
@@ -43,8 +44,8 @@ def best_so_far(facts: SearchFacts) -> list[tuple[float, float]]:
 
 
 def with_test_scores(facts: SearchFacts) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """(GPU hours spent, test score) of every run whose best step was tested, and of the run with the best
-    validation score so far, as in Figure 2."""
+    """Two curves of (GPU hours spent, test score), as in Figure 2: every run whose best step was tested, and
+    the run with the best validation score so far."""
     tests, hours, best = node_tests(facts), 0.0, float("-inf")
     dots: list[tuple[float, float]] = []
     line: list[tuple[float, float]] = []
@@ -79,7 +80,7 @@ def draw(searches: Sequence[SearchFacts], directory: Path) -> tuple[Path, ...]:
 
 
 def _looks(n: int) -> list[dict[str, Any]]:
-    """Colour and line style of each search, so that overlapping lines can be distinguished."""
+    """Colour and line style of each of `n` searches, so that overlapping lines can be distinguished."""
     return [
         {"color": colour, "linestyle": kind}
         for colour, kind, _ in zip(cycle(_COLOURS), cycle(_LINES), range(n), strict=False)
@@ -87,11 +88,11 @@ def _looks(n: int) -> list[dict[str, Any]]:
 
 
 def _best_so_far(searches: Sequence[SearchFacts], names: Sequence[str]) -> Any:
-    """Validation against compute and against runs; test scores where a search has those of several runs."""
+    """Validation over compute and over runs, and test scores if a search has those of several runs."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     courses = [with_test_scores(facts) for facts in searches]
-    has_tests = any(len(dots) > 1 for dots, _ in courses)  # the winner's alone shows no course
+    has_tests = any(len(dots) > 1 for dots, _ in courses)  # the winner's score alone is no curve
     figure = style.new_figure(14.0 if has_tests else 9.5, 4.2)
     spent, runs, *rest = figure.subplots(1, 3 if has_tests else 2)
     for facts, name, look, (dots, line) in zip(searches, names, _looks(len(searches)), courses, strict=True):
@@ -116,7 +117,8 @@ def _best_so_far(searches: Sequence[SearchFacts], names: Sequence[str]) -> Any:
 
 
 def _strategies(searches: Sequence[SearchFacts], names: Sequence[str]) -> Any:
-    """One panel a search: validation along its best strategy, test scores at the ends of phases, changes."""
+    """One panel per search: validation along its best strategy, test scores at the ends of phases,
+    changes."""
     shown = [(facts, name) for facts, name in zip(searches, names, strict=True) if facts.path]
     if not shown:
         return None
@@ -154,8 +156,8 @@ def _strategies(searches: Sequence[SearchFacts], names: Sequence[str]) -> Any:
 
 
 def along(facts: SearchFacts) -> tuple[list[int], list[float]]:
-    """Global steps and validation scores along the best strategy, each phase up to where it is left; the
-    base model's first, where it was scored."""
+    """(global steps, validation scores) along the best strategy, each phase up to the step at which the next
+    one resumes. The base model's score is first, if known."""
     steps: list[int] = []
     scores: list[float] = []
     for phase in facts.path:
@@ -171,13 +173,13 @@ def along(facts: SearchFacts) -> tuple[list[int], list[float]]:
 
 
 def _is_tested(facts: SearchFacts, phase: PathPhase, tests: Any) -> bool:
-    """Whether the phase's tested (best) step is the one at which the strategy leaves it."""
+    """Whether the phase's tested (best) step is its last step in the strategy."""
     return phase.node in tests and facts.nodes[phase.node].best_step == phase.cut
 
 
 def _phase_text(facts: SearchFacts, phase: PathPhase) -> str:
-    """Node of a phase, diagnosis of the phase before it, and changes. In a narrow phase each value is below
-    its name."""
+    """Node of a phase, diagnosis of the phase before it, and changes. In a narrow phase, values are below
+    their names."""
     share = (phase.end - phase.begin) / max(1, facts.path[-1].end)
     changed = facts.changes(phase.run)
     state = "unknown" if phase.run.proposal is None else phase.run.proposal.diagnosis.state
@@ -195,7 +197,8 @@ def _phase_text(facts: SearchFacts, phase: PathPhase) -> str:
 
 
 def _models(searches: Sequence[SearchFacts]) -> Any:
-    """Mean test score of each kind of policy by base model, as Figure 4; None with a single base model."""
+    """Mean test score of each kind of policy by base model, as in Figure 4. None if there is only one base
+    model."""
     kinds = {"base": "base model", "reference": "default recipe", "best": "best strategy"}
     colours = {"base": style.GREY, "reference": style.REFERENCE, "best": style.BEST}
     tests: dict[str, dict[str, list[float]]] = {}

@@ -1,8 +1,8 @@
 """Counterparts of the paper's tables for any searches, from their journals and series, as Markdown.
 
 Results (Tables 1, 6, 7), cost (2, 3, 5), strategies (8 to 11), nodes (15 to 21), reversals of direction along
-best strategies, capacity against regularization, and the audit of diagnoses. Test scores of single nodes are
-there where a search measured them (`final.test: all`). Not here: figures (figures.py).
+best strategies, capacity against regularization, and the audit of diagnoses. Single nodes have test scores if
+the search measured them (`final.test: all`). Not here: figures (figures.py).
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ REGULARIZATION = {
     ENTROPY_COEFF: 1,
     TEMPERATURE: 1,
 }
-"""Key -> direction (1 is up) that regularises the policy or keeps it exploring. `CAPACITY` is the other
-group; the paper's epochs are here the steps of phases, which only add up. Batch size is in neither group."""
+"""Key -> direction (1 is up) that regularises the policy or keeps it exploring. The other group is
+`CAPACITY`. Batch size is in neither. The paper's epochs correspond to the steps of phases here, which can
+only grow."""
 
 
 def paper_tables(searches: Sequence[SearchFacts]) -> str:
-    """All tables."""
+    """All tables, as Markdown."""
     named = dict(zip(labels(searches), searches, strict=True))
     parts: list[tuple[str, str]] = [
         ("Results", _each(named, _results)),
@@ -64,7 +65,7 @@ def paper_tables(searches: Sequence[SearchFacts]) -> str:
 
 
 def labels(searches: Sequence[SearchFacts]) -> list[str]:
-    """Labels of the searches: their names, or their directories if names are equal."""
+    """Labels of the searches: their names, or their directories where names are equal."""
     names = [facts.config.name for facts in searches]
     places = [facts.paths.root.absolute() for facts in searches]
     found = [
@@ -78,7 +79,7 @@ def labels(searches: Sequence[SearchFacts]) -> list[str]:
 
 
 def node_tests(facts: SearchFacts) -> dict[int, Score]:
-    """Node -> test score of its best step, as far as the search measured it (all with `final.test: all`)."""
+    """Node -> test score of its best step, for nodes that were tested (all with `final.test: all`)."""
     return {
         job.node: job.measured
         for what, job in facts.core.final.jobs.items()
@@ -99,7 +100,8 @@ def _results(facts: SearchFacts) -> str:
 
 
 def _costs(named: Mapping[str, SearchFacts]) -> str:
-    """Compute relative to the first search, as the ablation's speed; calls of a language model."""
+    """Table of compute relative to the first search (the paper's speed in ablations), and of calls to a
+    language model."""
     used = [sum(compute_of(facts, run) for run in facts.runs.values()) for facts in named.values()]
     rows = []
     for (name, facts), whole in zip(named.items(), used, strict=True):
@@ -174,7 +176,7 @@ def _nodes(facts: SearchFacts) -> str:
 
 
 def compute_of(facts: SearchFacts, run: PhaseRun) -> float:
-    """Compute of a phase from its series, also for searches that did not count it."""
+    """Compute of a phase, computed from its series, so that it exists even if the search did not count it."""
     if run.spec is None:
         return 0.0
     points, cost = load_points(facts.storage, run.node), token_cost(facts.config)
@@ -182,8 +184,7 @@ def compute_of(facts: SearchFacts, run: PhaseRun) -> float:
 
 
 def moves(facts: SearchFacts) -> list[tuple[str, list[int]]]:
-    """Hyper-parameter -> its directions (1 up, -1 down) along the best strategy, from one phase to the
-    next."""
+    """(hyper-parameter, its directions from phase to phase along the best strategy: 1 up, -1 down)."""
     found: dict[str, list[int]] = {}
     for phase in facts.path[1:]:
         for key, direction in _moved(facts, phase.run):
@@ -192,7 +193,7 @@ def moves(facts: SearchFacts) -> list[tuple[str, list[int]]]:
 
 
 def _moved(facts: SearchFacts, run: PhaseRun) -> list[tuple[str, int]]:
-    """Hyper-parameter that is a number -> the direction in which a run moved it: 1 up, -1 down."""
+    """(numeric hyper-parameter, direction in which a run changed it: 1 up, -1 down)."""
     return [
         (changed.key, 1 if changed.new > changed.old else -1)
         for changed in facts.changes(run)
@@ -201,8 +202,8 @@ def _moved(facts: SearchFacts, run: PhaseRun) -> list[tuple[str, int]]:
 
 
 def _reversals(searches: Sequence[SearchFacts]) -> str:
-    """Directions of each hyper-parameter along best strategies, then of the paper's two groups: whether
-    capacity only grows, and whether regularization reverses."""
+    """Table of directions along best strategies: of each hyper-parameter, then of the paper's two groups
+    (whether capacity only grows, and whether regularization reverses)."""
     together: dict[str, list[tuple[int, list[int]]]] = {}
     for number, facts in enumerate(searches):
         for key, directions in moves(facts):
@@ -220,7 +221,7 @@ def _reversals(searches: Sequence[SearchFacts]) -> str:
 
 
 def _directions(name: str, group: str, numbered: Sequence[tuple[int, Sequence[int]]]) -> tuple[str, ...]:
-    """A row of directions. `numbered` has the number of the strategy next to each path."""
+    """One row of that table. `numbered` pairs each path's directions with the number of its strategy."""
     paths = [path for _, path in numbered]
     turned = {number for number, path in numbered if any(a != b for a, b in pairwise(path))}
     return (
@@ -239,7 +240,7 @@ def _group(key: str) -> str:
 
 
 def _groups(named: Mapping[str, SearchFacts]) -> str:
-    """Phases of a best strategy by the effect of their changes on the two groups."""
+    """Table of a best strategy's phases by the effect of their changes on the two groups."""
     rows = []
     for name, facts in named.items():
         for phase in facts.path[1:]:
@@ -253,7 +254,7 @@ def _groups(named: Mapping[str, SearchFacts]) -> str:
 
 
 def _word(signs: set[int]) -> str:
-    """The directions, in the sense of a group, in which a run moved its hyper-parameters."""
+    """Word for the directions, as the group counts them, in which a run changed the group's keys."""
     return "unchanged" if not signs else "both ways" if len(signs) > 1 else "more" if 1 in signs else "less"
 
 

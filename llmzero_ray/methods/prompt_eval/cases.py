@@ -1,11 +1,11 @@
-"""Requests to the agents as searches made them, kept in files: recording, writing, reading.
+"""Records, writes and reads requests that searches made to their agents.
 
 A case holds the request as a value, not as a prompt, so that other prompts can be tried on it. The set that
-ships, in recorded/, has requests of `make demo` on real VeRL, of checkpoints whose continuations were
-measured there (benchmarks/first_proposals.py), of phases that ran to their end there
-(benchmarks/stop_requests.py), and of the strategies that the LLMZero paper prints
-(benchmarks/published_requests.py); requests after a failure hold what vLLM and VeRL
-printed, and what the engine says of a step that is not finite.
+ships is in recorded/. It has requests from `make demo` on real VeRL, from checkpoints whose continuations
+were measured there (benchmarks/first_proposals.py), from phases that ran to their end there
+(benchmarks/stop_requests.py), and from the strategies printed in the LLMZero paper
+(benchmarks/published_requests.py). Requests after a failure hold the output of vLLM and VeRL, or the engine's
+message about a step that is not finite.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from llmzero_ray.storage.metric_files import load_curves, load_items
 from llmzero_ray.utils.files import replace_file
 
 RECORDED = Path(__file__).parent / "recorded"
-"""The set that ships."""
+"""Directory of the set that ships."""
 _DIGITS = 4
-"""Significant digits of recorded numbers that are not whole."""
+"""Significant digits of recorded floats."""
 Request: TypeAlias = ProposalRequest | ErrorRequest | StopRequest
 
 for _record in (
@@ -78,21 +78,20 @@ class RecordedRequest:
     agent: AgentName
     request: Request
     n_val: int
-    """Validation items of the search."""
+    """Number of validation items of the search."""
     n_gpus: int
-    """GPUs of a slot."""
+    """Number of GPUs of a slot."""
     multi_stage: bool = True
     wins: bool | None = None
-    """Whether later validations of a running phase beat the incumbent, if none has yet. None for other
-    agents."""
+    """Early stopper: whether the running phase beat the incumbent later. None for other agents."""
     better: Mapping[str, int] = field(default_factory=dict)
-    """Hyper-parameter of a proposal -> 1 (raise) or -1 (lower), where that is known to be better than
-    keeping the value. Empty if nothing is known."""
+    """Hyper-parameter -> 1 (raise) or -1 (lower), if that is known to be better than keeping its value. Empty
+    if nothing is known."""
 
 
 def recorded_cases(search: Path) -> Iterator[RecordedRequest]:
-    """The requests of a search, in the order in which they were made. Those of later tries are left out, and
-    those about a running phase that had won already, or whose end nobody knows.
+    """Requests of a search, in the order in which they were made. Left out are later tries, and requests
+    about a running phase that had already won or whose final score is unknown.
 
     Raises:
         ConfigError: there is no search.
@@ -135,14 +134,14 @@ def write_cases(cases: Sequence[RecordedRequest], path: Path) -> None:
     """Write a recorded set.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     text = json.dumps([_rounded(to_json(case)) for case in cases], separators=(",", ":"))
     replace_file(path, gzip.compress(text.encode(), mtime=0))
 
 
 def read_cases(place: Path) -> tuple[RecordedRequest, ...]:
-    """The cases of a file, or of all files of a directory.
+    """Cases in a file, or in all files of a directory.
 
     Raises:
         ConfigError: there are none, or a file cannot be read.
@@ -162,14 +161,14 @@ def read_cases(place: Path) -> tuple[RecordedRequest, ...]:
 def _verdict_request(
     core: CoordinatorCore, event: ev.VerdictPosted, storage: SearchStorage, curves_of: Any, n_val: int
 ) -> StopRequest | None:
-    """Question to the stopper; None where a rule decided without the incumbent, or at the last step."""
+    """Request to the early stopper. None if a rule decided without the incumbent, or at the last step."""
     pushed = [command for command in core.outstanding() if isinstance(command, cmd.PushIncumbent)]
     if not pushed or event.decision.rule != "early_stopper" or event.node < 0:
         return None
     running = node_view(core, event.node, lambda node: curves_of(node).until(event.step))
     chain = incumbent_chain(core, pushed[0], curves_of)
     if event.step >= running.n_steps:
-        return None  # nothing is left to be saved
+        return None  # a stop would save nothing
     verdicts = earlier_verdicts(core, event.node, event.phase_attempt)
     return stop_request(
         core.config,
@@ -184,7 +183,7 @@ def _verdict_request(
 
 
 def _wins(whole: CoordinatorCore, request: StopRequest) -> bool | None:
-    """Whether the later curve beats the incumbent. None if that is not known, or decided before."""
+    """Whether the phase beat the incumbent later. None if that is unknown, or it had already done so."""
     run = whole.runs[request.running.node]
     target = score_to_beat(request.incumbent.score, request.incumbent_path)
     if run.status != "completed" or run.score is None or target is None:

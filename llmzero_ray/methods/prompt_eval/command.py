@@ -1,4 +1,4 @@
-"""The command `prompt-eval`: recorded requests put to the agents' model, its answers scored by rule.
+"""The command `prompt-eval`: sends recorded requests to the agents' model and scores its answers by rules.
 
 Not here: the recorded requests, asking and scoring (evaluate.py).
 """
@@ -117,7 +117,7 @@ def _chosen(found: Sequence[RecordedRequest], agent: str | None, limit: int | No
 
 
 def _print_tables(console: Console, results: Sequence[CaseResult]) -> float:
-    """Print the checks and the costs of each agent; the share of first answers of valid form."""
+    """Print each agent's checks and costs. Returns the share of first answers that have a valid form."""
     from llmzero_ray.methods.prompt_eval.evaluate import check_rows
 
     rows = check_rows(results)

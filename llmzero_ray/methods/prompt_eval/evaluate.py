@@ -1,7 +1,7 @@
-"""Put recorded requests to a language model and score its answers.
+"""Sends recorded requests to a language model and scores its answers.
 
-The agents, prompts, retries and the budget are those of a search. Not here: the checks (scoring.py), the
-recorded requests (cases.py), printing (command.py).
+Agents, prompts, retries and budget are those of a search. Not here: the checks (scoring.py), recorded
+requests (cases.py), printing (command.py).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class CaseResult:
     checks: dict[str, bool]
     """Check -> whether it passed, for checks that apply. Only `form` if there was no answer."""
     n_true: int
-    """Statements that are in the series or were printed ..."""
+    """Number of statements that agree with the series or the request."""
     n_said: int
-    """... of those that can be checked."""
+    """Number of statements that can be checked."""
     calls: tuple[AgentCalled, ...]
     said: str
-    """The answer in one line, or why there is none."""
+    """The answer in one line, or the reason why there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +69,12 @@ class CheckRow:
 
 @dataclass
 class _Desk:
-    """Agents of one kind of search, and their reports."""
+    """Agents for one kind of search (n_val, n_gpus, multi_stage), and their reported calls."""
 
     agents: Agents
     calls: list[AgentCalled]
     printed: list[str]
-    """Texts of the requests of the case that is asked."""
+    """Prompt texts sent for the current case."""
 
 
 def evaluate(
@@ -86,11 +86,11 @@ def evaluate(
 ) -> list[CaseResult]:
     """Ask every case once, with `config.agents` and at most `config.budget.dollars`, and score the answers.
 
-    `checks` are calls that checking the model took; they count.
+    `checks` are the calls that checking the model cost; they count towards the budget.
 
     Raises:
         ConfigError: prompts or price are wrong.
-        CapReachedError: the dollars are used up; results so far were given to `on_result`.
+        CapReachedError: the dollars are used up; `on_result` has received the results so far.
     """
     facts = agent_facts(config)
     ledger = ledger_of(facts, config.budget.dollars, checks)
@@ -106,7 +106,7 @@ def evaluate(
 
 
 def check_rows(results: Sequence[CaseResult]) -> list[CheckRow]:
-    """The checks of each agent, summed up, in the order of `CHECKS`."""
+    """Totals of each agent's checks, in the order of `CHECKS`."""
     passed, n = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for result in results:
         for check, found in result.checks.items():
@@ -162,7 +162,7 @@ def _ask(desk: _Desk, case: RecordedRequest) -> CaseResult:
     if any(call.outcome == "cap" for call in calls):
         raise CapReachedError("budget.dollars is used up; raise it to ask the rest.")
     checks = {"form": bool(calls) and calls[0].outcome in ("ok", "refused")}
-    if any(call.outcome == "refused" for call in calls):  # it fits the form and says nothing
+    if any(call.outcome == "refused" for call in calls):  # it fits the schema but says nothing
         checks["substance"] = False
     true: list[bool] = []
     if answered:

@@ -2,15 +2,15 @@
 
 form        the first answer fits its schema
 keys        every change names a hyper-parameter that agents may set there
-values      with the changes the configuration is complete and within all bounds and couplings
-start       the phase starts where it may: from a checkpoint that is offered, or from the base model
-length      as long as the search allows
+values      with the changes, the configuration is complete and within all bounds and couplings
+start       the phase starts from an offered checkpoint or from the base model
+length      the number of steps is within the search's limit
 new         no phase with this start and this configuration exists
-direction   verdicts: no phase is stopped that would have won, and none goes on that would have lost
-moves       of the changed hyper-parameters for which a better direction is known, more go there than not
-substance   the evidence (of a verdict: the reason) names a number or a metric that the request printed, or
-            quotes it, and every change has a reason: an answer that says nothing fails
-statements  what the evidence says of a metric (`actor/kl_loss 0.02 -> 0.31`) is in its series or was printed
+direction   verdicts: a phase that would have won continues, one that would have lost is stopped
+moves       of the changes for which a better direction is known, more follow it than oppose it
+substance   every change has a reason, and the evidence (of a verdict: the reason) names a number or metric
+            from the request, or quotes it; an answer that says nothing fails
+statements  statements on a metric (`actor/kl_loss 0.02 -> 0.31`) agree with its series or the request
             (llmzero_ray/report/audit.py)
 """
 
@@ -31,7 +31,7 @@ CHECKS = (
     "form", "keys", "values", "start", "length", "new", "direction", "moves", "substance", "statements",
 )  # fmt: skip
 _NAMED = re.compile(r"\w*\.\d+|\d{2,}|\w+(?:[/_]\w+)+|\w+Error\b")
-"""A number, a metric or an exception."""
+"""Pattern of a number, a metric or an exception."""
 
 
 def proposal_checks(
@@ -41,9 +41,9 @@ def proposal_checks(
     n_gpus: int,
     better: Mapping[str, int] | None = None,
 ) -> dict[str, bool]:
-    """Check -> whether the proposal passes it; without those that do not apply.
+    """Check -> whether the proposal passes it. Checks that do not apply are missing.
 
-    `better`: hyper-parameter -> 1 or -1, the direction that is known to be better there.
+    `better`: hyper-parameter -> 1 or -1, the direction that is known to be better.
     """
     bounds = bounds_of(request, n_gpus)
     found = {
@@ -68,12 +68,12 @@ def proposal_checks(
 
 
 def verdict_checks(decision: StopDecision, wins: bool | None) -> dict[str, bool]:
-    """`direction`: whether the verdict agrees with how the phase ended, had it run on."""
+    """`direction`: whether the verdict agrees with how the phase ended when it was not stopped."""
     return {} if wins is None else {"direction": decision.stop != wins}
 
 
 def substance(answer: Proposal | StopDecision, printed: str) -> dict[str, bool]:
-    """`substance`: whether an answer to the request that `printed` this says anything."""
+    """`substance`: whether an answer says anything about its request, whose text is `printed`."""
     reasons = [change.reason for change in answer.changes] if isinstance(answer, Proposal) else []
     named = [name for said in _said(answer) for name in _NAMED.findall(said)]
     quotes = [quote for said in _said(answer) if " " in (quote := said.strip())]
@@ -84,7 +84,7 @@ def substance(answer: Proposal | StopDecision, printed: str) -> dict[str, bool]:
 def answer_statements(
     request: ProposalRequest | ErrorRequest | StopRequest, answer: Proposal | StopDecision, printed: str
 ) -> Iterator[Statement]:
-    """Statements of an answer on series, checked against those of the request and what it `printed`."""
+    """Statements of an answer on metrics, checked against the request's series and its text `printed`."""
     views = _views(request)
     curves = {view.node: view.curves for view in reversed(views)}
     summary = (answer.diagnosis.summary,) if isinstance(answer, Proposal) else ()

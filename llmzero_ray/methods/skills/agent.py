@@ -1,9 +1,9 @@
 """Skill-based agent: one conversation that makes every decision of a search by tool calls.
 
-It proposes the next run and judges a running one. One call of a deciding tool answers a question. Before it
-the model may call tools that show and check, each of which is a paid call. Every call is reserved in the
-budget, journalled and recorded like those of the other agents. Without an answer, the offline expert plans
-the next run and a running one continues; the question is then dropped from the conversation.
+It proposes the next run and judges a running one. A call of a deciding tool answers a question. Before that,
+the model may call tools that show or check something; each is another paid call. Every call is reserved in
+the budget, journalled and recorded like those of other agents. Without an answer, the offline expert plans
+the next run, or the running one continues, and the question is dropped from the conversation.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from llmzero_ray.records.agents import SKILL_AGENT, ProposalRequest, Proposer, S
 from llmzero_ray.search import SearchRules
 
 MOST_CALLS = 24
-"""Maximum calls for one decision."""
+"""Maximum number of calls for one decision."""
 MOST_TOKENS = 3000
-"""Maximum tokens of one answer, thinking excluded."""
+"""Maximum tokens of one answer, without thinking."""
 RULE = "skill_agent"
 
 
@@ -54,7 +54,7 @@ class SkillSettings:
     on_cap: OnCap = "expert"
     space: Space = VERL_SPACE
     rules: SearchRules = field(default_factory=SearchRules)
-    """Rules of the tree search that takes over runs."""
+    """Rules of the tree search that plans handed-over runs."""
     model: str
     deadline_s: float = 120.0
     """Timeout of one call in seconds."""
@@ -76,8 +76,8 @@ class SkillAgent:
         transcript: Transcript,
         workflow: Proposer,
     ) -> None:
-        """`client(node, name)` is the client of that call, `texts` the system prompt and the skills, `notes`
-        the notes on metrics, `workflow` the proposer of the tree search."""
+        """`client(node, name)` returns the client for that call. `texts` has the system prompt and the
+        skills, `notes` the notes on metrics. `workflow` is the proposer of the tree search."""
         self._client, self._budget, self._report = client, budget, report
         self._texts, self._notes, self._settings = texts, notes, settings
         self._transcript, self._workflow = transcript, workflow
@@ -86,8 +86,8 @@ class SkillAgent:
         self._tools = [tool.definition(strict=False) for tool in TOOLS.values()]
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """Proposal of the next run: by the agent, by the tree search if it handed over, otherwise by the
-        expert.
+        """Proposal of the next run: the agent's, the tree search's if the agent handed the run over, or the
+        expert's on failure.
 
         Raises:
             CapReachedError: `budget.dollars` is used up and `agents.on_cap` is `stop`.
@@ -110,12 +110,12 @@ class SkillAgent:
             except (AgentError, HyperparameterError, ProposalError) as error:
                 raise_outage(error, self._settings.on_outage)
                 why = error
-        # A decision of before a kill may no longer fit what is saved now.
+        # A decision recorded before a restart may no longer fit the saved checkpoints.
         return instead_of_model(self._expert.propose(self._for_expert(request)), why)
 
     def judge(self, request: StopRequest) -> StopDecision:
-        """Decision whether a run continues. CONTINUE without an answer. The agent also judges runs that the
-        tree search planned."""
+        """Verdict on a running run, or CONTINUE without an answer. The agent also judges runs that the tree
+        search planned."""
         steps = (*request.running.curves.steps, *request.running.curves.val_steps)
         with self._lock:
             try:
@@ -133,7 +133,7 @@ class SkillAgent:
         return Workbench(request, self._notes, n_val=own.n_val, n_gpus=own.n_gpus, space=own.space)
 
     def _is_handed_over(self, node: int) -> bool:
-        """Whether an earlier decision left this run to the tree search."""
+        """Whether an earlier decision handed this run over to the tree search."""
         return any(
             episode.node < node < episode.node + int(episode.input["runs"])
             for episode in self._transcript.episodes
@@ -147,14 +147,14 @@ class SkillAgent:
         )
 
     def _for_expert(self, request: ProposalRequest) -> ProposalRequest:
-        """The request with the checkpoints along the path only, as the expert sees it in a tree search."""
+        """The request with only the checkpoints along the path, as the expert gets it in a tree search."""
         path = {view.node for view in request.path}
         return dataclasses.replace(
             request, checkpoints=tuple(one for one in request.checkpoints if one.node in path)
         )
 
     def _decide(self, kind: Kind, node: int, number: int, bench: Workbench) -> Episode:
-        """Decision, either recorded before or made now.
+        """The recorded decision, or else a new one.
 
         Raises:
             CapReachedError: the budget does not allow a call.

@@ -1,4 +1,4 @@
-"""Runs that the skill-based agent hands over: the tree search takes all earlier runs as its tree and plans
+"""Runs that the skill-based agent hands over: the tree search treats all earlier runs as its tree and plans
 the next one with the fixed workflow. Pure, except for the workflow's own calls."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def proposal_of_tree(
     space: Space,
     n_gpus: int,
 ) -> Proposal:
-    """Run that the tree search would begin next, proposed by its workflow. Failed runs are left to the agent,
-    so nothing is debugged."""
+    """The run that the tree search would begin next, proposed by its workflow. Nothing is debugged: failed
+    runs are left to the agent."""
     own = SearchRules(**{name: getattr(rules, name) for name in SearchRules.model_fields})
     tree = grown(views, own.model_copy(update={"max_debug_children": 0}))
     decision = tree.ask()
@@ -49,12 +49,12 @@ def proposal_of_tree(
     try:
         full = space.complete(base, values, n_gpus=n_gpus, limits=limits)
     except HyperparameterError:
-        return proposal  # the search refuses it, with the reason
+        return proposal  # the search rejects it, with the reason
     return rebased(proposal, full, request, space)
 
 
 def grown(views: Mapping[int, NodeView], rules: SearchRules) -> TreeSearch:
-    """The runs as a tree. The parent of a run is the run whose checkpoint it resumed, or the first run if it
+    """The runs as a tree. A run's parent is the run whose checkpoint it resumed, or the first run if it
     started from the base model."""
     tree = TreeSearch(rules)
     for node, view in sorted(views.items()):
@@ -73,5 +73,5 @@ def grown(views: Mapping[int, NodeView], rules: SearchRules) -> TreeSearch:
             case "completed" | "early_stopped" | "failed":
                 tree.tell(node, view.status, view.score, view.best_step)
             case _:
-                pass  # it runs
+                pass  # still running
     return tree

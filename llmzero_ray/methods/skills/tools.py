@@ -1,6 +1,6 @@
-"""What the skill-based agent is given: its tools, and the texts of prompts/skills/.
+"""Tools of the skill-based agent, and the texts of prompts/skills/.
 
-The same list of tools is offered with every question, so that the prompt cache holds it.
+Every question offers the same list of tools, so that the prompt cache can hold it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SkillName: TypeAlias = Literal[
     "tree_search",
 ]
 SKILLS: tuple[SkillName, ...] = get_args(SkillName)
-"""The eight skills of the paper, and the tree search as one more."""
+"""The paper's eight skills, and the tree search as the ninth."""
 AGENT = "agent"
-"""Name of the system prompt among the texts."""
+"""Name of the system prompt in the texts."""
 
 
 class UseSkill(ResponseSchema):

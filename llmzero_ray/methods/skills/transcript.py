@@ -1,8 +1,8 @@
-"""Conversation of the skill-based agent: one episode for each decision, in a file of the search.
+"""Conversation of the skill-based agent: one episode per decision, in a file of the search.
 
-The coordinator and the stopper are two processes with one agent: each reads the other's additions before it
-asks. An episode is added once its decision is made, so decisions are idempotent: after a kill the recorded
-one is returned.
+Coordinator and stopper are two processes that share the agent: each reads the other's additions before it
+asks. An episode is added once its decision is made, so decisions are idempotent: after a restart, the
+recorded one is returned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeAlias
 from llmzero_ray.agents.llm.messages import ToolExchange
 
 Kind: TypeAlias = Literal["run", "check"]
-"""Kind of decision: `run` for the next run, `check` for whether a running one continues."""
+"""Kind of decision: `run` for the next run, `check` for a verdict on a running one."""
 MOST_CHARS = 400_000
-"""Maximum characters of a conversation. Beyond it the oldest tool results are left out."""
+"""Maximum characters of a conversation. Beyond that, the oldest tool results are left out."""
 _SHORT = 400
 """Maximum characters of a result that is never left out."""
 LEFT_OUT = "(left out, the conversation is long: ask again where it is needed)"
@@ -34,10 +34,10 @@ class Episode:
     kind: Kind
     node: int
     number: int
-    """Index of the try of a `run` (from 0), or step of a `check`."""
+    """Number of the try (from 0) for a `run`, step for a `check`."""
     question: str
     exchanges: tuple[ToolExchange, ...]
-    """Tool calls, of which the last one decided."""
+    """Tool calls; the last one decided."""
 
     @property
     def key(self) -> tuple[Kind, int, int]:
@@ -61,7 +61,7 @@ class Episode:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Episode:
-        """The episode that `to_json` wrote. Raises KeyError or TypeError."""
+        """Episode from the data of `to_json`. Raises KeyError or TypeError."""
         exchanges = tuple(
             ToolExchange(**{**one, "content": tuple(one["content"])}) for one in data["exchanges"]
         )
@@ -79,8 +79,7 @@ class Transcript:
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        """Episodes written by this process and by others. A line that a killed process left unfinished is
-        skipped."""
+        """Episodes of this process and of others. Unfinished lines of killed processes are skipped."""
         if self._path is None or not self._path.is_file():
             return tuple(self._own)
         found: dict[tuple[Kind, int, int], Episode] = {}
@@ -93,7 +92,7 @@ class Transcript:
         return tuple(found.values())
 
     def decided(self, kind: Kind, node: int, number: int) -> Episode | None:
-        """Episode of that decision, or None if it has not been made."""
+        """Episode of a decision, or None if it has not been made."""
         return next((one for one in self.episodes if one.key == (kind, node, number)), None)
 
     def add(self, episode: Episode) -> None:
@@ -102,7 +101,7 @@ class Transcript:
             self._own.append(episode)
             if self._path is None:
                 return
-            # The first line break ends a line that a killed process may have left.
+            # The leading line break ends an unfinished line that a killed process may have left.
             line = f"\n{episode.to_json()}\n".encode()
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
@@ -115,8 +114,8 @@ class Transcript:
 def conversation(
     episodes: Sequence[Episode], question: str, exchanges: Sequence[ToolExchange]
 ) -> tuple[str, tuple[ToolExchange, ...]]:
-    """(first user text, exchanges since) of a conversation whose last question is `question`, with its
-    exchanges so far. Each decision is followed by the next question."""
+    """(first user text, exchanges after it) of the conversation up to `question` and its exchanges so far.
+    The next question follows each decision."""
     texts = [*(episode.question for episode in episodes), question]
     turns: list[ToolExchange] = []
     for number, episode in enumerate(episodes):

@@ -1,4 +1,4 @@
-"""Results of the skill-based agent's tools that show and check. Read-only."""
+"""Results of those tools of the skill-based agent that show or check something. Read-only."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from llmzero_ray.records.metrics import accuracy_error, series
 from llmzero_ray.utils.text import number_ranges, one_line
 
 AUTHOR = "skills"
-"""Author of the proposals."""
+"""Name that is recorded as the author of proposals."""
 _MOST_METRICS = 12
-"""Maximum metrics that are shown at once."""
+"""Maximum number of metrics shown at once."""
 
 
 class Workbench:
-    """Runs of one request."""
+    """The runs and checkpoints of one request, as the tools show them."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Workbench:
         return "\n".join(lines)
 
     def list_runs(self) -> str:
-        """All runs by their start, and the available checkpoints."""
+        """All runs, grouped by their start, and the available checkpoints."""
         if isinstance(self.request, StopRequest):
             return "\n".join(f"{nodes.title(view)}: {nodes.outcome(view)}" for view in self.views.values())
         lines: list[str] = []
@@ -126,10 +126,10 @@ class Workbench:
         return "\n".join(lines)
 
     def check_config(self, wanted: CheckConfig) -> str:
-        """The whole configuration of a run as it would train.
+        """The complete configuration of a run as it would train.
 
         Raises:
-            HyperparameterError: the rule that it breaks.
+            HyperparameterError: the run breaks a rule; the message names it.
         """
         if not isinstance(self.request, ProposalRequest):
             raise HyperparameterError(
@@ -147,11 +147,11 @@ class Workbench:
         )
 
     def proposal(self, wanted: SubmitTraining) -> Proposal:
-        """The run that was handed in, with its changes against the configuration that the search applies them
-        to.
+        """Proposal of the submitted run, with its changes relative to the configuration to which the search
+        applies them.
 
         Raises:
-            HyperparameterError: the rule that it breaks.
+            HyperparameterError: the run breaks a rule; the message names it.
         """
         assert isinstance(self.request, ProposalRequest)
         verdicts = tuple(f"{one.name}: {one.verdict}. {one.reason}" for one in wanted.verdicts)
@@ -168,7 +168,7 @@ class Workbench:
         return rebased(found, full, self.request, self._space)
 
     def question(self) -> str:
-        """Question to the agent, with the numbers it needs at least."""
+        """Question to the agent, with the most important numbers."""
         request = self.request
         if isinstance(request, StopRequest):
             return self._check_question(request)
@@ -227,7 +227,7 @@ class Workbench:
         )
 
     def _base(self, resume: ResumeFrom | None) -> Hyperparameters:
-        """Configuration at a start: of the resumed run, or the default recipe."""
+        """Configuration at a start: the resumed run's, or the default recipe."""
         assert isinstance(self.request, ProposalRequest)
         if resume is not None and resume.node in self.views:
             return self.views[resume.node].hyperparameters
@@ -257,7 +257,7 @@ class Workbench:
 
 
 def rebased(proposal: Proposal, full: Hyperparameters, request: ProposalRequest, space: Space) -> Proposal:
-    """The proposal with the changes that make `full` of the configuration that the search applies them to."""
+    """The proposal, with changes that turn the configuration to which the search applies them into `full`."""
     source = None if proposal.resume_from is None else proposal.resume_from.node
     views = _views(request)
     if source is not None and source in views:

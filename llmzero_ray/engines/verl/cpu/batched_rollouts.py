@@ -1,10 +1,10 @@
 """Rollouts of a complete batch in a few calls: one to each vLLM server, one for the rewards, two to the
 queue.
 
-For every sample VeRL's agent loop makes a request, a reward call and several queue calls, which take most of
-a small model's step. If its single-turn loop would do nothing else, this module does the same for the batch
-at once, on a thread of the process that embeds VeRL: same requests and seeds, same rewards, same rows in the
-queue except columns that nobody reads. Validation answers are available without the queue.
+For every sample, VeRL's agent loop makes a request, a reward call and several queue calls, which take most of
+a small model's step. If its single-turn loop would do nothing else, this module does the same for the whole
+batch at once, on a thread of the process that embeds VeRL. Requests, seeds and rewards are the same, and so
+are the rows in the queue, except for columns that are never read. Validation answers skip the queue.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from llmzero_ray.engines.verl.seeds import derive_seed
 logger = logging.getLogger(__name__)
 
 ROW_KEY = "llmzero_row"
-"""Key in the reward's extra information that carries the row's position to the validation."""
+"""Key in the reward's extra information that carries a row's position to the validation."""
 
 READ_FIELDS = ("uid", "raw_prompt", "reward_model", "data_source")
-"""Data columns that the trainer reads back from the queue: `raw_prompt` for the answers that are shown, the
-others for VeRL."""
+"""Data columns that the trainer reads back from the queue: `raw_prompt` for the sample answers in reports,
+the others for VeRL."""
 
 _SINGLE_TURN = "single_turn_agent"
 _OWN_PATH_COLUMNS = ("__rollout_n__", "__do_sample__", "priority")
-"""Columns with which VeRL changes single requests."""
+"""Columns with which VeRL changes how a single request is handled."""
 _LONGEST_WAIT_S = 1.0
 _THREADS = 4
 """Maximum batches in flight. A synchronous trainer has one."""
 
 AskServer: TypeAlias = Callable[[list[list[int]], list[list[int]], Mapping[str, Any]], Callable[[], Any]]
 """Callback that sends prompts (token ids), their seeds and the sampling parameters to a vLLM server. It
-returns a callback that waits for the answers, in the form of `RecordingServer.generate_many`."""
+returns a callback that waits for the answers and returns them like `RecordingServer.generate_many`."""
 Put: TypeAlias = Callable[[list[str], str, list[dict[str, Any]], Any], None]
-"""Callback that puts keys into a partition of the queue, with a tag for each and a TensorDict of columns, or
-None."""
+"""Callback that puts keys into a partition of the queue, with one tag per key and a TensorDict of columns (or
+None)."""
 _TURNS = 2
-"""Turns of a prompt and its answer, as VeRL counts them."""
+"""Number of turns of a prompt and its answer, as VeRL counts them."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Trajectory:
     """One answer to a prompt, before it is put into the queue."""
 
     row: Mapping[str, Any]
-    """Columns of its prompt."""
+    """Columns of the prompt's row."""
     session: int
     """Index of the answer among the prompt's answers, from 0."""
     prompt_ids: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Trajectory:
     """The response without special tokens."""
     score: float | None = None
     error: str | None = None
-    """Reason why there is no score. None if there is one, or if none is due yet."""
+    """Reason why there is no score. None if there is a score, or not yet."""
 
     @property
     def key(self) -> str:
@@ -74,7 +74,7 @@ class Trajectory:
 
     @property
     def tag(self) -> dict[str, Any]:
-        """Values that VeRL's replay buffer and metrics read without the columns. Lengths are in tokens."""
+        """Values that VeRL's replay buffer and metrics read without fetching columns. Lengths in tokens."""
         of_prompt, of_response = len(self.prompt_ids), len(self.response_ids)
         return {
             "status": "success",
@@ -100,9 +100,9 @@ class BatchedRollouts:
         *,
         has_processor: bool = False,
     ) -> None:
-        """`token_builder` is VeRL's continuous-token builder. The callback `score` gives each sample, with
-        its text, a score or an error, and `put` writes to the queue. `has_processor` is set if the model
-        accepts images."""
+        """`token_builder` is VeRL's continuous-token builder. `score(samples, texts)` sets a score or an
+        error on each sample, `put` writes to the queue. `has_processor` is set if the model accepts
+        images."""
         self._tokenizer, self._builder, self._servers = tokenizer, token_builder, list(servers)
         self._score_samples, self._put, self._has_processor = score, put, has_processor
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="rollouts")
@@ -112,19 +112,19 @@ class BatchedRollouts:
         self._max_tokens: dict[bool, int] = {}
 
     def begin_phase(self, config: Any, seed: int, train_max_tokens: int, eval_max_tokens: int) -> None:
-        """Use `config` (whole) and `seed` from now on; caps in tokens."""
+        """Use `config` (VeRL's complete configuration) and `seed` from now on. Caps are in tokens."""
         self._config, self._seed = config, seed
         self._max_tokens = {False: train_max_tokens, True: eval_max_tokens}
 
     def refusal(self, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Reason why VeRL's agent loop must take these prompts, or None if it need not."""
+        """Reason why VeRL's agent loop must process these prompts, or None if it need not."""
         return refusal(self._config, rows, has_processor=self._has_processor)
 
     def start(self, rows: list[dict[str, Any]]) -> None:
         """Start answering and scoring a batch of prompts, one dictionary of columns each, without waiting.
 
-        When it has ended, every scored sample is in the queue, and every prompt has its status: `finished`,
-        or `failure` if one of its samples has no score.
+        At the end, the queue has every scored sample and the status of every prompt: `finished`, or `failure`
+        if one of its samples has no score.
         """
         self._running = {future for future in self._running if not future.done()}
         self._running.add(self._threads.submit(self._run, rows, bool(rows[0].get("validate", False))))
@@ -133,12 +133,12 @@ class BatchedRollouts:
         """Answers to a validation's prompts, in order, each with a score or an error. Blocks until they are
         complete, and puts nothing into the queue."""
         future = self._threads.submit(self._scored, rows, True)
-        while not future.done():  # in short waits, which a signal can end
+        while not future.done():  # short waits, so that a signal can interrupt them
             concurrent.futures.wait([future], timeout=_LONGEST_WAIT_S)
         return future.result()
 
     def wait(self, idle_s: float) -> None:
-        """Wait until a batch in flight has ended, at most a second, or `idle_s` seconds if there is none."""
+        """Wait for a batch in flight to end, at most a second. Without one, wait `idle_s` seconds."""
         running = {future for future in self._running if not future.done()}
         if running:
             concurrent.futures.wait(
@@ -155,7 +155,7 @@ class BatchedRollouts:
             logger.exception("a batch of %d prompts failed as a whole", len(rows))
             statuses = ["failure"] * len(rows)
         try:
-            # Last: once a prompt has its status, the replay buffer takes it with the trajectories there are.
+            # Put last: once a prompt has its status, the replay buffer takes the trajectories that it finds.
             self._put(
                 [row["uid"] for row in rows], partition, [{"status": status} for status in statuses], None
             )
@@ -186,7 +186,7 @@ class BatchedRollouts:
             "temperature": given.temperature,
             "top_p": given.top_p,
             "top_k": given.top_k,
-            "repetition_penalty": 1.0,  # as VeRL's agent loop
+            "repetition_penalty": 1.0,  # as in VeRL's agent loop
             "logprobs": rollout.calculate_log_probs,
             "max_tokens": self._max_tokens[validate],
         }
@@ -195,7 +195,7 @@ class BatchedRollouts:
         for place, row in enumerate(rows):
             try:
                 prompts.append(self._tokens_of(row, int(rollout.prompt_length)))
-            except Exception as error:  # noqa: BLE001  of a chat template
+            except Exception as error:  # noqa: BLE001  raised by a chat template
                 errors[place] = f"{type(error).__name__}: {error}"
                 prompts.append([])
         places = [place for place in range(len(rows)) if place not in errors]
@@ -229,7 +229,7 @@ class BatchedRollouts:
         seeds: Mapping[int, list[int]],
         sampling: Mapping[str, Any],
     ) -> dict[int, list[dict[str, Any]]]:
-        """Answers of the servers, by place. If a server failed, its part holds errors."""
+        """Answers of the servers by place. The answers of a server that failed are errors."""
         parts = shares(places, len(self._servers))
         calls = [
             ask([prompts[i] for i in part], [seeds[i] for i in part], sampling)
@@ -254,7 +254,7 @@ class BatchedRollouts:
         answer: Mapping[str, Any],
         longest: int,
     ) -> Trajectory:
-        """Trajectory that VeRL's single-turn agent loop would make of an answer."""
+        """Trajectory for an answer, as VeRL's single-turn agent loop would build it."""
         sample = Trajectory(row=row, session=session)
         if "error" in answer:
             sample.error = answer["error"] or "vLLM gave no answer"
@@ -295,12 +295,12 @@ class BatchedRollouts:
 
 
 def row_number(index: Any) -> int:
-    """Position of a validation row, or -1 for a training row with a text index, which is never looked up."""
+    """Position of a validation row, or -1 for a training row whose index is text; it is not needed there."""
     return int(index) if isinstance(index, Integral) else -1
 
 
 def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
-    """Reason why VeRL's agent loop must take these prompts under this configuration, or None."""
+    """Reason why VeRL's agent loop must process these prompts under this configuration, or None."""
     rollout = config.actor_rollout_ref.rollout
     agents = {row.get("agent_name", rollout.agent.default_agent_loop) for row in rows}
     others = sorted(str(name) for name in agents - {_SINGLE_TURN})
@@ -333,7 +333,7 @@ def _enabled(parent: Any, name: str) -> bool:
 
 
 def rows_of(batch: Any) -> list[dict[str, Any]]:
-    """A TensorDict as one dictionary per prompt: tensors row by row, all else as it was stored."""
+    """A TensorDict as one dictionary per prompt: tensors split into rows, other values as stored."""
     from tensordict import NonTensorData, NonTensorStack
 
     rows: list[dict[str, Any]] = [{} for _ in range(len(batch))]
@@ -364,7 +364,7 @@ def prompt_statuses(rows: Sequence[Mapping[str, Any]], samples: Sequence[Traject
 
 
 def columns_of(samples: Sequence[Trajectory]) -> Any:
-    """The samples as VeRL's TensorDict, with the columns that are read. Lengths vary by row."""
+    """The samples as a TensorDict for VeRL, with only the columns that are read. Lengths vary by row."""
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
     return list_of_dict_to_tensordict([_columns(sample) for sample in samples])
@@ -397,12 +397,12 @@ def _columns(sample: Trajectory) -> dict[str, Any]:
 
 @dataclass
 class ValidatedAnswers:
-    """Columns of the scored answers, in order, as VeRL's trainer collects them."""
+    """Columns of the scored answers, in order, in the form that VeRL's trainer collects."""
 
     data_sources: list[str] = field(default_factory=list)
     uids: list[str] = field(default_factory=list)
     infos: dict[str, list[Any]] = field(default_factory=lambda: {"reward": []})
-    """Reward, and every further value of a reward function. None if it gave none."""
+    """Reward, and every further value of the reward function. None where it returned none."""
     turns: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
@@ -416,7 +416,7 @@ def validated(samples: Sequence[Trajectory]) -> ValidatedAnswers:
     for sample in scored:
         found.data_sources.append(sample.row.get("data_source", "unknown"))
         found.uids.append(sample.row["uid"])
-        found.infos["reward"].append(float(np.float32(sample.score)))  # as the queue keeps it
+        found.infos["reward"].append(float(np.float32(sample.score)))  # rounded as in the queue
         found.turns.append(_TURNS)
         found.texts.append(sample.text)
     found.infos |= {name: [info.get(name) for info in given] for name in names if name != "reward"}

@@ -1,9 +1,9 @@
 """In-process replacement for VeRL's TransferQueue, used while no other process needs it.
 
-The package's queue is two or more actors, and every value passes through them twice. If one rank trains and
-batches need no agent loop, VeRL's trainer is the only client. This queue then answers its calls, and the rank
-gets its columns with the call (`ByValueWorkerGroup`). Once agent loops start, everything moves to the
-package's queue and stays there.
+The package's queue consists of two or more actors, and every value passes through them twice. If one rank
+trains and batches need no agent loop, VeRL's trainer is the only client. This queue then answers its calls,
+and the rank gets its columns with the call (`ByValueWorkerGroup`). Once agent loops start, everything moves
+to the package's queue and stays there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Sample:
 
 
 class LocalQueue:
-    """Samples by partition and key, each with a tag and columns. The methods have the names of the package's
+    """Samples by partition and key, each with a tag and columns. Methods are named like the package's
     functions."""
 
     def __init__(self, start_package: Callable[[], Any]) -> None:
@@ -37,11 +37,11 @@ class LocalQueue:
 
     @property
     def is_installed(self) -> bool:
-        """Whether VeRL's calls reach this queue."""
+        """Whether VeRL's calls go to this queue."""
         return bool(self._replaced)
 
     def install(self) -> None:
-        """Start answering the queue calls of VeRL in this process."""
+        """Start answering the queue calls that VeRL makes in this process."""
         import transfer_queue
 
         self._replaced = {name: getattr(transfer_queue, name) for name in _CALLS}
@@ -49,7 +49,7 @@ class LocalQueue:
             setattr(transfer_queue, name, getattr(self, name))
 
     def migrate_to_package(self) -> None:
-        """Start the package's queue, move everything there, and stop answering. Idempotent."""
+        """Start the package's queue, move everything there, and stop answering calls. Idempotent."""
         import transfer_queue
 
         with self._lock:
@@ -75,7 +75,7 @@ class LocalQueue:
         """Add columns (a TensorDict) and tags of samples, and return their KVBatchMeta.
 
         Raises:
-            ValueError: neither is given, or one has another length than `keys`.
+            ValueError: both are missing, or one differs in length from `keys`.
         """
         from transfer_queue import KVBatchMeta
 
@@ -94,7 +94,7 @@ class LocalQueue:
                 sample.columns.update({name: rows[place] for name, rows in columns.items()})
             return KVBatchMeta(
                 keys=list(keys),
-                tags=[sample.tag for sample in samples],  # copied there
+                tags=[sample.tag for sample in samples],  # KVBatchMeta copies them
                 partition_id=partition_id,
                 fields=_common_names(samples),
             )
@@ -102,8 +102,8 @@ class LocalQueue:
     def kv_batch_get(
         self, keys: Sequence[str] | str, partition_id: str, select_fields: Sequence[str] | str | None = None
     ) -> Any:
-        """Columns that all of these samples have, as a TensorDict, restricted to `select_fields`. Empty, with
-        batch size 0, if there are none.
+        """Columns that all of these samples have, as a TensorDict, restricted to `select_fields`. If there
+        are none, it is empty and has batch size 0.
 
         Raises:
             ValueError: a sample is missing. (The package drops missing ones, and raises only if all are
@@ -138,8 +138,8 @@ class LocalQueue:
 
 
 class ByValueWorkerGroup:
-    """VeRL's worker group of one rank, which receives the columns of a batch instead of its keys while a
-    LocalQueue is in use."""
+    """VeRL's worker group for one rank. While a LocalQueue is in use, it sends the rank the columns of a
+    batch instead of its keys."""
 
     def __init__(self, workers: Any, queue: LocalQueue) -> None:
         self._workers, self._queue = workers, queue
@@ -148,7 +148,7 @@ class ByValueWorkerGroup:
         return getattr(self._workers, name)
 
     def compute_log_prob(self, batch: Any) -> Any:
-        """Same as VeRL's. The columns that the rank returns are put into the queue, as VeRL's workers do."""
+        """Same as VeRL's. Puts the columns that the rank returns into the queue, as VeRL's workers do."""
         if not self._queue.is_installed:
             return self._workers.compute_log_prob(batch)
         output = self._workers.compute_log_prob(self._columns_of(batch))
@@ -164,7 +164,7 @@ class ByValueWorkerGroup:
         return self._workers.update_actor(self._columns_of(batch) if self._queue.is_installed else batch)
 
     def _columns_of(self, batch: Any) -> Any:
-        """Columns that a KVBatchMeta names (all, if it names none), with its extra information."""
+        """Columns that a KVBatchMeta names (all if it names none), with its extra information."""
         from verl.utils import tensordict_utils
 
         data = self._queue.kv_batch_get(batch.keys, batch.partition_id, batch.fields)
@@ -174,7 +174,7 @@ class ByValueWorkerGroup:
 
 
 def _move(partition: str, samples: Mapping[str, _Sample]) -> None:
-    """Put samples into the package's queue, with one call for all with the same columns."""
+    """Put samples into the package's queue, with one call for each set of columns."""
     import transfer_queue
 
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -196,7 +196,7 @@ def _common_names(samples: Sequence[_Sample]) -> list[str]:
 
 
 def _packed(samples: Sequence[_Sample], names: Sequence[str]) -> Any:
-    """These columns as the package packs them, which copies tensors."""
+    """These columns, packed like the package does, which copies tensors."""
     from tensordict import TensorDict
     from transfer_queue.storage.managers.simple_storage_manager import AsyncSimpleStorageManager
 
@@ -208,7 +208,7 @@ def _packed(samples: Sequence[_Sample], names: Sequence[str]) -> Any:
 
 
 def _rows(column: Any) -> list[Any]:
-    """Column of a TensorDict sample by sample, without copying."""
+    """Values of a TensorDict's column by sample, without copying."""
     from tensordict import NonTensorStack
 
     return list(column.tolist() if isinstance(column, NonTensorStack) else column.unbind())

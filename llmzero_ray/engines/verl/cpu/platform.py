@@ -1,7 +1,8 @@
 """VeRL platform for machines without an accelerator, registered in VeRL's own platform registry.
 
-Ray's GPU is a logical resource: `ray start --num-gpus=N` works on a machine without any, so placement groups,
-accelerator ids and VeRL's capacity checks use the same code as on GPUs. Active only with VERL_PLATFORM=cpu.
+A GPU is a logical resource for Ray: `ray start --num-gpus=N` works on a machine that has none. Placement
+groups, accelerator ids and VeRL's capacity checks therefore use the same code as on GPUs. Active only with
+VERL_PLATFORM=cpu.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 class _CpuDeviceModule(types.ModuleType):
-    """`torch.cpu` plus the functions of `torch.cuda` that VeRL calls without asking."""
+    """`torch.cpu` plus the functions of `torch.cuda` that VeRL calls unconditionally."""
 
     empty_cache = staticmethod(_nothing)
     ipc_collect = staticmethod(_nothing)
@@ -112,7 +113,7 @@ class PlatformCPU(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False  # never by detection
+        return False  # never chosen by detection
 
     def current_device(self) -> Any:
         return CPU_ID
@@ -167,7 +168,7 @@ class PlatformCPU(PlatformBase):
         return []
 
     def is_ipc_supported(self) -> bool:
-        return False  # weights travel through shared memory instead
+        return False  # weights are sent through shared memory instead
 
     def cudart(self) -> Any:
         return None

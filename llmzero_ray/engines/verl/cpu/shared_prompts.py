@@ -1,7 +1,7 @@
-"""Passes of VeRL's actor that compute a prompt once for all its answers.
+"""Forward passes of VeRL's actor that compute a prompt once for all its answers.
 
 GRPO samples several answers to each prompt, and VeRL computes the prompt again with each of them. On a CPU,
-with short answers and a real vocabulary, most of a pass is computed more than once: prompts, padding, and the
+with short answers and a real vocabulary, most of a pass is wasted on repeated prompts, padding, and the
 logits of prompts, which nothing reads.
 
 Here one row holds a prompt and its answers, tightly packed:
@@ -9,8 +9,8 @@ Here one row holds a prompt and its answers, tightly packed:
     tokens     [padding] p1 p2 p3 | a1 a2 | b1 b2 b3 | c1   [padding]
     positions                0  1  2 |  3  4 |  3  4  5 |  3
 
-An answer attends to the prompt and to itself. The numbers are VeRL's up to rounding: sums have the same
-terms, in another order.
+An answer attends to the prompt and to itself. Results equal VeRL's up to rounding: sums have the same terms
+in a different order.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 import torch
 
 LARGE_VOCABULARY = 2**12
-"""Tokens of a vocabulary below which VeRL's way is as fast."""
+"""Size of the vocabulary below which VeRL's own passes are as fast."""
 _ROUNDING = 0.02
-"""Maximum mean difference of log-probabilities that differ by rounding alone, as a share of their standard
-deviation. Measured: below 0.00001 in float32, 0 in bfloat16; 0.12 and more with a wrong mask or position."""
+"""Maximum mean difference of log-probabilities due to rounding, as a share of their standard deviation.
+Measured: below 0.00001 in float32, 0 in bfloat16; 0.12 and more with a wrong mask or position."""
 
 
 def share_prompts(engine: Any, at_least: int = LARGE_VOCABULARY) -> bool:
-    """Let VeRL's FSDP engine compute each prompt of a micro batch once. Returns whether it does.
+    """Make VeRL's FSDP engine compute each prompt of a micro batch once. Returns whether it does.
 
-    Log-probabilities and entropies of a prompt are 0, where VeRL has numbers that nothing reads. VeRL's way
-    remains for packed sequences, for a vocabulary below `at_least`, for a model that takes no mask of its
-    own (found by trying), and for a batch where sharing would cost more.
+    Log-probabilities and entropies of prompt tokens are 0; VeRL computes them, but nothing reads them. VeRL's
+    own passes are kept for packed sequences, for a vocabulary below `at_least`, for a model that does not
+    support custom masks (found by a trial pass), and for batches where sharing would cost more.
     """
     if engine.use_remove_padding or not _takes_masks(engine.module, at_least):
         return False
@@ -80,23 +80,23 @@ def share_prompts(engine: Any, at_least: int = LARGE_VOCABULARY) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A micro batch with one row for each of its prompts."""
+    """Micro batch with one row per prompt."""
 
     inputs: dict[str, Any]
-    """Arguments of the model."""
+    """Keyword arguments for the model."""
     first: list[int]
-    """Index of the prompt's last token for each sequence. Its logits are the first that are read."""
+    """For each sequence, the index of its prompt's last token, whose logits are the first that are read."""
     row_of: torch.Tensor
     """Packed row of each sequence. Shape (sequences,)."""
     logit_of: torch.Tensor
-    """Index among the row's logits for each token of a sequence from its prompt's last on. Shape (sequences,
-    longest answer + 1)."""
+    """Index into the row's logits for the prompt's last token and each answer token of a sequence. Shape
+    (sequences, longest answer + 1)."""
     longest: int
     """Number of tokens of the longest sequence."""
 
     @classmethod
     def of(cls, batch: Any) -> Packed | None:
-        """The batch packed, or None if it has no plain text positions."""
+        """The packed batch, or None if its position ids are not those of plain text (one per token)."""
         sequences, positions = batch["input_ids"].unbind(), batch["position_ids"]
         if positions.dim() != 2:
             return None
@@ -143,20 +143,20 @@ class Packed:
         )
 
     def pays(self, config: Any) -> bool:
-        """Whether the packed rows cost less than the padded sequences. A packed row attends over all answers
-        of its prompt, masked, which is dear where answers are long."""
+        """Whether packed rows cost less than padded sequences. A packed row computes attention over all
+        answers to its prompt and masks most of it, which is expensive if answers are long."""
         window = getattr(config, "sliding_window", None)
         if window is not None and self.longest > window:
             return False
 
-        def cost(n_rows: int, width: int) -> int:  # of linear layers, and of attention
+        def cost(n_rows: int, width: int) -> int:  # linear layers plus attention
             return n_rows * width * (6 * int(config.hidden_size) + width)
 
         return cost(*self.inputs["input_ids"].shape) < cost(len(self.first), self.longest)
 
 
 def _takes_masks(module: Any, at_least: int) -> bool:
-    """Whether the model gives a token the same numbers in a packed row as alone."""
+    """Whether the model computes the same log-probabilities for a sequence in a packed row as alone."""
     base = _base(module)
     takes_count = "logits_to_keep" in inspect.signature(base.forward).parameters
     if not takes_count or base.config.get_text_config().vocab_size < at_least:
@@ -180,7 +180,7 @@ def _takes_masks(module: Any, at_least: int) -> bool:
                 module(input_ids=row, use_cache=False).logits[0, len(prompt) - 1 :].float().log_softmax(-1)
             )
             got = together[packed.row_of[number], packed.logit_of[number, : len(answers[number]) + 1]]
-            if not (got - wanted).abs().mean() <= _ROUNDING * wanted.std():  # nan is not equal
+            if not (got - wanted).abs().mean() <= _ROUNDING * wanted.std():  # also True for nan
                 return False
     return True
 
@@ -194,6 +194,6 @@ def _jagged(rows: list[Any]) -> Any:
 
 
 def _with_prompts(value: Any, first: list[int], offsets: Any) -> Any:
-    """`value` with a 0 for each token before `first`."""
+    """`value` with a 0 inserted for each token before `first`."""
     rows = [torch.nn.functional.pad(row, (n, 0)) for row, n in zip(value.unbind(), first, strict=True)]
     return torch.nested.nested_tensor_from_jagged(torch.cat(rows), offsets)
