@@ -175,17 +175,18 @@ BUILT_IN = {
         'eval "$(llmzero completion bash)"',
     ),
 }
-"""The core's."""
+"""Commands of the core."""
 OLD_NAMES = {"replay": "retrain", "budget": "set"}
-"""Command of version 0.1 -> its name now. Version 0.2 takes both."""
+"""Command name of version 0.1 -> current name. Version 0.2 accepts both."""
 
 
 @cache
 def subcommands() -> dict[str, Subcommand]:
-    """All commands by name, in the order of `llmzero --help`: by group, in each the core's first.
+    """All commands by name, in the order of `llmzero --help`: by group. A command of an extension follows the
+    one that it names in `after`, or comes last.
 
     Raises:
-        ConfigError: an extension's table cannot be loaded, or names a command that there is already.
+        ConfigError: an extension's table cannot be loaded, or names a command that already exists.
     """
     found = dict(BUILT_IN)
     for name, point in points(GROUP).items():
@@ -204,6 +205,6 @@ def subcommands() -> dict[str, Subcommand]:
 
 
 def subcommand(name: str) -> Subcommand | None:
-    """The command of that name; extensions are looked at only where the core has none."""
+    """The command of that name. Extensions are only loaded if the core has no such command."""
     name = OLD_NAMES.get(name, name)
     return BUILT_IN.get(name) or subcommands().get(name)

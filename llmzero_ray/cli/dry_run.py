@@ -45,7 +45,7 @@ def show_estimate(
         task = _task(config)
     except TaskError:
         estimate = Estimate(config)
-        show_memory(console, estimate.of(with_server_sizes(estimate, say)))  # that needs no data
+        show_memory(console, estimate.of(with_server_sizes(estimate, say)))  # needs no data
         raise
     estimate = Estimate(config, task)
     estimate = estimate.of(with_server_sizes(estimate, say))

@@ -31,8 +31,8 @@ def event_line(core: CoordinatorCore, event: Event) -> str | None:
 
 
 def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
-    """Differences of a phase's hyper-parameters to the resumed phase, or to the default recipe from scratch,
-    as in the report: `lr 0.001 -> 5e-4, n 4 -> 8`."""
+    """Differences of a phase's hyper-parameters from the resumed phase, or from the default recipe if it
+    starts from scratch, as in the report: `lr 0.001 -> 5e-4, n 4 -> 8`."""
     assert core.started is not None
     source = None if spec.resume_from is None else core.runs[spec.resume_from.node].spec
     changed = diff(core.started.root if source is None else source.hyperparameters, spec.hyperparameters)
@@ -47,7 +47,7 @@ def changes_text(core: CoordinatorCore, spec: PhaseSpec) -> str:
 
 
 def approval_texts(core: CoordinatorCore, *, to_do: bool = False) -> list[str]:
-    """A sentence on each proposal that waits for a person; with `to_do` also the command that answers."""
+    """A sentence on each proposal that waits for a person. `to_do` adds the command that answers it."""
     root, found = shlex.quote(str(core.paths.root)), []
     for run in waiting(core):
         assert run.asked is not None
@@ -204,7 +204,7 @@ def _describe_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
 
 
 def _describe_coordinator(core: CoordinatorCore, event: ev.CoordinatorStarted) -> str | None:
-    # The command that initialized a search wrote its journal in epochs before the first coordinator's.
+    # If a command initialized the search, it wrote the journal in epochs before the first coordinator's.
     is_first = event.epoch == 1 or (core.initialization is not None and event.previous_alive is None)
     return None if is_first else f"a coordinator is at work again (the {event.epoch}.)"
 

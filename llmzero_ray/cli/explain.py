@@ -1,7 +1,7 @@
-"""The command `explain`: why a search decided as it did, from a history, outcomes alone or its directory.
+"""The command `explain`: why a search decided as it did, from a history, from outcomes or from its directory.
 
-The first two give JSON, for programs. A directory is replayed and gives a table, for people. Only the core is
-imported, plus the journal's parts if there is one, so the command starts fast.
+A history or outcomes give JSON, for programs. A directory is replayed and gives a table, for people. Only the
+core is imported, plus the journal's modules if there is one, so the command starts fast.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def explain_history(data: object, rules: SearchRules, budget: int | None = None)
 def explain_outcomes(data: object, rules: SearchRules, budget: int | None = None) -> dict[str, Any]:
     """All decisions of the rules if the runs have these outcomes (parsed JSON), as JSON values.
 
-    `unused_rows` exists only if the rules stop or wait before the last row; `next` says which.
+    `unused_rows` is only there if the rules stop or wait before the last row; `next` says which.
 
     Raises:
         HistoryError: a row is malformed; the message names it.
@@ -175,7 +175,7 @@ def explain(
             assert closed_loop is not None
             answer = explain_outcomes(read_json(closed_loop), rules, budget)
             _note_unused(answer)
-    except LlmzeroError as error:  # programs parse these, so that they begin with the error's class
+    except LlmzeroError as error:  # programs parse these, so they begin with the error's class
         typer.echo(clean(f"{type(error).__name__}: {error}"), err=True)
         return error.exit_code
     typer.echo(json.dumps(answer, indent=2, allow_nan=False))

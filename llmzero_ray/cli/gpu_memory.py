@@ -67,7 +67,7 @@ def memory_lines(estimate: Estimate) -> Iterator[str]:
 def machine_text(worst: StageMemory, *, n_slots: int = 1, total: float | None = None) -> str:
     """Memory that `n_slots` slots take of a machine at their largest stage, in one sentence.
 
-    `total`: bytes that the machine has, where that is known.
+    `total`: bytes that the machine has, or None if unknown.
     """
     need, largest = worst.total, worst.largest
     has = "" if total is None else f" of {total / GIB:.0f} GiB"

@@ -1,6 +1,6 @@
 """The grammar that all commands share: KEY=VALUE with or without `--set`, `.` or nothing for the only search.
 
-Not here: what a search or a node is called (options.py), which keys there are (settings.py).
+Not here: names of searches and nodes (options.py), the keys of settings (settings.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
 
 
 class GrammarCommand(TyperCommand):
-    """One command. Its words are completed before Typer reads them, and its help has no type of Python."""
+    """One command. It completes its words before Typer parses them, and its help shows no Python types."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the completed words."""
+        """Complete the words, and parse them."""
         found = args if ctx.resilient_parsing else self._completed(args)
         rest: list[str] = super().parse_args(ctx, found)
         return rest
@@ -78,13 +78,13 @@ class GrammarCommand(TyperCommand):
         arguments = self._arguments()
         if not arguments or arguments[0].metavar != SEARCH or len(words) >= len(arguments):
             return found
-        # A text of one word is taken for the search, and the text for missing.
+        # A single word is read as the search, so that the text is reported missing.
         of_text = arguments[-1].metavar == "TEXT" and len(words) == 1 and " " not in words[0]
         return found if of_text or (words and _exists(words[0], storage)) else [ONLY, *found]
 
 
 def _shown(argument: TyperArgument) -> str:
-    """`CONFIG`, or `[SENTENCE]` where it may be left out."""
+    """`CONFIG`, or `[SENTENCE]` for an optional argument."""
     name = argument.metavar or argument.name or ""
     return name if argument.required and name != SEARCH else f"[{name}]"
 

@@ -58,7 +58,7 @@ def init(
     listed with the reason, here and at the end of the file.
 
     Raises:
-        ConfigError: no such preset, no trainer in the script, the file exists, or a setting cannot be.
+        ConfigError: no such preset, no trainer in the script, the file exists, or a setting is invalid.
     """
     console = TerminalConsole()
     say = partial(print_line, console)

@@ -1,8 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and SIGHUP while a search is followed.
 
-On a shared cluster the search continues without its command. A private head ends with it, as do slots that a
-comparison holds, so the user is asked what to do; without a terminal the search is paused. A signal that is
-ignored when the command starts, such as SIGINT in a script's background, stays ignored.
+On a shared cluster the search continues without its command. A private head ends with the command, as do
+slots that a comparison holds, so the user is asked what to do; without a terminal the search is paused. A
+signal that is ignored when the command starts, such as SIGINT for a script's background job, stays ignored.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def raise_on_termination(console: Console) -> None:
 
 def leave_in_time(leave: Callable[[], None], code: int) -> None:
     """Leave the cluster, and ignore a further SIGTERM. If the head is dead, Ray waits for it in this call and
-    again at the end of the process. Then the process ends with `code` after a few seconds, and a private head
-    with it."""
+    again when the process exits. In that case the process ends with `code` after a few seconds, and a private
+    head with it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leaving = threading.Thread(target=leave, name="leave-ray", daemon=True)
     leaving.start()
     leaving.join(_LEAVE_S)
     if leaving.is_alive():
-        remove_key_file()  # the end at once skips what else is to be done at the end
-        atexit.register(_end_at_once, code)  # the last one registered is the first one called
+        remove_key_file()  # `_end_at_once` skips the other exit handlers
+        atexit.register(_end_at_once, code)  # called first, because registered last
 
 
 def _end_at_once(code: int) -> NoReturn:
@@ -116,7 +116,7 @@ class Interrupts:
 
 
 def _first_letter(question: str) -> str:
-    """First letter of the user's choice: continue for an empty one, pause at the end of input."""
+    """First letter of the user's choice. An empty answer means continue, the end of input means pause."""
     try:
         return (input(question).strip().lower() or "c")[:1]
     except EOFError:

@@ -29,7 +29,7 @@ _NONE = "–"
 _WIDTH = 160
 """Columns without a terminal."""
 _DISPENSABLE = ("model", "task", "begun", "GPU h")
-"""Columns that a narrow terminal goes without, in this order."""
+"""Columns that a narrow terminal drops, in this order."""
 
 
 def list_searches(
@@ -68,7 +68,7 @@ def list_searches(
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """Text of each column; columns in which nothing stands are not shown."""
+    """Column -> its text, `_NONE` for an empty one."""
     alive = None
     if row["stage"] in ("interrupted", "never begun") and row["last_alive"] is not None:
         alive = f"last {short_duration(max(0.0, time.time() - row['last_alive']))} ago"
@@ -103,7 +103,7 @@ def summary(root: Path, follower: Follower) -> dict[str, Any]:
                 "model": config.model.hub_id or (hub_model(model)[0] or Path(model).name),
             }
         return {**known, **asdict(run_status(follower))}
-    except Exception as error:  # noqa: BLE001  the others are listed all the same
+    except Exception as error:  # noqa: BLE001  still list the others
         why = str(error) if isinstance(error, LlmzeroError) else f"{type(error).__name__}: {error}"
         nothing = {"runs": 0, "max_runs": None, "best": None, "best_score": None, "gpu_hours": 0.0}
         return {**known, "stage": f"unreadable: {one_line(why, None)}", **nothing}

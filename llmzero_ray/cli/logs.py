@@ -36,8 +36,8 @@ def logs(
     console = TerminalConsole()
     if node is None:
         place = find(search, storage)
-        with contextlib.suppress(JournalError):  # the log of a damaged search is wanted most
-            Follower.of(place, started=False)  # or there is no such search
+        with contextlib.suppress(JournalError):  # a damaged search's log is needed most
+            Follower.of(place, started=False)  # raises if there is no such search
         paths = [place.paths.logs / "coordinator.log"]
     else:
         place, number = options.find_node(search, node, storage)

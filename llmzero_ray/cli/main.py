@@ -33,13 +33,12 @@ COMPLETE = "_LLMZERO_COMPLETE"
 _FIRST = ("init", "doctor", "search", "status")
 """Commands of the short help."""
 _BOUNDS = {"greater_than_equal": ("ge", ">="), "less_than_equal": ("le", "<=")}
-"""Type of pydantic's problem -> the bound's name in it, and what to print."""
+"""Error type of pydantic -> (name of the bound in the error, sign to print)."""
 _PATHS = ("CONFIG", "DIR", "F", "FILE", "FOLDER", "H.json", "PLACE", "PLAN", "R.json", "RUN.SH")
-"""Names in the help of arguments and options that take a path. Addresses are rejected before the command
-runs."""
+"""Metavars of arguments and options that take a path. Addresses are rejected before the command runs."""
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
-"""What the system answers a write with, which names no file."""
-# Help is plain text: rich's takes longer to import than everything that `llmzero --help` needs.
+"""Errors of a write, which do not name the file."""
+# Help is plain text: importing rich takes longer than everything else that `llmzero --help` needs.
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
     "rich_markup_mode": None,
@@ -49,7 +48,7 @@ _PLAIN: dict[str, Any] = {
 
 
 class _Subcommands(TyperGroup):
-    """Subcommands that are imported when they run. Listing them imports none."""
+    """Subcommands, each imported only when it runs. Listing them imports none."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is Typer's
         return list(subcommands())
@@ -117,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LlmzeroError as error:
         typer.echo(clean(f"llmzero: {error}"), err=True)
         return error.exit_code
-    except OSError as error:  # a path that the system refuses, wherever it is used first
+    except OSError as error:  # a path that the system rejects, wherever it is first used
         if error.filename is None:
             if error.errno not in _UNWRITABLE:
                 raise
@@ -132,7 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open nothing in place of a closed standard input or error stream, so that no file gets its number.
+    """Replace a closed standard input or error stream by the null device, so that no file gets its
+    descriptor.
 
     Raises:
         StorageError: standard output is closed.
@@ -146,7 +146,7 @@ def _open_streams() -> None:
 
 
 def _drop_output() -> None:
-    """Send what standard output still holds nowhere: Python would fail with it again at its end."""
+    """Discard what standard output still holds, because Python would fail to flush it again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -172,7 +172,7 @@ def _command() -> Any:
 
 def _path(_context: Any, _param: Any, given: Any) -> Any:
     from llmzero_ray.config.yaml_text import (
-        local_path,  # with pydantic, which the list of commands does not need
+        local_path,  # imports pydantic, which listing commands does not need
     )
 
     return None if given is None else type(given)(local_path(str(given)))
@@ -185,7 +185,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def _words(given: list[str]) -> list[str]:
-    """The words with `help COMMAND` and `version` as the options that they stand for."""
+    """The words, with `help COMMAND` and `version` replaced by the equivalent options."""
     match given[:2]:
         case ["version"]:
             return ["--version"]

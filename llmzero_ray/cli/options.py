@@ -35,8 +35,8 @@ Reason = Annotated[str, typer.Option(metavar="TEXT", help="kept in the journal",
 
 
 def settings_option(help_text: str, *, of_search: bool = False) -> typer.models.OptionInfo:
-    """Option for settings KEY=VALUE, any number of them, with or without `--set` before each (grammar.py), as
-    a list of texts. `of_search`: short keys of search.yaml become whole ones."""
+    """Option for any number of settings KEY=VALUE, with or without `--set` before each (grammar.py), as a
+    list of texts. `of_search` expands short keys of search.yaml."""
     made: typer.models.OptionInfo = typer.Option(
         "--set",
         metavar="KEY=VALUE ...",
@@ -49,7 +49,7 @@ def settings_option(help_text: str, *, of_search: bool = False) -> typer.models.
 
 
 def _with_whole_keys(settings: list[str]) -> list[str]:
-    from llmzero_ray.cli.settings import with_whole_keys  # with pydantic, which help does not need
+    from llmzero_ray.cli.settings import with_whole_keys  # imports pydantic, which help does not need
 
     return with_whole_keys(settings) if settings else []
 
@@ -65,19 +65,19 @@ def find_node(search: str, node: str, storage: str) -> tuple[SearchStorage, int]
     """The search and the number of a node, named by `3`, `best` or `demo:3`.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: there is no such search or node.
     """
     if _is_node(node.rpartition(":")[2]):
         place, number = find_named(node, storage, search)
         assert number is not None
         return place, number
-    if search == ONLY:  # a search alone was named, and there is none of that name
+    if search == ONLY:  # only a search was named, and it does not exist
         raise missing(find(node, storage).paths.root)
     raise ConfigError(f"NODE is {node!r}; must be a node's number or best, such as demo:3 or demo best.")
 
 
 def find_named(text: str, storage: str, search: str = ONLY) -> tuple[SearchStorage, int | None]:
-    """Search and node that SEARCH, SEARCH:NODE or NODE names; the last one is a node of `search`.
+    """Search and node that SEARCH, SEARCH:NODE or NODE names. A bare NODE is one of `search`.
 
     Raises:
         ConfigError: there is no such search, or it has no best node yet.
@@ -124,4 +124,4 @@ Reward = Annotated[
 ]
 Repairs = Annotated[int, typer.Option(metavar="N", help="how often a reward is repaired")]
 REPAIRS = 2
-"""Repairs of a reward where none are given."""
+"""Default number of repairs of a reward."""

@@ -17,13 +17,12 @@ _ROOT = "llmzero_search"
 
 
 def mirror(facts: SearchFacts, url: str) -> int:
-    """Add the phases that have ended, and that the study does not have yet, to the study of the search's
-    name: one trial per node with its hyper-parameters, best score, and validations by global step. Returns
-    the number of new trials.
+    """Add ended phases that are still missing to the study with the search's name: one trial per node with
+    its hyper-parameters, best score, and validations by global step. Returns the number of new trials.
 
     Raises:
-        ConfigError: Optuna is not installed, the storage cannot be used, or its study of that name is not of
-            this search.
+        ConfigError: Optuna is not installed, the storage cannot be used, or its study of that name belongs to
+            another search.
     """
     if problem := import_problem("optuna"):
         raise ConfigError(f"--optuna: optuna {problem}; `pip install 'llmzero-ray[optuna]'`")

@@ -1,4 +1,4 @@
-"""The command `rm`: deletes searches, after it has said what goes."""
+"""The command `rm`: lists what it will delete, asks, and deletes searches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     storage: options.Storage = "runs",
 ) -> int:
-    """Delete searches, none that is at work.
+    """Delete searches that are not running.
 
     It lists what goes and asks. A journal in an object store stays there.
     """
@@ -79,7 +79,7 @@ def _bytes(path: Path) -> int:
 
 def _delete(root: Path) -> None:
     lock = SearchLock(root)
-    lock.acquire(private_head=False, role="command")  # nobody starts it meanwhile
+    lock.acquire(private_head=False, role="command")  # so that nobody starts it meanwhile
     try:
         shutil.rmtree(root)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The commands `show`, `diff` and `report`: what searches hold, from their directories alone.
+"""The commands `show`, `diff` and `report`: contents of searches, read from their directories only.
 
-Not here: the list of searches (listing.py), one at work (status.py), the tables and the
+Not here: the list of searches (listing.py), a running search (status.py), the tables and the
 report's text (report/).
 """
 

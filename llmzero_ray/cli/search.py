@@ -135,7 +135,8 @@ def search(
 
 
 def _refuse(given: Mapping[str, bool], place: str, remedy: str) -> None:
-    """Refuse options that would have no effect: option -> whether it was given, and where they belong.
+    """Reject options that would have no effect. `given` is option -> whether it was given; `place` is where
+    the options belong.
 
     Raises:
         ConfigError: one was given.
@@ -181,8 +182,8 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
 def start_and_follow(
     config: SearchConfig, settings: list[str], *, from_folder: bool = False, page_port: int | None = None
 ) -> int:
-    """Start the search or attach to it, and follow it to its end. Returns the exit code. With a `page_port`
-    its page is served meanwhile.
+    """Start the search or attach to it, and follow it to its end. Returns the exit code. If `page_port` is
+    given, its page is served meanwhile.
 
     Raises:
         ConfigError: the page cannot be served; nothing was started.
@@ -194,7 +195,11 @@ def start_and_follow(
 
 @contextlib.contextmanager
 def _page(config: SearchConfig, port: int, console: Console) -> Iterator[None]:
-    """`llmzero ui` of the search as a child of this process. It says its address first, or why not."""
+    """Context in which a child process runs `llmzero ui` for the search. Its address is printed first.
+
+    Raises:
+        ConfigError: the page cannot be served.
+    """
     root = SearchStorage(config.storage, config.name).paths.root
     words = ("ui", str(root), "--port", str(port), "--child-of", str(os.getpid()))
     child = subprocess.Popen(
@@ -203,7 +208,7 @@ def _page(config: SearchConfig, port: int, console: Console) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # Ctrl-C is for this command, which may go on after it
+        start_new_session=True,  # Ctrl-C is for this command, which may continue
     )
     assert child.stdout is not None
     try:
@@ -211,7 +216,7 @@ def _page(config: SearchConfig, port: int, console: Console) -> Iterator[None]:
         if not lines[1]:
             raise ConfigError(lines[0].removeprefix("llmzero: "))
         print_line(console, f"{config.name}: its page is {lines[1]}")
-        # A full pipe would stop the child.
+        # Drain the pipe: a full one would block the child.
         threading.Thread(target=deque, args=(child.stdout, 0), daemon=True).start()
         yield
     finally:
@@ -233,7 +238,7 @@ def _start_and_follow(
         raise_on_termination(console)
         try:
             launched = launch(config, given, task_of, say, from_folder=from_folder)
-        except (Terminated, SystemExit):  # the latter from Ray, whose start sets a handler of its own
+        except (Terminated, SystemExit):  # SystemExit: from the handler that Ray sets at its start
             say(f"{config.name}: ended by a signal before it began; the same command starts it")
             return INTERRUPTED
         follower, someone, code = launched.follower, launched.found, 1

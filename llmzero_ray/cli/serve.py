@@ -44,7 +44,7 @@ def serve(
     """Serve a model on the cluster, or on this machine without one, and print how a search uses it.
 
     Raises:
-        ConfigError: there is no such model, or something that is not an option stands before `--`.
+        ConfigError: there is no such model, or something that is not an option comes before `--`.
     """
     if vllm_options and not vllm_options[0].startswith("-"):
         raise ConfigError(f"serve: unexpected {vllm_options[0]!r}; options of `vllm serve` follow a `--`.")

@@ -13,10 +13,10 @@ from llmzero_ray.utils.text import nearest
 
 
 def with_whole_keys(settings: Sequence[str]) -> list[str]:
-    """Settings `key=value` with the keys that search.yaml has.
+    """Settings `key=value` with the full keys of search.yaml.
 
     Raises:
-        ConfigError: a key without a dot is unknown, or stands for several.
+        ConfigError: a key without a dot is unknown or ambiguous.
     """
     return [
         "=".join((_whole(key.strip()), *value)) for key, *value in (one.split("=", 1) for one in settings)

@@ -66,7 +66,7 @@ def status(
 
 def _facts(follower: Follower, *, offline: bool) -> dict[str, Any]:
     """The search as plain data: stage, processes and nodes."""
-    # The rows of a report need more than twice the imports of a status.
+    # Imported here because a report's rows need more than twice the imports of a status.
     from llmzero_ray.report.facts import SearchFacts
     from llmzero_ray.report.tables import node_rows
 

@@ -134,7 +134,8 @@ def configure(
 def send(
     place: SearchStorage, kind: RequestKind, reason: str = "", *, say: Say | None = None, **fields: Any
 ) -> int:
-    """Send a request, wait for its response, `say` it (default: print it), and return the exit code.
+    """Send a request, wait for its response, pass that to `say` (default: print it), and return the exit
+    code.
 
     Raises:
         ConfigError: the request was rejected, by the coordinator or before sending it.
@@ -179,8 +180,8 @@ def _check(follower: Follower, candidate: Request) -> None:
 
 
 def _answer(follower: Follower, request_id: str) -> Any:
-    """The event that a request became, once it is in the journal. None if it does not arrive in time, or if
-    the search has ended before."""
+    """Wait for a request's event in the journal. None if it does not arrive in time, or if the search ends
+    first."""
     deadline = time.monotonic() + _ANSWER_S
     while time.monotonic() < deadline:
         follower.poll()

@@ -34,8 +34,8 @@ def measured(
     like: str | None,
     estimated: MeasuredTimes | None = None,
 ) -> MeasuredTimes:
-    """Measured seconds for the estimate: of a given step, otherwise of the search `like`, otherwise of this
-    search's doctor, otherwise `estimated`.
+    """Measured seconds for the estimate: from `seconds_per_step`, otherwise from the search `like`, otherwise
+    from this search's doctor, otherwise `estimated`.
 
     Raises:
         ConfigError: there are none, or the requested ones cannot be used.
@@ -58,8 +58,8 @@ def measured(
 
 
 def step_seconds(points: Sequence[MetricPoint]) -> list[float]:
-    """Seconds of each training step of a phase, in order: by VeRL's own timer, otherwise the time between
-    reports."""
+    """Seconds of each training step of a phase, in order: from VeRL's own timer, otherwise the time between
+    points."""
     timed = [point.metrics[STEP_TIME] for point in points if point.step > 0 and STEP_TIME in point.metrics]
     return timed or [later.wall_s - earlier.wall_s for earlier, later in itertools.pairwise(points)]
 
@@ -85,7 +85,7 @@ def _of_doctor(storage: SearchStorage, config: SearchConfig) -> MeasuredTimes | 
     slots = kept["slots"]
     return MeasuredTimes(
         source=str(storage.paths.root / DOCTOR_FILE),
-        step_s=max(slot["step_s"] for slot in slots),  # all slots at once: the slowest one holds
+        step_s=max(slot["step_s"] for slot in slots),  # all slots run at once, so the slowest counts
         validation_s=max(slot["validation_s"] for slot in slots),
         cold_start_s=max(slot["startup_s"] for slot in slots),
         notes=_differences(stored_config(kept["config"], source=DOCTOR_FILE), config),

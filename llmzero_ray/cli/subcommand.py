@@ -1,4 +1,4 @@
-"""One subcommand of `llmzero` as tables of commands hold it."""
+"""One subcommand of `llmzero`, as an entry in a table of commands."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Subcommand:
     group: Group | None = None
     """Group of `llmzero --help`; None if it is the group of `after`."""
     slow: bool = False
-    """Whether it loads for more than a moment: on a terminal it says so at once."""
+    """Whether loading it takes long. A terminal then shows a line at once."""
     after: str = ""
-    """Command that it follows in help, in whose group it is where it names none. Empty: it stands last."""
+    """Command that it follows in help, and whose group it takes if `group` is None. If empty, it comes
+    last."""

@@ -20,8 +20,8 @@ _FORM = {"displayTimeUnit": "ms"}
 
 
 def chrome_trace(facts: SearchFacts) -> dict[str, Any]:
-    """One thread per slot with proposals, phases and, inside them, set-ups; and the search's events. Times
-    are microseconds since the first event."""
+    """A trace with one thread per slot (proposals, phases and, inside them, set-ups) and the search's events.
+    Times are microseconds since the first event."""
     begun = facts.events[0].time
     spans = [_name(_EVENTS, "search"), _name(_SLOTS, "slots")]
     for slot in sorted({stay.slot for stay in stays_of(facts.events)}):
@@ -54,7 +54,7 @@ def _name(process: int, name: str, thread: int | None = None) -> dict[str, Any]:
 
 
 def _phases(facts: SearchFacts) -> Iterator[dict[str, Any]]:
-    """Stays of phases in their slots; the last one of a node that has a result begins with its set-up."""
+    """Spans of phases in their slots. The last span of a node with a result begins with its set-up."""
     stays = stays_of(facts.events)
     last = {stay.node: stay for stay in stays}
     for stay in stays:

@@ -71,7 +71,7 @@ def live_view(follower: Follower, *, now: float | None = None, stage: str | None
 
 
 def _outlook(follower: Follower, now: float) -> Iterator[str]:
-    """Shares of the limits, time left, and how long ago each part was heard of."""
+    """Used shares of the limits, time left, and the age of each process's last sign of life."""
     core, worked_s = follower.core, follower.worked_s(now)
     budget = core.config.budget
     shares: list[tuple[str, float, float]] = [("runs", len(core.search.nodes), budget.runs)]
@@ -169,8 +169,8 @@ def outcome_lines(follower: Follower) -> list[str]:
 
 
 def _confirmed(core: CoordinatorCore) -> str:
-    """`, confirmed 0.7910 (95 % 0.7651 to 0.8149)`: the winner on fresh items; empty where it has no such
-    score."""
+    """`, confirmed 0.7910 (95 % 0.7651 to 0.8149)`: the winner's score on fresh items. Empty if it has
+    none."""
     job = core.final.confirmation
     return "" if job is None or job.score is None else f", confirmed {job.score.mean:.4f}{_interval(job)}"
 
@@ -187,7 +187,7 @@ def _cut_text(core: CoordinatorCore, cut: Cut) -> str:
 
 
 def _hours(core: CoordinatorCore, now: float | None) -> str:
-    """GPU hours of training, and those in which reserved slots were idle."""
+    """GPU hours of training, and GPU hours in which reserved slots were idle."""
     busy, idle = gpu_hours(core, core.now if now is None else now)
     return f"{busy:.2f} GPU hours (and {idle:.2f} idle)"
 
@@ -299,8 +299,8 @@ def _by_compute(run: PhaseRun) -> bool:
 
 
 def _length(follower: Follower, run: PhaseRun) -> int | None:
-    """Steps of a phase. Of one that ends by its compute, as many as it allows at the cost of those so far,
-    None before the first."""
+    """Steps of a phase. If it ends by its compute, an estimate from the cost of the steps so far; None before
+    the first one."""
     if run.spec is None or run.spec.compute is None:
         return 1 if run.spec is None else max(run.spec.n_steps, 1)
     curves, limit = load_curves(follower.storage, run.node), run.spec.compute

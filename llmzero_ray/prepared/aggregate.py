@@ -87,8 +87,8 @@ def task_score(rows: Iterable[tuple[str, float]]) -> TaskScore:
 
 
 def macro_average(rows: Iterable[tuple[str, float]]) -> Score | None:
-    """`TaskScore.macro` of (data_source, acc) pairs; None too, with a warning, where the parts are unknown: a
-    score that was measured is not lost for it."""
+    """`TaskScore.macro` of (data_source, acc) pairs. Unknown parts give None and a warning instead of an
+    error, so that a measured score is not lost."""
     try:
         return task_score(rows).macro
     except TaskError as error:

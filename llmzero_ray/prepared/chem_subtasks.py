@@ -1,4 +1,4 @@
-"""Names of ChemCoTBench's subtasks: their category, where their answer stands, what their reward needs.
+"""ChemCoTBench's subtasks: category, JSON keys of the answer, and what each reward needs.
 
 Standard library only.
 """
@@ -72,7 +72,7 @@ SUBTASKS = (
     Subtask(name="nepp", keys=("pred_smi", _OUTPUT), **_MADE),
     Subtask(name="mechsel", category="rxn", rule="letter", keys=("choice", _OUTPUT)),
 )
-"""All of them, in the order of reports."""
+"""All subtasks, in the order of reports."""
 
 _ALIASES = {"del": "delete", "substitute": "sub", "mech_sel": "mechsel", "byproduct": "fs_by_product"} | {
     "by_product": "fs_by_product",
@@ -82,7 +82,7 @@ _ALIASES = {"del": "delete", "substitute": "sub", "mech_sel": "mechsel", "byprod
 
 @lru_cache(maxsize=1024)
 def subtask_named(name: str) -> Subtask | None:
-    """The subtask of a name or data_source in any of the spellings in use; None for an unknown one."""
+    """The subtask with this name or data_source, in any spelling in use. None if it is unknown."""
     plain = re.sub(r"[^a-z0-9]+", "_", name[:64].lower()).strip("_")
     plain = re.sub(r"^chemcot_(?:und|edit|opt|rxn)_", "", plain)
     plain = re.sub(r"^(?:mol_opt|opt)_", "", plain)

@@ -1,7 +1,7 @@
 """Fresh validation items of a task: rows that none of its splits uses, to confirm the winners of a search.
 
-A procedural family gives as many as are wanted; its other splits keep every row. Of other tasks the manifest
-names them (`splits.confirm`): `prepare` sets them aside where a data set has rows left.
+A procedural family generates as many as requested, and its other splits keep every row. For other tasks the
+manifest names a file (`splits.confirm`), which `prepare` writes if the data set has rows left.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from llmzero_ray.utils.files import storage_error
 
 
 def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
-    """Write to `target` `n` rows that are in no split of the task, and return their number.
+    """Write rows that are in no split of the task to `target`, and return their number.
 
-    An existing file stays, because it was written for the same search.
+    A family generates `n` rows; other tasks give all rows of `splits.confirm`. An existing file is kept,
+    because it was written for the same search.
 
     Raises:
         TaskError: the task has no spare rows, or rows that another split has.
@@ -54,7 +55,7 @@ def write_confirmation(task: PreparedTask, n: int, target: Path) -> int:
 
 
 def check_spare_rows(task: PreparedTask) -> Manifest:
-    """The manifest of a task, after a check that the winners of a search on it can be confirmed.
+    """Check that the winners of a search on this task can be confirmed, and return the task's manifest.
 
     Raises:
         TaskError: it has no spare rows; the message says why and what to do.

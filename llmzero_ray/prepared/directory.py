@@ -28,8 +28,8 @@ def no_progress(_doing: str, _share: float) -> None:
 
 @contextlib.contextmanager
 def progress_lines(say: Callable[[str], None], every_s: float = 15.0) -> Iterator[Progress]:
-    """Progress callback that gives `say` a line when a part of the work begins, and every `every_s` seconds
-    while the work goes on, from a thread. A part's name ends at the first colon of what is being done."""
+    """Context with a progress callback that prints lines with `say`: one when a part of the work begins, and,
+    from a thread, one every `every_s` seconds. The text before the first colon names the part."""
     turn, ended = threading.Lock(), threading.Event()
     part = line = ""
 
@@ -85,7 +85,7 @@ def _write_beside(target: Path, write: Callable[[Path], None], progress: Progres
         try:
             part.mkdir()
             write(part)
-            # The rename must not survive a power cut that its content does not.
+            # Sync first: a power cut must not keep the rename and lose the content.
             sync_tree(part)
             _put_in_place(part, target)
         finally:
@@ -106,7 +106,7 @@ def _put_in_place(part: Path, target: Path) -> None:
     try:
         part.rename(target)
     except OSError:
-        # Where locks do not work another process may have been first; then its task is the task.
+        # Without working locks another process may have been first. Then its task counts.
         if not (target / MANIFEST).exists():
             raise
 
@@ -129,10 +129,10 @@ def _lock_target(target: Path, progress: Progress) -> Iterator[None]:
 
 
 def check_same_spec(target: Path, differences_from: Callable[[Mapping[str, Any]], list[str]]) -> None:
-    """Return quietly when the task in `target` was written by hand, or its settings show no difference.
+    """Check that the task in `target` was made with the same settings. One written by hand always passes.
 
     Raises:
-        TaskError: the differences.
+        TaskError: it has other settings; the message lists the differences.
     """
     found = read_manifest(target).recipe
     if found is None:

@@ -1,8 +1,8 @@
 """Check that the answers of a model can end: its files agree on end tokens, and its chat template writes one.
 
 The rule follows the stop tokens of VeRL 0.9.1 with vLLM 0.24 to 0.27: the tokenizer's end token, and the
-`eos_token_id` of generation_config.json, or of config.json without such a file. Certain failures are
-rejected. Base models, whose end of a document does not end a turn, only get a note.
+`eos_token_id` of generation_config.json, or of config.json without such a file. Only certain failures are
+errors. A base model, whose end-of-document token does not end a turn, gets a note.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _USER, _ASSISTANT = ({"role": "user", "content": _ASKED}, {"role": "assistant", 
 _GENERATION_TAG = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 """Transformers' tags around an assistant's text, which write nothing."""
 _NO_DEFAULT = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of tokenizers that bring no end token of their own."""
+"""Tokenizer classes without a default end token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ def _written(files: TokenFiles, tokens: _Tokens) -> tuple[set[int] | None, str |
         raise TaskError(
             f"{files.directory}: the chat template is not valid: {error}; every prompt is rendered with it"
         ) from None
-    except Exception as error:  # noqa: BLE001 - a stranger's program
+    except Exception as error:  # noqa: BLE001 - the template is foreign code
         return None, f"{files.directory}: the chat template fails on a question with an answer: {error}"
     tails = [part.split(_ASKED)[0] for text in texts for part in text.split(_ANSWERED)[1:]]
     if not tails or not tokens.special:

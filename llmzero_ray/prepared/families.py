@@ -31,10 +31,11 @@ class WarmStart:
     batch_size: int
     """Demonstrations per step."""
     lr: float
-    """Peak; reached after `warmup_steps`, then falling linearly to `final_lr_share` of itself."""
+    """Peak learning rate. It is reached after `warmup_steps` and then falls linearly to `final_lr_share` of
+    the peak."""
     warmup_steps: int
     final_lr_share: float = 0.05
-    """Small, because a greedy answer flips with the last steps' noise when the rate stays high."""
+    """Small: with a high final rate, noise in the last steps flips greedy answers."""
     weight_decay: float = 0.01
 
 
@@ -48,7 +49,8 @@ class Family(Protocol):
 
     @property
     def version(self) -> int:
-        """Raised with every change of problems or demonstrations: tasks of other versions are refused."""
+        """Incremented with every change of problems or demonstrations. Tasks of other versions are
+        rejected."""
         ...
 
     @property
@@ -72,7 +74,7 @@ class Family(Protocol):
         ...
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
-        """A response to imitate; not always a good one, so that reinforcement has something left to do."""
+        """A response to imitate. Not always a good one, so that RL has something left to learn."""
         ...
 
 

@@ -17,8 +17,11 @@ _MAX_DEPTH = 8
 
 
 def accepted_answers(ground_truth: Any) -> tuple[str, ...]:
-    """Accepted wordings: of `{"target": [...]}`, an object or its JSON text; of any other text, the text
-    itself; of a number or bool, its JSON text; otherwise none."""
+    """Accepted wordings of a ground truth.
+
+    `{"target": [...]}`, as an object or as JSON text, gives the wordings in its list. Any other text gives
+    itself, a number or bool its JSON text, and anything else nothing.
+    """
     if isinstance(ground_truth, dict) and "target" not in ground_truth:
         return ()
     if not isinstance(ground_truth, str | int | float | dict):
@@ -39,8 +42,8 @@ def gold_response(template: str, ground_truth: Any) -> str:
 
 
 def gold_responses(template: str, ground_truth: Any) -> list[str]:
-    """Responses of which a reward must accept one: the first wording, the JSON text and `str()` of the truth,
-    since a reward reads an answer out of a value in its own way. Plain text has one."""
+    """Responses of which a reward must accept at least one: the first wording, the JSON text and `str()` of
+    the truth, because rewards differ in how they read a value. Plain text gives one response."""
     forms = (as_text(ground_truth), str(ground_truth))
     tried = [gold_response(template, ground_truth), *(template.replace("{answer}", each) for each in forms)]
     return list(dict.fromkeys(tried))

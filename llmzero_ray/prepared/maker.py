@@ -1,4 +1,4 @@
-"""The maker of tasks, an extension of this project: reached by its entry points (llmzero_ray.tasks).
+"""Calls into the extension that makes tasks, through its entry points (llmzero_ray.tasks).
 
 Not here: prepared tasks (task.py).
 """
@@ -25,11 +25,11 @@ def task_of(config: SearchConfig, say: Callable[[str], None]) -> PreparedTask:
 
     Args:
         config: the search's settings.
-        say: takes one line for each part of the work.
+        say: called with one line for each part of the work.
 
     Raises:
         TaskError: the task cannot be used, or there is neither a task nor a family.
-        ConfigError: the maker of tasks is not installed; so for the functions below.
+        ConfigError: the extension is not installed. The functions below raise this too.
     """
     task: PreparedTask = extension(GROUP, "of_search")(config, say)
     return task

@@ -34,7 +34,7 @@ class SplitFile(_Strict):
 
 
 class SplitFiles(_Strict):
-    """The three sets."""
+    """Files of the three splits, and of rows for confirmation."""
 
     train: SplitFile
     val: SplitFile
@@ -75,7 +75,7 @@ class ModelEntry(_Strict):
     """Directory, relative to the manifest, or absolute."""
     params: int | None = None
     greedy_val_accuracy: float | None = None
-    """Share of validation problems it answers without sampling, untrained by reinforcement."""
+    """Greedy accuracy on the validation split, before any RL."""
 
 
 class SplitCounts(_Strict):
@@ -155,9 +155,9 @@ class Manifest(_Strict):
     majority_baseline: float | None = Field(None, ge=0, le=1)
     """Test accuracy of always giving the most frequent answer, of the row's data_source if there are many."""
     source: SourceEntry | None = None
-    """Account of how a data set became this task. None if it was generated, or assembled by hand."""
+    """How a data set became this task. None if the task was generated, or assembled by hand."""
     gate: ValidationEntry | None = None
-    """Validation of a reward of the user's own by `prepare`."""
+    """`prepare`'s validation of a reward that the user wrote."""
     recipe: dict[str, Any] | None = None
     """All values that determine the content, flat. Two directories with the same values hold the same
     task."""
@@ -225,7 +225,7 @@ def _why_unreadable(directory: Path, error: OSError) -> str:
 
 
 def _problems(error: ValidationError) -> str:
-    """Each problem with its place, in one line."""
+    """All problems, each with its field, in one line."""
     return "; ".join(_problem(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
 
 

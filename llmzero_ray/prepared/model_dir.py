@@ -25,12 +25,12 @@ _TOKENIZERS = (
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _MOST_HEADER = 100_000_000
-"""Bytes of a safetensors header that its own library accepts."""
+"""Maximum bytes of a safetensors header, as in the safetensors library."""
 _AGAIN = "copy or download the model again"
 
 
 def check_model_dir(path: str | Path) -> tuple[str, ...]:
-    """Return a sentence on each oddity of a directory that can serve as a base model. Empty if there is none.
+    """Check a base model's directory. Returns one sentence for each oddity that does no harm.
 
     Raises:
         TaskError: something is missing or damaged; the message says what was found and what to do.

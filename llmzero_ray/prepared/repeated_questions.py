@@ -41,14 +41,14 @@ Row = tuple[str, str]
 
 
 def questions_of(rows: Sequence[Row]) -> list[str]:
-    """A name for each row, which rows with the same question share."""
+    """A name for each row. Rows with the same question have the same name."""
     names = [f"{prompt}\x00{answer}" for prompt, answer in rows]
     names = _merged(names, rows, lambda text: _IN_FRONT.sub(" ", text), 2)
     return _merged(names, rows, lambda text: text.translate(_NO_NUMBERS), _MANY)
 
 
 def _merged(names: list[str], rows: Sequence[Row], shorten: Callable[[str], str], fewest: int) -> list[str]:
-    """The names, with one name for `fewest` rows or more that have one shortened text and one answer."""
+    """The names, where at least `fewest` rows with the same shortened text and answer get a common name."""
     keys = [" ".join(shorten(prompt).translate(_NO_SIGNS).casefold().split()) for prompt, _ in rows]
     answers, sizes = defaultdict[str, set[str]](set), Counter(keys)
     for key, (_, answer) in zip(keys, rows, strict=True):
@@ -58,7 +58,7 @@ def _merged(names: list[str], rows: Sequence[Row], shorten: Callable[[str], str]
 
 
 def repeated(n_rows: int, n_questions: int) -> str:
-    """Note to the user on sampled rows that hold fewer questions."""
+    """Note to the user that sampled rows hold fewer questions than rows."""
     return (
         f"near-duplicates: {n_rows} sampled rows are {n_questions} different questions; the others differ in "
         f"a number that leaves the answer as it is. {_CURE}"
@@ -66,7 +66,7 @@ def repeated(n_rows: int, n_questions: int) -> str:
 
 
 def shared_with_train(splits: Mapping[str, Sequence[Row]]) -> list[str]:
-    """A warning for each split that asks questions of train again, with the counts."""
+    """A warning, with counts, for each split that repeats questions of train."""
     rows = [row for each in splits.values() for row in each]
     names = iter(questions_of(rows))
     questions = {split: [next(names) for _ in each] for split, each in splits.items()}

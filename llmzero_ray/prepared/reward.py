@@ -39,10 +39,10 @@ class LoadedReward:
 
 @contextlib.contextmanager
 def open_reward(entry: RewardEntry, directory: Path, *, how_to_allow: str = ALLOW) -> Iterator[LoadedReward]:
-    """The reward of a manifest: one that ships in this process, others in a sandbox that ends with the
-    context.
+    """Context with the reward of a manifest. Shipped and `in_place` rewards run in this process, others in a
+    sandbox that is closed with the context.
 
-    A relative path of a file starts at `directory`. `how_to_allow` is the advice for a user without a
+    Relative paths are resolved against `directory`. `how_to_allow` is the advice for a user without a
     sandbox.
 
     Raises:
@@ -58,12 +58,12 @@ def open_reward(entry: RewardEntry, directory: Path, *, how_to_allow: str = ALLO
 
 
 def runs_in_place(entry: RewardEntry) -> bool:
-    """Whether a reward is imported where it is used."""
+    """Whether a reward is imported into the process that uses it, instead of a sandbox."""
     return entry.module is not None and (entry.in_place or is_shipped(entry.module))
 
 
 def top_of(module: str) -> Path:
-    """Path that the sandbox must show of a module: the directory of its package, or its own file; nothing is
+    """Path that a module's sandbox must show: the directory of its package, or its own file. Nothing is
     imported.
 
     Raises:
@@ -95,7 +95,7 @@ def file_of(module: str) -> Path:
 
 
 def sandbox_of(entry: RewardEntry, directory: Path, **options: Any) -> Sandbox:
-    """A sandbox with the reward of a file, or of a module, imported in it; to be closed.
+    """A sandbox that has imported the reward of a file or module. The caller closes it.
 
     `options` are those of `Sandbox`.
 

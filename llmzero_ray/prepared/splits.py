@@ -18,7 +18,7 @@ from llmzero_ray.prepared.families import Family, Problem
 
 SPLITS = ("train", "val", "test")
 CONFIRM: Final = "confirm"
-"""Fresh validation items: drawn after all others, so that these stay as they are."""
+"""Fresh validation items, drawn after all other splits so that those stay as they are."""
 MAX_PROBLEMS = 1_000_000
 """Maximum problems of one set, far below the distance between two sets' generator seeds."""
 MAX_SEED = 1_000_000
@@ -34,7 +34,7 @@ _TRIES_PER_PROBLEM = 8
 
 
 class ProblemStream(Protocol):
-    """Endless problems by seed, such as a family's."""
+    """A source of problems by seed, such as a family."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Splits:
 
 @lru_cache(maxsize=8)  # a row's prompt is needed for its key and for its digest
 def canonical_prompt(text: str) -> str:
-    """Form that two prompts share when they are the same question: the words, however they are spaced."""
+    """The prompt with single spaces. Two prompts with the same form are the same question."""
     return " ".join(text.split())
 
 

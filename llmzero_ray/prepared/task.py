@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 DESCRIPTION = "description.md"
 """File in a task's directory that describes the task for the agents of a search."""
 MOST_DESCRIPTION = 4000
-"""Characters of it that are kept."""
+"""Maximum characters of the description that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class PreparedTask:
     reward_sha256: str | None = None
     """SHA-256 of a reward file as it was validated; no other content is run."""
     reward_keys: tuple[str, ...] | None = None
-    """Keys of extra_info that a reward file was validated with, and all that it is shown."""
+    """Keys of extra_info that a reward file was validated with. It is shown no others."""
     reward_top: str | None = None
     """Package directory or file of a reward module that runs in the sandbox. None if it runs in place."""
     reward_unsandboxed: bool = False
@@ -146,8 +146,8 @@ def task_facts(task: PreparedTask) -> dict[str, Any]:
 
 
 def reward_words(task: PreparedTask) -> dict[str, str]:
-    """Facts about the reward for agents: `reward_kind`, the module's name of a shipped one, otherwise empty;
-    and `reward_says`, the first sentence of its docstring. Its code is read, not run."""
+    """Facts about the reward for agents: `reward_kind` is the module name of a shipped reward, otherwise
+    empty; `reward_says` is the first sentence of its docstring. Its code is read, not run."""
     kind = ""
     if task.reward_module is not None and is_shipped(task.reward_module):
         kind = task.reward_module.rpartition(".")[2]
@@ -189,10 +189,10 @@ def _check_file(path: Path, split: str, entry: SplitFile) -> SplitFacts:
 
 
 def check_unchanged(path: Path, split: str, entry: SplitFile) -> None:
-    """Return quietly when the file at `path` is the one that the manifest's entry describes.
+    """Check that the file at `path` is the one that the manifest's entry describes.
 
     Raises:
-        TaskError: its checksum is another one.
+        TaskError: its checksum differs.
     """
     if entry.sha256 is not None and (found := file_digest(path)) != entry.sha256:
         raise TaskError(
@@ -203,7 +203,8 @@ def check_unchanged(path: Path, split: str, entry: SplitFile) -> None:
 
 
 def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFacts]) -> str:
-    """The reward's file: of a validated reward as it was validated, of others tried on a few rows."""
+    """Check the reward and return its file. A validated reward must be unchanged; another is tried on a few
+    rows."""
     validated, entry = _validated_sha256(manifest), manifest.reward
     _check_truths(entry, facts)
     if validated is None or entry.path is None:
@@ -222,8 +223,8 @@ def _checked_reward(root: Path, manifest: Manifest, facts: Mapping[str, SplitFac
 
 
 def _check_truths(entry: RewardEntry, facts: Mapping[str, SplitFacts]) -> None:
-    """See that a reward that ships can read the ground truths: another pays 0 for all answers to such a
-    row."""
+    """Check that a shipped reward can read the ground truths: for one that it cannot read it would pay 0
+    whatever the answer."""
     if entry.module is None or not is_shipped(entry.module):
         return
     for split, fact in facts.items():

@@ -137,7 +137,7 @@ def read_first_rows(path: str | Path, n_rows: int | None) -> list[dict[str, Any]
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:
-    """The rows as VeRL hands them to a reward, with the plain values of `extra_info` alone."""
+    """The rows as VeRL passes them to a reward, with only the plain values of `extra_info`."""
     held = table.select([name for name in (*COLUMNS, _EXTRA) if name in table.column_names])
     return [{**row, _EXTRA: plain(row.get(_EXTRA) or {})} for row in held.to_pylist()]
 
@@ -178,7 +178,7 @@ def read_golds(path: str | Path) -> dict[int, Gold]:
 
 
 def check_split(path: Path, split: str) -> SplitFacts:
-    """Facts about one file, once all its rows are fit for VeRL.
+    """Check that VeRL can use every row of a file, and return facts about it.
 
     Raises:
         TaskError: missing, not parquet, empty, columns or types wrong, or a row that cannot be used.
@@ -202,7 +202,7 @@ def check_split(path: Path, split: str) -> SplitFacts:
 
 
 def check_between(facts: Mapping[str, SplitFacts]) -> None:
-    """See that no two splits share a prompt.
+    """Check that no two splits share a prompt.
 
     Raises:
         TaskError: which splits, how many prompts, one example.
@@ -230,7 +230,7 @@ def _read(path: Path, split: str) -> Any:
     if path.stat().st_size == 0:
         raise TaskError(f"{path} ({split}) is an empty file, not parquet; make the task again")
     try:
-        # One file, not a data set: a path such as `split=train/x.parquet` must not grow a column.
+        # One file, not a data set: a path such as `split=train/x.parquet` must not add a column.
         return pq.ParquetFile(path).read()
     except (pa.ArrowException, OSError) as error:
         raise TaskError(f"{path} ({split}) cannot be read as parquet: {error}") from error
@@ -324,6 +324,6 @@ def _row_problem(row: Mapping[str, Any]) -> str | None:
 
 
 def prompt_digest(prompt: Iterable[Mapping[str, str]]) -> bytes:
-    """16 bytes that equal prompts share, so that the prompts of a big data set need not stay in memory."""
+    """16-byte digest of a prompt, so that the prompts of a large data set need not stay in memory."""
     text = "\x00".join(f"{message['role']}\x01{canonical_prompt(message['content'])}" for message in prompt)
     return bytes.fromhex(text_digest(text)[:32])

@@ -1,4 +1,4 @@
-"""Making of prepared tasks: from procedural families, or from data of your own.
+"""Makes prepared tasks from procedural families or from your own data.
 
 Not here: prepared tasks (llmzero_ray/prepared).
 """

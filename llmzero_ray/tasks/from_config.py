@@ -1,4 +1,4 @@
-"""Opens the task of a search.yaml or of a task.yaml, and makes it first if it does not exist."""
+"""Opens the task of a search.yaml or task.yaml, after making it if it does not exist."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def prepare_task_file(
     progress: Progress = no_progress,
     on_ray: bool = False,
 ) -> Summary:
-    """The task of a task.yaml, or of a shipped one by its name, and what was found in its data.
+    """Summary of the task of a task.yaml, or of a shipped task.yaml by its name.
 
-    It is made where it is not there yet; `settings` replace keys of the file. `on_ray` as in
+    The task is made if it does not exist. `settings` replace keys of the file. `on_ray` is as in
     `prepare_source`.
 
     Raises:
@@ -91,7 +91,7 @@ def prepare_task_file(
 
 
 def _copy_description(beside: Path, there: Path) -> None:
-    """Copy the description next to task.yaml into the task, where the agents of a search read it."""
+    """Copy the description next to task.yaml into the task, where a search's agents read it."""
     if beside != there and beside.is_file():
         try:
             text = beside.read_text("utf-8", "replace")

@@ -155,7 +155,7 @@ def _loaded(file: Path) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **given)
-    except Exception as error:  # of transformers, gguf and tokenizers
+    except Exception as error:  # transformers, gguf and tokenizers raise many kinds
         raise TaskError(
             f"{file} is not a GGUF file that transformers can read ({type(error).__name__}: "
             f"{one_line(str(error))}). It reads architectures such as llama, qwen2, qwen3 and gemma3."
@@ -176,7 +176,7 @@ def _mend_tokens(model: Any, tokenizer: Any, file: Path) -> None:
     pad = model.config.pad_token_id
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end if pad is None else pad)
-    tokenizer.clean_up_tokenization_spaces = False  # it deletes spaces of answers
+    tokenizer.clean_up_tokenization_spaces = False  # it would delete spaces in answers
     for settings in (model.config, model.generation_config):
         settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
 

@@ -1,9 +1,9 @@
 """Makes and trains a tiny model in a child process.
 
 Torch's threads spin while they wait for each other, unless `OMP_WAIT_POLICY` is set before torch is loaded:
-next to another such program on the same two cores, a warm start of 5 s took 447 s. So training runs in a
-process that starts with the right environment, and the caller need not load torch. The request is sent to its
-standard input, and reports are returned as JSON lines.
+next to another such program on the same two cores, a warm start of 5 s took 447 s. Training therefore runs in
+a process that starts with the right environment, and the caller need not load torch. The request is sent to
+its standard input, and reports are returned as JSON lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmzero_ray.prepared.families import Problem, WarmStart
 from llmzero_ray.utils.api_key import without_secrets
 
 _N_THREADS = "2"
-"""Fixed, not the machine's number: torch's sums depend on how many threads share them."""
+"""Fixed instead of the machine's number, because torch's sums depend on the number of threads."""
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": _N_THREADS,
     "MKL_NUM_THREADS": _N_THREADS,
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def _report(reports: IO[str], report: Mapping[str, Any]) -> None:
-    # A caller that has gone away breaks this pipe, and so ends the training.
+    # If the caller is gone, this pipe breaks, which ends the training.
     reports.write(json.dumps(report) + "\n")
     reports.flush()
 

@@ -58,12 +58,12 @@ def prepare(
 ) -> PreparedTask:
     """Task in `dir`, made first if there is none. Sizes count problems; `make_model` adds a tiny base model.
 
-    A task with a hand-written manifest, or any task if `family` is None, is opened unchanged, whatever the
-    other arguments say.
+    A task with a hand-written manifest, or any task if `family` is None, is opened unchanged, and the other
+    arguments are ignored.
 
     Raises:
-        TaskError: an argument is out of bounds, `dir` holds something else, a library is missing, or what is
-                there does not pass `load_task`.
+        TaskError: an argument is out of bounds, `dir` holds something else, a library is missing, or
+            `load_task` rejects the task.
         StorageError: `dir` cannot be written or the disk is full; nothing is left there.
     """
     target = Path(dir).absolute()
@@ -78,8 +78,7 @@ def prepare(
 
 
 def _differences(found: Mapping[str, Any], spec: FamilySpec) -> list[str]:
-    """Fields in which `found` differs from `spec`; a model that `spec` does not require is no
-    difference."""
+    """Fields in which `found` differs from `spec`. A model that `spec` does not require does not count."""
     lacks_model = spec.make_model and not any(key.startswith("model.") for key in found)
     wanted = replace(spec, make_model=spec.make_model and not lacks_model).as_dict()
     return [

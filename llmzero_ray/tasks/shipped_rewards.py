@@ -20,7 +20,7 @@ GOLD_FORMS = {
     "mcq": "\\boxed{{answer}}",
     "math": "\\boxed{{answer}}",
 }
-"""Generic kind -> form of a right response; unknown for a pattern of the user's."""
+"""Generic kind -> form of a right response. The form of a user's pattern is unknown."""
 _EXACT = {
     "papersearchqa": f"{PACKAGE}.papersearchqa",
     "chain_sum": f"{PACKAGE}.marked_answer",
@@ -53,5 +53,6 @@ def reward_module(data_source: str) -> str:
 
 
 def unmet(data_sources: Iterable[str]) -> list[str]:
-    """Obstacles to scoring these data_sources here with shipped rewards; empty when there are none."""
+    """Obstacles to scoring these data_sources with shipped rewards on this machine. Empty if there are
+    none."""
     return missing_requirements(name for name in data_sources if name.startswith(PREFIX))

@@ -1,4 +1,4 @@
-"""Make a tiny Qwen3 from nothing: 616,512 parameters, one token per character, a two-word chat template.
+"""Make a tiny Qwen3 from scratch: 616,512 parameters, one token per character, a two-word chat template.
 
 Everything that loads it (transformers, PEFT, VeRL's FSDP worker, vLLM) treats it as any other model. Needs
 torch and transformers, imported when called."""
@@ -77,7 +77,7 @@ def save(model: Any, tokenizer: Any, directory: Path) -> None:
     except SafetensorError as error:
         raise OSError(str(error)) from error
     for path in directory.iterdir():
-        # safetensors writes for its user alone; the nodes of a cluster may read as another one.
+        # safetensors lets only its own user read, but a cluster's nodes may run as another one.
         path.chmod((directory / "config.json").stat().st_mode)
 
 

@@ -1,10 +1,10 @@
 """A search in experiment trackers, through VeRL's own `Tracking`: one run per node and one for the search.
 
-    TrackerProcess   what the coordinator holds: starts the tracker, starts it again, waits for it at the end
-    tracker          that process: follows the search's files and feeds one process per run and backend
+    TrackerProcess   the coordinator's handle: starts and restarts the tracker, waits for it at the end
+    tracker          the tracker process: follows the search's files, feeds one process per run and backend
     backend_process  one run in one backend: VeRL's `Tracking`, whose state is global to a process
 
-Everything is read from the search's directory, so that no runner and no decision waits for a tracker.
+All data is read from the search's directory, so that no runner and no decision waits for a tracker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Messages of a search to a person, through Apprise: a new best score, what needs them, limits, and the end.
+"""Messages from a search to a person, through Apprise: a new best score, what needs them, limits, the end.
 
-The services' addresses are secrets. They come from LLMZERO_NOTIFY_URLS and reach the process of
-`send_alert.py` alone, one for each message: its libraries may hang.
+The services' addresses are secrets. They come from LLMZERO_NOTIFY_URLS and are passed only to
+`send_alert.py`, which runs as one process per message because its libraries may hang.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ logger = logging.getLogger("llmzero_ray.tracking.alerts")
 BACKEND = "apprise"
 """Its name in `tracking.backends`."""
 MINUTES = "LLMZERO_NOTIFY_MINUTES"
-"""Variable with the minutes between two messages that can wait."""
+"""Environment variable with the minutes between two messages that are not urgent."""
 _MINUTES = 30.0
 _NEEDS_S = 30.0
-"""Seconds between two looks for what needs a person. A need that was seen within twice as long is no news."""
+"""Seconds between two checks for what needs a person. A need is only reported again after it has been absent
+for twice as long, and for the minutes between two messages."""
 _SEND_S = 60.0
 _AGAIN_S, _AGAIN_MAX_S = 30.0, 600.0
-"""Seconds until a message that no service took is sent again: the first time, and at most."""
+"""Seconds until a message that no service accepted is sent again: the first time, and at most."""
 _RESTART_S = 15.0
 """Seconds in which Ray may restart a coordinator that has died."""
 _MOST = 20
-"""Lines of one message."""
+"""Maximum lines of one message."""
 
 
 class Alerts:
-    """Alerts on one search, and their sending. Sent events are noted in `state`, so that a tracker
-    that is started again repeats none."""
+    """Collects and sends the alerts of one search. The file `state` holds the number of the last event sent,
+    so that a restarted tracker repeats none."""
 
     def __init__(self, state: Path, variables: Mapping[str, str]) -> None:
         self._state, self._urls = state, variables.get(NOTIFY_URLS, "").strip()
@@ -64,7 +65,7 @@ class Alerts:
             logger.warning("no alerts are sent: %s is empty in the environment of the command", NOTIFY_URLS)
 
     def look(self, follower: Follower) -> None:
-        """Note what is to be told of new events and of the search as it is now; send it if that is due."""
+        """Collect lines about new events and the current state, and send them if they are due."""
         if not self._urls:
             return
         for event in follower.events[self._events :]:
@@ -83,8 +84,8 @@ class Alerts:
             self._sending = asyncio.create_task(self._send(follower.storage.name))
 
     async def finish(self, follower: Follower, wait_s: float) -> bool:
-        """Send what is urgent, after a coordinator's death that too. Returns False if no service took it; the
-        rest is left to the search's next tracker."""
+        """Send what is urgent, including that the coordinator died. Returns False if no service accepted it.
+        The rest is left to the search's next tracker."""
         if not self._urls:
             return True
         try:
@@ -105,7 +106,7 @@ class Alerts:
         return not (self._lines and self._urgent)
 
     def _lines_of(self, follower: Follower, event: Event) -> Iterator[str]:
-        """Messages of an event. Called once for every event, because a best score is one of all."""
+        """Lines about an event. Call it once for every event, sent before or not, to know the best score."""
         core = follower.core
         told = event_line(core, event) or ""
         match event:
@@ -133,14 +134,14 @@ class Alerts:
         self._facts = SearchFacts(follower, before=self._facts)
         needs = extension("llmzero_ray.pages", "needs")
         for need in needs(self._facts, run_status(follower), time.time()):
-            key = need.get("node"), re.sub(r"[\d.]+", "", need["text"])  # its numbers change while it lasts
+            key = need.get("node"), re.sub(r"[\d.]+", "", need["text"])  # numbers change while a need lasts
             if now - self._needed.get(key, -math.inf) > max(self._every_s, 2 * _NEEDS_S):
                 self._lines.append(f"Needs you: {need['text']}")
                 self._urgent = True
             self._needed[key] = now
 
     async def _send(self, name: str) -> None:
-        """Send the lines so far; on failure they stay for the next message."""
+        """Send the lines so far. After a failure they are kept for the next message."""
         lines, events = self._lines[:], self._events
         urgent, self._urgent = self._urgent, False
         left = plural(len(lines) - _MOST, "more line") if len(lines) > _MOST else ""
@@ -161,7 +162,7 @@ class Alerts:
 
 
 async def _deliver(message: Mapping[str, str]) -> tuple[str, bool]:
-    """Result of sending a message in one sentence, and whether a service took it."""
+    """Send a message. Returns (problems in one sentence, whether a service accepted it)."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "llmzero_ray.tracking.send_alert",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,

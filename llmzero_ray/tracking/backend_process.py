@@ -3,10 +3,11 @@ in global state, may hang without a network, and may end their process.
 
     python -m llmzero_ray.tracking.backend_process
 
-The first line of the standard input is `RunOpening` as JSON, each further one a point, [step, values]; at its
-end the run is finished. A point is noted in the state file before it is given to the tracker: a process that
-reopens the run continues after it, so a kill can lose one point but never duplicates one. Consecutive points
-that the tracker rejects, for example because it cannot be reached, are removed from the state file again.
+The first line of the standard input is `RunOpening` as JSON, and each further line a point, [step, values].
+The end of the input finishes the run. A point is noted in the state file before it is given to the tracker,
+and a process that reopens the run continues after it. A kill can therefore lose one point but never
+duplicates one. Consecutive points that the tracker rejects, for example because it cannot be reached, are
+removed from the state file again.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
     warnings = _Warnings()
     with _opened_alone(opening.backend):
         tracking = OptunaStudy(opening) if opening.backend == OPTUNA else _open(opening, warnings)
-    if opening.backend not in tracking.logger:  # VeRL goes on without MLflow when it cannot be reached
+    if opening.backend not in tracking.logger:  # VeRL continues without MLflow if it cannot be reached
         return FAILED
     _after_opening(opening, state, tracking)
     _write(path, state)
-    refused: list[int] = []  # in a row, up to now
+    refused: list[int] = []  # the consecutive points rejected last
     taken, lost = state["step"], 0
     for line in lines:
         step, values = json.loads(line)
@@ -106,7 +107,7 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
         state["step"] = step
         _write(path, state)
         if _log(tracking, warnings, step, values):
-            lost += len(refused)  # the tracker takes later points: it is they that it does not want
+            lost += len(refused)  # it accepts later points, so it rejects these for good
             refused.clear()
             taken = step
         else:
@@ -142,11 +143,11 @@ class OptunaStudy:
         mirror(SearchFacts(SearchStorage.at(self._search)), self._url)
 
     def finish(self) -> None:
-        """Nothing is kept back."""
+        """No-op: `log` writes at once."""
 
 
 def _open(opening: RunOpening, warnings: _Warnings) -> Any:
-    """VeRL's `Tracking`. A run that W&B does not fork is opened as one of its own."""
+    """VeRL's `Tracking`. If W&B cannot fork a run, the new run is opened without a fork."""
     module = _verl_tracking()
     module.logger.addHandler(warnings)
     given = (opening.project, opening.name, [opening.backend], dict(opening.config))
@@ -158,7 +159,7 @@ def _open(opening: RunOpening, warnings: _Warnings) -> Any:
         print(f"not forked: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         import wandb
 
-        wandb.teardown()  # it has read the environment
+        wandb.teardown()  # so that it reads the environment again
         os.environ["WANDB_RESUME"] = "allow"
         return module.Tracking(*given)
 
@@ -169,7 +170,7 @@ def _log(tracking: Any, warnings: _Warnings, step: int, values: Mapping[str, flo
     try:
         tracking.log(values, step)
         _flush(tracking)
-    except Exception as error:  # noqa: BLE001 - of any library's making
+    except Exception as error:  # noqa: BLE001 - libraries may raise anything
         print(f"step {step}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return False
     return warnings.lost == before
@@ -211,7 +212,7 @@ def _prepare(opening: RunOpening, state: Mapping[str, Any]) -> None:
 
 
 def _fork(opening: RunOpening) -> str | None:
-    """Run and step that a run of W&B forks; None where W&B does not have that step."""
+    """Run and step that a W&B run forks from. None if W&B does not have that step."""
     source = {} if opening.forks is None else _state(Path(opening.forks))
     away = os.environ.get("WANDB_MODE", "online") != "online"
     if away or source.get("step", -1) < opening.forks_at:
@@ -221,9 +222,9 @@ def _fork(opening: RunOpening) -> str | None:
 
 @contextlib.contextmanager
 def _opened_alone(backend: str) -> Iterator[None]:
-    """Context for one process at a time if MLflow writes files: processes that request an experiment
-    concurrently would each create one of the same name, and only the runs of one are found. MLflow's servers
-    handle this themselves."""
+    """Context for one process at a time if MLflow writes files. Otherwise processes that request an
+    experiment concurrently would each create one of the same name, and only the runs of one would be found.
+    MLflow's servers handle this themselves."""
     store = os.environ.get("MLFLOW_TRACKING_URI", "") if backend == "mlflow" else ""
     if not store.startswith("file:"):
         yield
@@ -234,7 +235,7 @@ def _opened_alone(backend: str) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(open(path.with_name(f"{path.name}.lock"), "w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:  # a store of others, whose directory is theirs alone
+        except OSError as error:  # the directory belongs to another user
             print(f"no lock next to {path}: {error}", file=sys.stderr, flush=True)  # noqa: T201
         yield
 
@@ -247,7 +248,7 @@ def _after_opening(opening: RunOpening, state: dict[str, Any], tracking: Any) ->
         assert active is not None
         state["mlflow_run"] = active.info.run_id
         mlflow.set_tag("search", opening.group)
-    elif opening.backend == "tensorboard" and state["opened"] == 1:  # VeRL leaves the configuration out there
+    elif opening.backend == "tensorboard" and state["opened"] == 1:  # VeRL does not log it there
         text = json.dumps(opening.config, indent=2, default=str)
         tracking.logger["tensorboard"].writer.add_text("config", f"```json\n{text}\n```")
 

@@ -1,4 +1,4 @@
-"""The coordinator's handle of the tracker process, and the keys that it needs."""
+"""The coordinator's handle to the tracker process, and the keys that it needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmzero_ray.utils.api_key import TRACKER_KEYS, without_secrets
 logger = logging.getLogger("llmzero_ray.tracking.handle")
 _AGAIN_S = 60.0
 _GRACE_S = 5.0
-"""Seconds beyond `tracking.finish_s` in which the process may end its children."""
+"""Seconds after `tracking.finish_s` in which the process may end its children."""
 
 
 def tracker_keys(path: str | None) -> dict[str, str]:
@@ -92,7 +92,7 @@ class TrackerProcess:
                 stderr=log,
                 env=without_secrets(os.environ),
                 cwd=root / "tracking",
-                start_new_session=True,  # it is ended with the processes that it started
+                start_new_session=True,  # so that it is ended together with its children
             )
         assert self._process.stdin is not None
         variables = {**given, **tracker_keys(self._keys)}

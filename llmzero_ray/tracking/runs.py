@@ -84,7 +84,7 @@ def _key(node: int) -> str:
 
 
 def node_points(storage: SearchStorage, run: PhaseRun) -> Iterable[TrackedPoint]:
-    """Counting steps of a node, each at its global step."""
+    """Points of a node's steps that count, each at its global step."""
     for point in load_points(storage, run.node):
         values = dict(point.metrics)
         if point.val_score is not None:
@@ -94,7 +94,7 @@ def node_points(storage: SearchStorage, run: PhaseRun) -> Iterable[TrackedPoint]
 
 
 def summary_run(core: CoordinatorCore) -> TrackedRun:
-    """The search as a whole: its configuration."""
+    """The run of the whole search, with its configuration."""
     return TrackedRun(
         key=SUMMARY,
         name=core.config.name,
@@ -103,8 +103,8 @@ def summary_run(core: CoordinatorCore) -> TrackedRun:
 
 
 def summary_points(core: CoordinatorCore, events: Iterable[Event]) -> Iterable[TrackedPoint]:
-    """One point per phase of the tree that ended, in that order, from 1: the node, where it comes from, its
-    score, the best score so far, and GPU hours so far."""
+    """One point per ended phase of the tree, numbered from 1 in the order of their ends: the node, where it
+    comes from, its score, the best score so far, and GPU hours so far."""
     best, hours, step = None, 0.0, 0
     for event in events:
         if not isinstance(event, PhaseFinished | PhaseFailed) or event.node < 0:

@@ -3,7 +3,7 @@
     python -m llmzero_ray.tracking.send_alert
 
 The standard input is a JSON object of `urls` (separated by spaces), `title` and `body`. The standard output
-is what went wrong, in one sentence that shows no address. Exit code 1: no service took the message.
+is one sentence about what went wrong, which shows no address. Exit code 1: no service accepted the message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from llmzero_ray.utils.plugins import import_problem
 
 
 def send(message: Mapping[str, str]) -> tuple[str, bool]:
-    """Problems, and whether a service took the message. Services are named by kind and place."""
+    """Send a message. Returns (problems, whether a service accepted it); problems name a service by its
+    number and kind."""
     if problem := import_problem("apprise"):
         return f"apprise {problem} on the coordinator's machine; `pip install 'llmzero-ray[notify]'`", False
     import apprise
@@ -35,7 +36,7 @@ def send(message: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Exit code of the process."""
+    """Send the message on the standard input, and return the exit code."""
     said, taken = send(json.load(sys.stdin))
     print(said)  # noqa: T201
     return 0 if taken else 1

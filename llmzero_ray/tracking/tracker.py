@@ -2,9 +2,10 @@
 
     python -m llmzero_ray.tracking.tracker DIRECTORY
 
-The first line of the standard input is a JSON object of environment variables for those processes (the
-trackers' keys). When the input ends, or the search has, the runs are finished within `tracking.finish_s`.
-Exit code 1: something could not be sent; the log says what, and the next tracker of the search sends it.
+The first line of the standard input is a JSON object: `variables`, the environment of those processes (the
+trackers' keys), and `settings`, the block `tracking`. When the input or the search ends, the runs are
+finished within `tracking.finish_s`. Exit code 1: something could not be sent; the log says what, and the next
+tracker of the search sends it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ logger = logging.getLogger("llmzero_ray.tracking.tracker")
 _LOOK_S = 2.0
 _AGAIN_S = 30.0
 _AGAIN_MAX_S = 600.0
-"""Seconds until a rejected run is retried: the first time, and at most."""
+"""Maximum seconds until a rejected run is retried; the first time it is `_AGAIN_S`."""
 _AT_ONCE = 2
-"""Runs of ended phases that one backend opens at a time, if many are sent afterwards."""
+"""Maximum runs of ended phases that one backend has open at a time."""
 _NICE = 10
 _TAIL = 2000
 
@@ -53,8 +54,8 @@ class RunFeed:
     def __init__(
         self, opening: RunOpening, log: Path, ended: asyncio.Semaphore, finishing: asyncio.Event
     ) -> None:
-        """`ended` limits concurrent runs of ended phases. Once `finishing` is set, the next try is the
-        last."""
+        """`ended` limits the concurrent runs of ended phases. Once `finishing` is set, a failed try is not
+        repeated."""
         self._opening, self._log, self._ended_runs, self._finishing = opening, log, ended, finishing
         self._points: dict[int, TrackedPoint] = {}
         self._changed, self._closed = asyncio.Event(), False
@@ -68,7 +69,7 @@ class RunFeed:
 
     @property
     def missing(self) -> int:
-        """Number of points that have not been passed on."""
+        """Number of points that have not been given to the backend."""
         done = last_step(Path(self._opening.state))
         return sum(step > done for step in self._points)
 
@@ -80,7 +81,7 @@ class RunFeed:
                 self._changed.set()
 
     def close(self) -> None:
-        """Record that no further points come."""
+        """Record that no more points will come."""
         self._closed = True
         self._changed.set()
 
@@ -144,8 +145,11 @@ class RunFeed:
             pipe.close()
 
     async def _wait(self, pipe: asyncio.StreamWriter | None = None) -> None:
-        """Wait until there are points or no more will come. Raises ConnectionError if the process has
-        died."""
+        """Wait until there are new points or no more will come.
+
+        Raises:
+            ConnectionError: the process has died.
+        """
         while not self._changed.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _LOOK_S)
@@ -181,7 +185,7 @@ class SearchTracker:
         self._follower = Follower(storage)
         self._feeds: dict[tuple[str, str], RunFeed] = {}
         self._done: set[int] = set()
-        # Of each backend: one that hangs holds up its own runs alone.
+        # One semaphore per backend, so that a backend that hangs only delays its own runs.
         self._ended_runs = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_AT_ONCE))
         self._finishing = asyncio.Event()
 
@@ -305,7 +309,7 @@ async def _main(directory: Path) -> int:
 
 
 def main(directory: str) -> int:
-    """Exit code of the process."""
+    """Track the search in a directory, and return the exit code."""
     os.nice(_NICE)
     path = Path(directory).absolute()
     (path / "tracking").mkdir(parents=True, exist_ok=True)
@@ -320,4 +324,4 @@ def main(directory: str) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1])
     sys.stdout.flush()
-    os._exit(code)  # no thread that still waits for the input holds it up
+    os._exit(code)  # do not wait for a thread that still reads the input

@@ -1,6 +1,6 @@
 """Proposers for any space of hyper-parameters: random steps and random draws, without a diagnosis.
 
-They know nothing but the space, so the search's choice of the phase to continue does the work. Equal requests
+They only know the space, so progress comes from the search's choice of the phase to continue. Equal requests
 give equal proposals.
 """
 
@@ -18,7 +18,7 @@ from llmzero_ray.records import Change, Diagnosis, Hyperparameters, Hyperparamet
 from llmzero_ray.records.agents import OfferedCheckpoint, ProposalRequest
 
 TRIES = 32
-"""Maximum samples until one is not a duplicate of a known phase. Each is wider than the previous one."""
+"""Maximum samples to find one that is no duplicate of a known phase. Each is wider than the previous one."""
 SWITCHES = 0.3
 """Share of the proposals that also change one switch or choice."""
 _LINEAR_STEP = 0.15
@@ -26,7 +26,7 @@ _LINEAR_STEP = 0.15
 
 
 class AnySpaceProposer:
-    """Proposes steps of one to three numbers, at times a switch, from the best checkpoint that is offered."""
+    """Proposes steps of one to three numbers, sometimes also a switch, from the best checkpoint offered."""
 
     agent = "local"
     """Author of a proposal."""
@@ -37,10 +37,9 @@ class AnySpaceProposer:
         self._space, self._seed = space, seed
 
     def propose(self, request: ProposalRequest) -> Proposal:
-        """Proposal of the next phase below `request.on`, which is always valid, and no duplicate as far as
-        the bounds allow.
+        """Proposal of the next phase below `request.on`; below a failed phase, its repair.
 
-        Below a failed phase it is a repair.
+        It is always valid, and no duplicate of a known phase unless the bounds leave nothing else.
         """
         if request.on.status == "failed" and not request.from_scratch:
             return self._repaired(request)
@@ -66,8 +65,8 @@ class AnySpaceProposer:
         """The failed phase with half of each change undone, or with all of them undone after the second
         failure.
 
-        A phase without changes is retried once unchanged, because the configuration need not be the cause.
-        Then each number moves down, by half a step more after each failure.
+        A phase without changes is retried once unchanged, because its configuration may not be the cause.
+        After that each number moves down, half a step further with each failure.
         """
         failed, known = request.on, known_nodes(request)
         chain = [failed]
@@ -76,7 +75,7 @@ class AnySpaceProposer:
         start = chain[-1].resume_from
         before = request.default if start is None else known[start.node].hyperparameters
         dimensions = self._dimensions(failed.hyperparameters)
-        # The chain that is repaired, and earlier repairs of the same failure.
+        # Failures of the chain under repair, and of earlier repairs of the same failure.
         n_failed = len(chain) + sum(view.status == "failed" for view in request.siblings)
         wanted: dict[str, HyperparameterValue] = {}
         moved = self._space.diff(before, failed.hyperparameters)
@@ -135,7 +134,7 @@ class AnySpaceProposer:
             key = left.pop(rng.randrange(len(left)))
             distance = rng.choice((-1, 1)) * dimensions[key].step * rng.uniform(0.6, 1.4) * width
             value = self._moved(dimensions[key], base[key], distance)
-            if value is None:  # at its bound: the other way
+            if value is None:  # at its bound: step the other way
                 value = self._moved(dimensions[key], base[key], -distance)
             if value is not None:
                 wanted[key] = value

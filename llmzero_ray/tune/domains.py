@@ -19,8 +19,8 @@ _ALLOWED = "tune.uniform, tune.loguniform, tune.randint, tune.lograndint, tune.c
 def trial_space(space: Space | Mapping[str, Any], root: Mapping[str, Any]) -> TrialSpace:
     """The space with its complete root configuration.
 
-    A mapping holds one of Ray Tune's domains for each name, and `root` a value for each; of a `Space`, `root`
-    holds what differs from the defaults.
+    A mapping holds a Ray Tune domain for each name, and `root` a value for each. For a `Space`, `root` holds
+    only what differs from the defaults.
 
     Raises:
         ConfigError: a domain is invalid or has no bounds, or the root is outside the space.

@@ -37,18 +37,18 @@ def tree_search(
     seed: int = 1,
     dollars: float | None = None,
 ) -> tuple[TreeSearcher, TreeScheduler]:
-    """(search_alg, scheduler) for `TuneConfig`: a tree search over phases, each trial being one.
+    """(search_alg, scheduler) for `TuneConfig`: a tree search over phases, where each trial is a phase.
 
-    `metric` is a name of what trials report, not necessarily in every result. `space` is a mapping from names
-    to Ray Tune's domains, or a `Space`; `root` the configuration of the first trial. `budget` counts trials;
-    `phase_steps` results end a trial (if None, the trainable ends by itself).
+    `metric` is a key that trials report, not necessarily in every result. `space` is a mapping from names to
+    Ray Tune's domains, or a `Space`; `root` is the configuration of the first trial. `budget` counts trials.
+    A trial ends after `phase_steps` results (if None, the trainable ends by itself).
 
     `proposer` is `local`, `random`, `expert` or `claude` (VeRL's space only), the `AgentsConfig` of a
     language model, `package.module:factory` (called without arguments where the search runs), an object with
     `propose(ProposalRequest)`, or a function of the request that gives a `Proposal` or a mapping from names
-    to new values. It runs on a thread of its own. `dollars` caps what a language model may cost. `stopper` is
-    `StopperSettings`, a `ray.tune.Stopper`, or a function of the running phase and the best one that gives
-    True or a reason.
+    to new values. It runs on its own thread. `dollars` caps the cost of a language model. `stopper` is
+    `StopperSettings`, a `ray.tune.Stopper`, or a function of the running phase and the best one that returns
+    True or a reason to stop.
 
     Raises:
         ConfigError: the root is outside the space, or an argument is none of these.

@@ -63,8 +63,8 @@ _SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "ray.tune.execution.tune_controller:TrialRunnerWrapper": ("self._tune_controller",),
     "ray.tune.execution.experiment_state:_ExperimentCheckpointManager": ("self._should_force_sync_up",),
 }
-"""Class -> attributes that exist on instances only, as its source must have them; the index is in the storage
-that a trial holds."""
+"""Class -> texts that its source must contain, for attributes that only instances have. The index is in the
+source of a trial's storage."""
 
 
 @cache
@@ -105,7 +105,7 @@ def _has(module: str, name: str) -> bool:
 
 
 def missing_attributes() -> list[str]:
-    """The attributes of instances that Ray's source does not have (empty: all are there)."""
+    """Attributes of instances that are missing in Ray's source. Empty if all are there."""
     found = []
     for place, names in _SOURCES.items():
         module, _, cls = place.partition(":")
@@ -125,7 +125,7 @@ def experiment_dir(trial: Any) -> str:
 
 
 def relative_checkpoint(trial: Any, path: str) -> str:
-    """A checkpoint's path relative to its experiment's directory: valid after the directory was moved."""
+    """A checkpoint's path relative to its experiment's directory, so that the directory can be moved."""
     return posixpath.relpath(path, experiment_dir(trial))
 
 
@@ -158,7 +158,7 @@ def checkpoint_limit(trial: Any) -> int | None:
 def error_text(trial: Any) -> str | None:
     """The traceback of a trial's latest error, or None if there is no file.
 
-    Ray copies the file to the storage later; it is read where the driver wrote it.
+    It is read where the driver wrote it, because Ray copies the file to the storage later.
     """
     name = trial.run_metadata.error_filename
     path = None if name is None else Path(trial.local_path, name)
@@ -168,8 +168,8 @@ def error_text(trial: Any) -> str | None:
 def start_from(trial: Any, path: str, metrics: Mapping[str, Any]) -> None:
     """Let a trial without its own checkpoint start from `path`.
 
-    It uses the attribute of `tune.run(restore=...)`, which Ray reads until the trial has saved a checkpoint
-    itself. The trial continues counting from `metrics`, or from 1 if they are empty.
+    It sets the attribute behind `tune.run(restore=...)`, which Ray reads until the trial has saved its own
+    checkpoint. The trial continues counting from `metrics`, or from 1 if they are empty.
     """
     trial._restore_checkpoint_result = _result(trial, path, metrics)
 
@@ -198,9 +198,8 @@ def _result(trial: Any, path: str, metrics: Mapping[str, Any]) -> Any:
 def get_checkpoint() -> Any:
     """The `ray.tune.Checkpoint` that this trial continues from, or None if it starts from scratch.
 
-    It is the trial's own newest one after a restart, otherwise the one of another trial that its phase
-    resumes from. A trainable that loads its step counter with its weights continues there and repeats
-    nothing:
+    After a restart this is the trial's own newest checkpoint, otherwise the checkpoint of another trial that
+    its phase resumes from. A trainable that loads its step counter with its weights repeats no step:
 
         def train(config):
             checkpoint = get_checkpoint()
@@ -227,7 +226,7 @@ def get_checkpoint() -> Any:
 
 
 def save_soon(controller: Any) -> None:
-    """Make Ray save the experiment's state at the end of this step of the controller, whatever the period."""
+    """Make Ray save the experiment's state at the end of this controller step, whatever the save period."""
     _whole(controller)._checkpoint_manager._should_force_sync_up = True
 
 

@@ -33,8 +33,7 @@ class LanguageModelProposer:
     """Proposer and error analyzer on a language model behind the Messages API.
 
     `agents` is the block of a search.yaml with backend `claude`; `dollars` caps the cost of its calls (no cap
-    if None). It never waits for a server: in an outage the expert answers. Key and model are checked when it
-    is made.
+    if None). It never waits for a server: in an outage the expert answers. Creating it checks key and model.
 
     Raises:
         ConfigError: prompts or price are missing, or another backend is named.
@@ -72,7 +71,7 @@ class LanguageModelProposer:
         self._reset()
 
     def attach(self, search: TuneSearch) -> None:
-        """Make the calls events of this search, and continue with what its earlier ones cost."""
+        """Record calls as events of this search, and count the cost of its earlier calls."""
         self._search = search
 
     def propose(self, request: ProposalRequest) -> Proposal:

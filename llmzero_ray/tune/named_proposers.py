@@ -20,7 +20,7 @@ NAMES = ("local", "random", "expert", "claude")
 
 
 def made_proposer(name: str | AgentsConfig, space: Space, seed: int, dollars: float | None) -> Any:
-    """The proposer of that name for a space; the language model of an `AgentsConfig`.
+    """The proposer of that name for a space, or the language model of an `AgentsConfig`.
 
     Raises:
         ConfigError: it cannot propose in this space.

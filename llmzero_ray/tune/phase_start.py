@@ -32,9 +32,9 @@ class PhaseStart:
     resume_from: ResumeFrom | None
     """Another trial's checkpoint, or None to start from scratch."""
     base_step: int
-    """Results along the whole path before this phase."""
+    """Number of results along the whole path before this phase."""
     n_steps: int | None
-    """Results after which the search ends the phase. If None, it ends when the trainable does."""
+    """Number of results after which the search ends the phase. If None, it ends when the trainable does."""
 
     def __str__(self) -> str:
         at = self.resume_from

@@ -1,8 +1,8 @@
-"""Proposals for the phases of a search under Tune: requested on threads, recorded on the controller's.
+"""Proposals for the phases of a search under Tune: requested on threads, recorded on the controller's thread.
 
-A proposer may take minutes (a language model), but Tune's controller is one thread. Therefore the proposer is
-called on another thread, with everything it may see as values. The core judges its answer like the proposals
-of any search.
+A proposer such as a language model may take minutes, and Tune's controller has one thread. The proposer
+therefore runs on another thread and gets everything it may see as values. The core checks its answer as in
+any search.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmzero_ray.tune.state import NO_LIMIT, TuneSearch
 from llmzero_ray.utils.threads import in_thread
 
 Answer = Proposal | Mapping[str, Any]
-"""A proposal, or only name -> new value, from the best offered checkpoint."""
+"""A proposal, or a mapping name -> new value, which starts from the best offered checkpoint."""
 
 
 class AsyncProposals:
@@ -41,7 +41,7 @@ class AsyncProposals:
         return {**self.__dict__, "_asked": []}
 
     def collect(self) -> None:
-        """Post the answers that have arrived, and request what the search waits for."""
+        """Post the answers that have arrived, and request the proposals that the search waits for."""
         for asked in [asked for asked in self._asked if asked[1].done()]:
             self._asked.remove(asked)
             self._search.post(self._answered(*asked))

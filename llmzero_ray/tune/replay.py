@@ -33,7 +33,7 @@ class ReplayPhase:
 
     config: Mapping[str, Any]
     end_step: int
-    """Results of the whole trial at its end."""
+    """Number of results of the whole trial when the phase ends."""
 
 
 class StrategyReplay(FIFOScheduler):
@@ -41,8 +41,8 @@ class StrategyReplay(FIFOScheduler):
 
     At the end of a phase the trial is saved, paused, and continued with the next configuration. After the
     last phase it ends. Pass it to a Tuner with the same trainable, `num_samples=1`, and no search algorithm.
-    Other values of `param_space` are kept. The file comes from a search under Tune, or from a search on VeRL,
-    whose trials get VeRL's own keys.
+    Other values of `param_space` are kept. The file may come from a search under Tune or from a search on
+    VeRL; the latter's phases have VeRL's own keys.
 
     Raises:
         ConfigError: there is no such file, or it holds no strategy.
@@ -86,7 +86,7 @@ class StrategyReplay(FIFOScheduler):
         return str(TrialScheduler.STOP if phase is self.phases[-1] else TrialScheduler.PAUSE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The only trial, with the configuration of its next phase after a pause.
+        """The only trial. After a pause it gets the configuration of its next phase.
 
         Raises:
             ConfigError: the result at the end of a phase had no checkpoint.
@@ -94,7 +94,7 @@ class StrategyReplay(FIFOScheduler):
         chosen = super().choose_trial_to_run(tune_controller)
         if chosen is not None and chosen.status == Trial.PAUSED:
             done = int(chosen.last_result[STEP])
-            # Ray saves at a pause, also where the step has no checkpoint by the trainable's own words.
+            # Ray saves at a pause even if the trainable says that the step has no checkpoint.
             says_no = chosen.last_result.get(SHOULD_CHECKPOINT) is False
             if self._saved_steps(chosen) != done or says_no:
                 raise ConfigError(
@@ -118,7 +118,7 @@ class StrategyReplay(FIFOScheduler):
         return 0 if saved is None else int(saved[1].get(STEP, 0))
 
     def _phase_after(self, done: int) -> ReplayPhase:
-        """The phase of the step that follows `done` steps; the last one after the end."""
+        """The phase of the step after `done` steps; past the end, the last phase."""
         return next((phase for phase in self.phases if done < phase.end_step), self.phases[-1])
 
     def _configure(self, trial: Any, phase: ReplayPhase) -> None:

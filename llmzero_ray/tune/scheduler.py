@@ -52,10 +52,10 @@ class TreeScheduler(FIFOScheduler):
     # --- trials come and go ---------------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Give a new trial its start, and a restored one the data that Ray's state lacks.
+        """Give a new trial its start checkpoint, and a restored one the data that Ray's state lacks.
 
         Raises:
-            ConfigError: checkpoints would be deleted, or the trial is not of this search.
+            ConfigError: Ray would delete checkpoints, or the trial is not of this search.
         """
         start = PhaseStart.of(trial.config)
         if start is None:
@@ -82,7 +82,7 @@ class TreeScheduler(FIFOScheduler):
         if phase.run.active and trial.is_finished():
             self._finish_as_saved(trial, phase)
         elif phase.run.active and (self._has_last_result(phase) or phase.run.stop_reason):
-            # Its driver died between the last result and the end.
+            # The driver died between the trial's last result and its end.
             self._search.end(phase.run.node)
         if not phase.run.active:
             if not trial.is_finished():
@@ -97,22 +97,22 @@ class TreeScheduler(FIFOScheduler):
         internals.save_soon(tune_controller)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The trial that waits longest, as Tune's own scheduler has it.
+        """The trial that has waited longest, as chosen by Tune's FIFO scheduler.
 
         Raises:
             ConfigError: the search cannot continue.
         """
         self._searcher.check()
         while self._to_close:
-            # Ray's state was saved before these ended; the journal has their outcome.
+            # Ray's state was saved before these trials ended. The journal has their outcome.
             tune_controller.stop_trial(self._to_close.pop())
         for trial in self._searcher.live.values():
             self._take_checkpoints(trial)
         return super().choose_trial_to_run(tune_controller)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Record a result. Returns STOP at the phase's end, by the stopper, or if the metric is not
-        finite."""
+        """Record a result. Returns STOP at the phase's end, if the stopper says so, or if the metric is not
+        finite; otherwise CONTINUE."""
         phase = self._phase(trial)
         if phase is None or not phase.run.active:
             return str(TrialScheduler.STOP)
@@ -127,7 +127,7 @@ class TreeScheduler(FIFOScheduler):
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Record the last result: a result that ends its trial arrives only here."""
+        """Record the last result. A result that ends its trial arrives only here."""
         phase = self._phase(trial)
         if phase is not None and phase.run.active and result.get(STEP):
             if int(result[STEP]) not in phase.steps:
@@ -136,7 +136,7 @@ class TreeScheduler(FIFOScheduler):
         self._leave(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Store the error for the node's record, since Ray may retry the trial, or end it."""
+        """Note the error for the node's record. Ray may retry the trial or end it."""
         self._take_checkpoints(trial)
         text = internals.error_text(trial) or "the trial failed"
         self._searcher.failed_with(trial.trial_id, text[-_LOG_TAIL:])
@@ -183,8 +183,8 @@ class TreeScheduler(FIFOScheduler):
             )
 
     def _open_journal(self, trial: Any) -> None:
-        """Keep the journal next to Ray's state if the storage is a local or mounted directory. Elsewhere
-        Ray's own state carries the events, as old as its last save."""
+        """Keep the journal next to Ray's state if the storage is a local or mounted directory. Otherwise
+        Ray's own state carries the events, up to its last save."""
         if self._search.has_journal or trial.storage.storage_filesystem.type_name != "local":
             return
         self._directory = Path(internals.experiment_dir(trial))
@@ -196,8 +196,8 @@ class TreeScheduler(FIFOScheduler):
         self._search.report(phase.run.node, int(result[STEP]), result, checkpoint)
 
     def _take_checkpoints(self, trial: Any) -> None:
-        """Record the newest checkpoint of a class trainable, which Ray saves after the result, unless the
-        result says that its step has none: Ray always saves at the end of a trial."""
+        """Record the newest checkpoint of a class trainable, which Ray saves after the result. Skip it if the
+        result says that its step has none, because Ray always saves at the end of a trial."""
         phase, newest = self._phase(trial), internals.latest_checkpoint(trial)
         if phase is None or newest is None or not phase.run.active:
             return
@@ -217,7 +217,7 @@ class TreeScheduler(FIFOScheduler):
         return self._stops.reason(trial.trial_id, result, search.view(phase.run.node), incumbent)
 
     def _finish_as_saved(self, trial: Any, phase: TunePhase) -> None:
-        """Finish a node whose trial has ended according to Ray but not to the journal."""
+        """Finish a node whose trial has ended according to Ray but not according to the journal."""
         result = trial.last_result or {}
         if result.get(STEP) and int(result[STEP]) not in phase.steps:
             self._take(trial, phase, result)
@@ -236,10 +236,10 @@ class TreeScheduler(FIFOScheduler):
             trial.update_last_result({**last.metrics, "config": trial.config})
 
     def _set_start(self, trial: Any, phase: TunePhase) -> None:
-        """Let a trial without its own checkpoint start from the phase's newest, or from its source."""
+        """Let a trial without its own checkpoint start from the phase's newest one, or from its source's."""
         if internals.latest_checkpoint(trial) is not None:
             return
-        if phase.newest is not None:  # of an earlier trial of this node that Ray's state has lost
+        if phase.newest is not None:  # from an earlier trial of this node, which Ray's state has lost
             step, path = phase.newest
             internals.start_from(trial, path, phase.steps[step].metrics)
         elif (at := phase.start.resume_from) is not None:
@@ -259,10 +259,10 @@ def release_at_end(tune_controller: Any, trial: Any) -> None:
 
 
 def _show_lineage(trial: Any, phase: TunePhase) -> None:
-    """Put the phase's place in the tree where Tune's trackers look.
+    """Put the phase's place in the tree where Tune's trackers look for it.
 
-    W&B and MLflow log a trial's configuration, TensorBoard its evaluated parameters. Done after the trial has
-    its folder, whose name is made of the latter.
+    W&B and MLflow log a trial's configuration, TensorBoard its evaluated parameters. Call it once the trial
+    has its folder, which is named after the evaluated parameters.
     """
     lineage = phase.lineage()
     trial.set_config({**trial.config, LINEAGE_KEY: lineage})

@@ -1,6 +1,6 @@
 """Searcher of the pair: Ray Tune asks it for trials.
 
-Everything runs on Tune's only controller thread, so no method blocks unless there is nothing else to do.
+Everything runs on Tune's single controller thread, so no method blocks while there is other work to do.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from llmzero_ray.tune.state import TuneSearch
 
 log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5
-"""Maximum wait for a proposal while no trial runs, in seconds. Tune itself polls once a second then."""
+"""Maximum wait for a proposal while no trial runs, in seconds. Tune itself then polls once a second."""
 
 
 class TreeSearcher(Searcher):
     """Proposes trials: the tree search chooses the node, and the proposer its configuration.
 
-    Made by `tree_search`, with the scheduler that belongs to it.
+    `tree_search` creates it together with its scheduler.
     """
 
     def __init__(self, search: TuneSearch, proposals: AsyncProposals) -> None:
-        # Without a metric: Tune would demand it in every result, and not every step validates.
+        # No metric here: Tune would require it in every result, and not every step validates.
         super().__init__()
         self.search = search
-        """The search that both halves share."""
+        """The search, shared with the scheduler."""
         self._proposals = proposals
         self._limit: int | None = None
         self.live: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class TreeSearcher(Searcher):
         return True
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Apply `max_concurrent_trials`. Pending proposals count like running trials."""
+        """Apply `max_concurrent_trials`. Pending proposals count as running trials."""
         self._limit = max_concurrent
         return True
 
@@ -135,7 +135,7 @@ class TreeSearcher(Searcher):
             )
 
     def failed_with(self, trial_id: str, error: str) -> None:
-        """Note the error of a trial that may be retried or end."""
+        """Note a trial's error, in case Ray ends the trial instead of retrying it."""
         self._errors[trial_id] = error
 
     def check(self) -> None:
@@ -150,8 +150,8 @@ class TreeSearcher(Searcher):
     # --- parts ----------------------------------------------------------------------------------------------
 
     def _release_lost(self) -> None:
-        """Give another trial to a node whose trial never began. With reuse_actors Ray ends a trial if its
-        actor could not be reset, and informs neither the searcher nor the scheduler."""
+        """Give a node another trial if its trial never began. With reuse_actors Ray ends a trial whose actor
+        could not be reset, and informs neither the searcher nor the scheduler."""
         for trial_id, trial in list(self.live.items()):
             node = self.search.node_of(trial_id)
             if node is not None and trial.status == Trial.ERROR and self.search.core.runs[node].active:

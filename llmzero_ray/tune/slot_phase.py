@@ -1,4 +1,4 @@
-"""One phase on a leased slot, point by point, as a trial of `verl_trainable` trains it."""
+"""One phase of a `verl_trainable` trial on a leased slot, read point by point."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from llmzero_ray.records import MetricPoint, PhaseFailure, PhaseResult, PhaseSpe
 _WAIT_S = 10.0
 """Maximum wait of one poll for points, in seconds."""
 _STOP_S = 600.0
-"""Seconds until a phase with a requested stop is killed, unless `engine.stop_deadline_s` says otherwise."""
+"""Seconds from the request to stop a phase until it is killed. `engine.stop_deadline_s` overrides it."""
 _LOOK_S = 0.5
-"""Seconds between two looks for a free slot."""
+"""Seconds between two attempts to lease a free slot."""
 
 
 class SlotPhase:
-    """Leases a slot, waiting until one is free, and begins a phase on its runner. Used inside an actor.
+    """Waits for a free slot, leases it, and begins a phase on its runner. Used inside an actor.
 
     Raises:
         CapacityError: the slot's hardware was lost and does not return.
@@ -55,7 +55,7 @@ class SlotPhase:
             raise
 
     def next_point(self) -> MetricPoint | None:
-        """Point of the next step, once it is available. None if the phase has ended.
+        """Wait for the next step's point. None if the phase has ended.
 
         Raises:
             EngineLostError: the runner died.
@@ -70,14 +70,14 @@ class SlotPhase:
                     poll.remote(self.spec.node, self.spec.attempt, self._cursor, wait_s=wait_s)
                 )
             except ray.exceptions.RayError:
-                found, over = (), True  # the run itself says why
+                found, over = (), True  # the run's own result says why
             self._cursor += len(found)
             self._points.extend(found)
             self._is_over = bool(over or (ended and not found))
         return self._points.popleft() if self._points else None
 
     def outcome(self) -> PhaseResult | PhaseFailure:
-        """Outcome of the phase, once it has ended. The lease ends then.
+        """Wait for the end of the phase, end the lease, and return the outcome.
 
         Raises:
             EngineLostError: the runner died.
@@ -116,7 +116,7 @@ class SlotPhase:
 
 
 def _leased_slot(slots: str, count: int) -> tuple[int, Any]:
-    """(slot, lease) of a slot that no other trial uses, once there is one."""
+    """Wait for a slot that no other trial uses, and return (slot, lease)."""
     names = actors.names
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     while True:

@@ -1,7 +1,7 @@
-"""One search under Tune: the coordinator's core and journal, with Tune's trials as the attempts at its runs.
+"""One search under Tune: the coordinator's core and journal. Tune's trials are the attempts at its runs.
 
-The events are those of every search, so `llmzero report` opens the directory `llmzero-ID` of an experiment,
-and a restored experiment replays its journal. Loads no Ray.
+The events are those of any search, so `llmzero report` opens the directory `llmzero-ID` of an experiment. A
+restored experiment replays its journal. Loads no Ray.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from llmzero_ray.utils.text import nearest
 log = logging.getLogger(__name__)
 Mode = Literal["max", "min"]
 NO_LIMIT = 1_000_000
-"""Rows, tokens and steps that no trainable reaches: the space already holds what it can take."""
+"""Limit of rows, tokens and steps that no trainable reaches. Only the space's bounds apply."""
 STRATEGY_FILE = "strategy.yaml"
 """File in the experiment's directory with the best strategy so far."""
 _MOST_SHOWN = 80
@@ -67,12 +67,12 @@ _TRIAL = "trial-"
 
 @dataclass(frozen=True, kw_only=True)
 class TunePhase:
-    """A node of the search with what its trials reported, as of now."""
+    """A node of the search, with what its trials have reported so far."""
 
     run: PhaseRun
     """Its state in the core."""
     trials: list[str]
-    """Ids of the trials that trained it: one, unless a state of Ray's was lost."""
+    """Ids of the trials that trained it. More than one only if Ray's state of a trial was lost."""
     steps: dict[int, MetricPoint]
     """Results by step inside the phase, from 1; step 0 is the checkpoint that it starts from."""
     checkpoints: dict[int, str]
@@ -107,7 +107,7 @@ class TunePhase:
 
     @property
     def start(self) -> PhaseStart:
-        """Phase description for its trial. Its length is None if its trainable ends by itself."""
+        """Phase description for its trial. `n_steps` is None if the trainable ends by itself."""
         spec = self.run.spec
         return PhaseStart(
             node=self.run.node,
@@ -157,7 +157,7 @@ class TuneSearch:
         points: Mapping[int, dict[int, MetricPoint]] | None = None,
         checkpoints: Mapping[int, dict[int, str]] | None = None,
     ) -> None:
-        """Set the state to that after `events`, with these results."""
+        """Set the state to the one after `events`, with these results."""
         self._lock = threading.RLock()
         self._journal: Journal | None = None
         self._writers: dict[int, tuple[int, MetricWriter]] = {}
@@ -165,7 +165,7 @@ class TuneSearch:
         self.events: list[Event] = []
         """All events so far, those in the journal included."""
         self.to_ask: list[cmd.Propose | cmd.Analyze] = []
-        """Proposals that the search waits for and nobody was asked for."""
+        """Proposals and repairs that the search waits for and that have not been requested yet."""
         self.trial_ids: dict[int, list[str]] = defaultdict(list)
         self.points = defaultdict(dict, points or {})
         self.checkpoints = defaultdict(dict, checkpoints or {})
@@ -193,7 +193,7 @@ class TuneSearch:
         return self._journal is not None
 
     def results(self) -> tuple[list[Event], dict[int, dict[int, MetricPoint]], dict[int, dict[int, str]]]:
-        """Everything that happened, for `restore`: events, results and checkpoints."""
+        """(events, results, checkpoints) so far, for `restore`."""
         return self.events, dict(self.points), dict(self.checkpoints)
 
     def open_directory(self, directory: Path) -> None:
@@ -225,7 +225,7 @@ class TuneSearch:
         self._take_over(0)
 
     def _take_over(self, epoch: int) -> None:
-        """Begin again the phases that another driver was training: their trials are gone, or go on."""
+        """Begin another attempt at each phase that an earlier driver was training."""
         if self.core.stage != "finished":
             self.post(ev.SearchPaused(reason="its driver ended"))
             self.post(ev.CoordinatorStarted(epoch=epoch, host=socket.gethostname(), pid=os.getpid()))
@@ -233,7 +233,7 @@ class TuneSearch:
                 self.offer_slots(1)
 
     def post(self, event: Event) -> None:
-        """Make an event durable and act on it; from any thread.
+        """Make an event durable and act on it. May be called from any thread.
 
         Raises:
             StorageError: it cannot be written.
@@ -271,12 +271,12 @@ class TuneSearch:
             step, attempt = read_adapter_name(file.name) or (0, 0)
             if step in self.points[node] and self.points[node][step].attempt == attempt:
                 found[step] = file.read_text()
-        return {step: path for step, path in sorted(found.items()) if path}  # cut off by a death
+        return {step: path for step, path in sorted(found.items()) if path}  # an empty file: its writer died
 
     # --- what happens ---------------------------------------------------------------------------------------
 
     def offer_slots(self, limit: int | None) -> None:
-        """Let `limit` phases be under way at once; if None, one more than there are."""
+        """Allow `limit` phases at once. If None, allow one more than there are."""
         if self.core.started is None:
             count = limit or self.config.budget.runs
             slots = self.config.slots.model_copy(update={"count": count})
@@ -308,7 +308,7 @@ class TuneSearch:
             )
 
     def begin_again(self, node: int) -> None:
-        """Begin another attempt at a running node: its trial is lost, or goes back to a checkpoint."""
+        """Begin another attempt at a running node whose trial is lost or went back to a checkpoint."""
         slot = self.core.runs[node].slot
         self.post(ev.SlotClosed(slot=slot))
         self.post(ev.SlotReady(slot=slot))
@@ -325,7 +325,7 @@ class TuneSearch:
             self.begin_again(node)
             self.assign(node, trial)
         for later in [known for known in points if known >= step]:
-            # It was trained again from an earlier checkpoint: what was known of these steps is gone.
+            # The trial went back to an earlier checkpoint, so the results of these steps no longer hold.
             del points[later]
             self.checkpoints[node].pop(later, None)
         value = as_number(given := result.get(self.metric))
@@ -345,7 +345,7 @@ class TuneSearch:
             self.saved(node, step, checkpoint)
 
     _odd: str | None = None
-    """Newest value of the metric that was no number."""
+    """Newest value of the metric that was not a number."""
 
     def _add(
         self,
@@ -389,7 +389,8 @@ class TuneSearch:
         self.post(ev.VerdictPosted(node=node, phase_attempt=attempt, step=step, decision=decision))
 
     def end(self, node: int, failed: str | None = None) -> None:
-        """Finish a running node. It has failed with a text, or if its last metric cannot be compared."""
+        """Finish a running node. It counts as failed if `failed` is given, an error text, or if its last
+        metric cannot be compared."""
         phase, run = self.phase(node), self.core.runs[node]
         failed = self.not_finite(node) if failed is None else failed
         best, start = phase.best, phase.steps.get(0)
@@ -435,7 +436,8 @@ class TuneSearch:
         return f"not finite: {self.metric} is {value} at step {newest.step}"
 
     def _check_outcome(self, phase: TunePhase) -> None:
-        """Check whether a successful phase shows that the search is pointless."""
+        """Set `fatal` if a successful phase shows that the search is pointless: no metric, or no
+        checkpoint."""
         if phase.run.status == "failed" or not phase.steps:
             return
         if phase.best is None:
@@ -502,7 +504,7 @@ class TuneSearch:
 
     @property
     def trains(self) -> bool:
-        """Whether a trial trains a node, or waits to."""
+        """Whether a trial trains a node or waits to do so."""
         return any(run.active and run.started for run in self.core.runs.values())
 
     def view(self, node: int) -> NodeView:
@@ -534,7 +536,7 @@ class TuneSearch:
         return found
 
     def write_call(self, *call: Any) -> None:
-        """Store the record of a language model's call with its node."""
+        """Store the record of a language model's call in its node's directory."""
         if self._storage is not None:
             self._storage.write_call(*call)
 
@@ -542,7 +544,7 @@ class TuneSearch:
         """Best strategy so far as the text of a strategy.yaml for `StrategyReplay`. None if there is no score
         yet.
 
-        Steps count inside a phase; a phase is left at its `cut_step`.
+        Steps count from the phase's start. The strategy leaves each phase at its `cut_step`.
         """
         best = self.tree.best
         if best is None or best.score is None:
@@ -563,7 +565,7 @@ class TuneSearch:
 
 
 def _finished(coroutine: Coroutine[Any, Any, list[cmd.Command]]) -> list[cmd.Command]:
-    """Result of a coroutine that waits for nothing."""
+    """Result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -579,7 +581,7 @@ def numbers_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failed_text(failure: PhaseFailure) -> str:
-    """Last line of a trial's error, from which the search determines the failure class."""
+    """Text for the last line of a trial's error, from which the search reads the failure class."""
     return f"the phase failed ({failure.failure_class}): {failure.cause}"
 
 

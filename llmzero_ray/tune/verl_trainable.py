@@ -61,7 +61,7 @@ class SlotUse:
     """Values shared by all trials of a trainable."""
 
     config: SearchConfig
-    """Configuration, whose name is that of the slots."""
+    """Configuration. Its `name` is also the name of the slots."""
     place: str
     """Directory that receives one directory per trial."""
     n_train: int
@@ -72,9 +72,9 @@ class SlotUse:
 class VerlTrainable(tune.Trainable):
     """A phase on a slot. `verl_trainable` creates its subclass.
 
-    A result is a training step: VeRL's metrics, `global_step`, and `val_score` where the step validated; the
-    last one has how the phase ended (`stop_reason`, `warm`, `cold_reason`, `setup_s`, `gpu_hours`). Steps
-    with an adapter are checkpoints.
+    Each result is a training step: VeRL's metrics, `global_step`, and `val_score` if the step validated. The
+    last result also has the phase's outcome (`stop_reason`, `warm`, `cold_reason`, `setup_s`, `gpu_hours`).
+    Steps with an adapter are checkpoints.
     """
 
     slot_use: ClassVar[SlotUse]
@@ -87,8 +87,8 @@ class VerlTrainable(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        """Almost nothing: this method reserves the slots' hardware outside Tune when the first trial is
-        created.
+        """Almost no resources: when the first trial is created, this method reserves the slots' hardware
+        outside Tune.
 
         Raises:
             CapacityError: the cluster does not have it.
@@ -99,8 +99,8 @@ class VerlTrainable(tune.Trainable):
     @classmethod
     def release_slots(cls) -> None:
         """End the engines and release the hardware. The scheduler of `tree_search` calls this at the end of
-        the experiment. With another scheduler call it yourself, or the hardware is released when the process
-        ends."""
+        the experiment. With another scheduler call it yourself; otherwise the hardware is released when the
+        process ends."""
         _release_slots(cls.slot_use.config.name)
 
     @classmethod
@@ -118,7 +118,7 @@ class VerlTrainable(tune.Trainable):
     # --- in the trial's actor -------------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Set the trial's configuration. Its phase begins with its first step."""
+        """Set the trial's configuration. The phase begins with the first `step`."""
         self._begin_trial(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -157,7 +157,7 @@ class VerlTrainable(tune.Trainable):
         if point.step == 1 and self._start_score is not None:
             result["start_score"] = self._start_score
         if point.step == phase.spec.n_steps:
-            # A scheduler that gave the phase its length ends the trial, or goes on with the next phase.
+            # A scheduler that set the phase's length ends the trial itself, or continues with the next phase.
             start = PhaseStart.of(self._given)
             result |= {DONE: start is None or start.n_steps is None, **self._ended(phase)}
         adapter = self._adapter()
@@ -180,15 +180,16 @@ class VerlTrainable(tune.Trainable):
         return {name: getattr(outcome, name) for name in names}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Copy the trial's newest adapter: that of its newest step if Tune saves because of the result
-        (`should_checkpoint`), otherwise an earlier one or none, as when Tune stops a trial."""
+        """Copy the trial's newest adapter. It belongs to the newest step if Tune saves because of the result
+        (`should_checkpoint`). Otherwise, as when Tune stops a trial, it may be older, or there may be
+        none."""
         adapter, global_step = (None, 0) if self._saved is None else self._saved
         if adapter is not None:
             shutil.copytree(adapter, Path(checkpoint_dir, _ADAPTER))
         Path(checkpoint_dir, _FACTS).write_text(json.dumps({"global_step": global_step}))
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Start from a checkpoint's adapter, which is copied to where the engine's machines see it."""
+        """Start from a checkpoint's adapter, after copying it to where the engine's machines can read it."""
         facts = json.loads(Path(checkpoint, _FACTS).read_text())
         if Path(checkpoint, _ADAPTER).is_dir():
             copy = self._paths.root / "start"
@@ -222,7 +223,7 @@ class VerlTrainable(tune.Trainable):
         return SlotPhase(use.config.name, config, self._spec(config))
 
     def _spec(self, config: SearchConfig) -> PhaseSpec:
-        """Spec of the rest of the trial's phase: all of it, unless Tune restored the trial."""
+        """Spec of what is left of the trial's phase: all of it, unless Tune restored the trial."""
         given = {key: value for key, value in self._given.items() if key not in (CONFIG_KEY, LINEAGE_KEY)}
         space, n_gpus = self.slot_use.space, config.slots.n_gpus
         full = space.complete(
@@ -265,9 +266,9 @@ class VerlTrainable(tune.Trainable):
 def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> type[VerlTrainable]:
     """A trainable whose trials are phases on the slots of a search.yaml, with warm engines between them.
 
-    Of the file only `storage`, `task`, `model`, `engine`, `slots`, `phase`, `eval`, `seed` and `root` are
-    used; Tune decides what to search, and for how long. `settings` are dotted keys of it. The process joins
-    the cluster, or starts its own Ray head, as `llmzero search` does.
+    Only `storage`, `task`, `model`, `engine`, `slots`, `phase`, `eval`, `seed` and `root` of the file are
+    used. Tune decides what to search, and for how long. `settings` override the file by dotted keys. The
+    process joins the cluster, or starts its own Ray head, as `llmzero search` does.
 
         train = verl_trainable("search.yaml")
         search_alg, scheduler = tree_search(
@@ -315,11 +316,11 @@ def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) 
 _PRIVATE: dict[str, bool] = {}
 """Name of slots -> whether the cluster ends with this process."""
 _HELD: dict[str, actors.runner_pool.RunnerPool] = {}
-"""Name of slots -> pool with which this process holds them."""
+"""Name of slots -> the pool through which this process holds them."""
 
 
 def _hold_slots(config: SearchConfig) -> None:
-    """Reserve the slots, unless they are reserved.
+    """Reserve the slots, unless this process already holds them.
 
     Raises:
         CapacityError: the cluster does not have them; nothing stays reserved.
@@ -340,6 +341,6 @@ def _release_slots(name: str) -> None:
 
 
 def _result_of(call: Coroutine[Any, Any, Any]) -> Any:
-    """Result of a call, from a thread of its own: a notebook's thread has an event loop already."""
+    """Result of a call, run on its own thread because a notebook's thread already has an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, call).result()

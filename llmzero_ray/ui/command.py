@@ -69,7 +69,7 @@ def ui(
             f"--host {host} is not a loopback address: others can reach it. Give --token-file FILE, which "
             "holds the token and which nobody else can read, or forward a loopback port."
         )
-    if child_of:  # of `search --ui`, whose search may not have begun
+    if child_of:  # started by `search --ui`, whose search may not have begun
         die_with_parent(child_of, signal.SIGTERM)
     path = Path(place or storage).absolute()
     root, only, node = (path.parent, path.name, None) if child_of else place_of(place or storage, storage)
@@ -87,7 +87,7 @@ def ui(
         server = uvicorn.Server(
             uvicorn.Config(app, access_log=False, log_level="warning", timeout_graceful_shutdown=1)
         )
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the token's file goes first
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # removes the token's file
         server.run(sockets=[listening])
     return 0
 
@@ -96,7 +96,7 @@ def place_of(place: str, storage: str) -> tuple[Path, str | None, int | None]:
     """(storage, name of the only search in it to show, node to open).
 
     Raises:
-        ConfigError: there is neither a search nor a storage of that name, or it is empty; or no such node.
+        ConfigError: no search or storage has that name, the storage is empty, or there is no such node.
     """
     path = Path(place).absolute()
     if not is_search(path) and searches_in(path):
@@ -111,10 +111,10 @@ def place_of(place: str, storage: str) -> tuple[Path, str | None, int | None]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there.
+    """A socket that listens on this address.
 
     Raises:
-        ConfigError: the address is in use, or is none of this machine.
+        ConfigError: the address is in use, or does not belong to this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -132,11 +132,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _token(file: str) -> Iterator[tuple[str, Path]]:
-    """(the token, the file of mode 0600 that holds it); a file that is not there is made.
+    """Context with (the token, the file of mode 0600 that holds it). A missing file is created.
 
     Raises:
-        ConfigError: the file can be read by others, or holds less than 16 characters.
-        StorageError: it cannot be made.
+        ConfigError: the file can be read by others, or holds fewer than 16 characters.
+        StorageError: it cannot be read or created.
     """
     if not file:
         token = secrets.token_urlsafe(32)

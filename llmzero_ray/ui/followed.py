@@ -1,4 +1,4 @@
-"""A search that the server follows: its view, built again when journal, metrics or processes have changed."""
+"""A search that the server follows. Its view is rebuilt when journal, metrics or processes have changed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from llmzero_ray.ui.view import Live, view
 from llmzero_ray.utils.text import one_line
 
 _TICK_S = 5.0
-"""Seconds after which a search at work is shown again, as its budgets and its time left go on."""
+"""Seconds after which the view of a running search is rebuilt, because budgets and time left change."""
 _REST = 40.0
-"""Times as long as a processor made a view, new metrics alone make no other."""
+"""For this many times the processor time of a view, new metrics alone cause no new view."""
 
 
 class Followed:
-    """One search. Calls of several threads wait for each other."""
+    """One search. Safe to use from several threads."""
 
     def __init__(self, root: Path, *, steering: bool) -> None:
         self.storage = SearchStorage.at(root)
@@ -36,7 +36,7 @@ class Followed:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget what was read."""
+        """Forget what was read, and start over."""
         self._follower = Follower(self.storage)
         self._facts: SearchFacts | None = None
         self._events: object = None
@@ -44,9 +44,9 @@ class Followed:
         self._again = 0.0
 
     def row(self) -> dict[str, Any]:
-        """The row of the search on the page that lists them, with its best score after each phase."""
+        """The search's row on the page that lists searches, with its best score after each phase."""
         with self._lock:
-            with contextlib.suppress(LlmzeroError):  # `summary` says why
+            with contextlib.suppress(LlmzeroError):  # `summary` reports the error
                 self._poll()
             row = summary(self.storage.paths.root, self._follower)
             readable = not row["stage"].startswith("unreadable")
@@ -89,7 +89,7 @@ class Followed:
         self._again = now + _REST * (time.thread_time() - begun)
 
     def _poll(self) -> None:
-        """Read on, or from the beginning where a search of the same name took its place.
+        """Read what is new, or start over if another search of the same name took its place.
 
         Raises:
             JournalError: the journal is damaged.

@@ -1,4 +1,4 @@
-"""The page as text: one template, inline in one file, or with its parts from the server."""
+"""The page as HTML from one template: all inline in one file, or with style and script from the server."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def report_html(facts: SearchFacts) -> str:
 
 
 def served_page(data: Mapping[str, Any], title: str, base: str | None = None) -> str:
-    """The page whose style and script the server has; `base` is the path of a search that is followed."""
+    """The page that loads style and script from the server. `base` is the URL path of a followed search."""
     made: str = _template().render(inline=False, title=title, data=data_text(data), base=base)
     return made
 
 
 def data_text(data: Any) -> str:
-    """JSON that can stand in a script element: strings without control characters, numbers finite."""
+    """JSON that is safe inside a script element: strings without control characters, finite numbers."""
     return json.dumps(_plain(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,7 +1,7 @@
-"""The server of `llmzero ui`: pages, views and their changes, and requests of a person.
+"""The server of `llmzero ui`: pages, views and their changes, and a person's requests to a search.
 
-Every route needs the token's cookie and a known Host; SECURITY.md says what that promises. Reading goes
-through files alone. A request is sent as the commands send it.
+Every route requires the token's cookie and a known Host; SECURITY.md says what that guarantees. Pages and
+views are read from files only. A person's request is sent as the commands send it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Lets requests pass that name a known host and hold the token, and gives responses their headers."""
+    """Middleware that admits requests with a known host and the token, and sets the headers of responses."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: frozenset[str]) -> None:
         self._app, self._token, self._hosts = app, token, hosts
@@ -65,11 +65,11 @@ class Guard:
         await answer(scope, receive, send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
-        """The response of a request that goes no further."""
+        """The response to a request that is not admitted. None if it is."""
         host = request.headers.get("host", "")
         if _hostname(host) not in self._hosts:
             return PlainTextResponse("unknown Host; use the address that `llmzero ui` printed\n", 421)
-        cookie = f"llmzero-{urlsplit(f'//{host}').port or 80}"  # browsers do not tell ports apart
+        cookie = f"llmzero-{urlsplit(f'//{host}').port or 80}"  # browsers share cookies between ports
         given = request.query_params.get("token")
         if given is not None and request.method == "GET":
             if not _same(given, self._token):
@@ -91,7 +91,7 @@ def _hostname(host: str) -> str:
     try:
         parts = urlsplit(f"//{host}")
         return (parts.hostname or "").lower() if parts.port != 0 else ""
-    except ValueError:  # no address at all
+    except ValueError:  # not an address
         return ""
 
 
@@ -100,7 +100,7 @@ def _same(one: str, other: str) -> bool:
 
 
 class Searches:
-    """The searches of a storage, or one alone; each is followed from its first look on."""
+    """The searches of a storage, or only one of them. Each is followed from the first request for it on."""
 
     def __init__(self, storage: Path, only: str | None, *, steering: bool) -> None:
         self.storage, self.only, self.steering = storage, only, steering
@@ -123,7 +123,7 @@ class Searches:
         return self._known[name]
 
     def index(self) -> dict[str, Any]:
-        """Data of the page that lists them."""
+        """Data of the page that lists the searches."""
         rows = [self.followed(name).row() for name in self.names()]
         return {"storage": str(self.storage), "searches": rows}
 
@@ -181,7 +181,7 @@ def make_app(searches: Searches, *, token: str, hosts: frozenset[str]) -> ASGIAp
 
 
 async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[str, str]]:
-    """The view whenever it has changed: the parts, nodes and series that its reader lacks."""
+    """An event whenever the view has changed, with the parts, nodes and series that the reader lacks."""
     seen: object = None
     sent: dict[tuple[str, Any], Any] = {}
     while True:
@@ -194,7 +194,7 @@ async def _changes(look: Callable[[], Mapping[str, Any]]) -> AsyncIterator[dict[
 
 def _news(found: Mapping[str, Any], sent: dict[tuple[str, Any], Any]) -> str:
     if "nodes" not in found:
-        sent.clear()  # the reader then has nothing else
+        sent.clear()  # the reader drops everything else
         return data_text(found)
 
     def news(kind: str, values: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -204,7 +204,7 @@ def _news(found: Mapping[str, Any], sent: dict[tuple[str, Any], Any]) -> str:
 
     ours = {node["node"]: node for node in found["nodes"]}
     if any(kind == "node" and name not in ours for kind, name in sent):
-        sent.clear()  # another search of the same name began
+        sent.clear()  # another search of the same name took its place
     whole = not sent
     nodes = news("node", ours)
     parts = {name: value for name, value in found.items() if name not in ("nodes", "series")}
@@ -219,7 +219,7 @@ def _news(found: Mapping[str, Any], sent: dict[tuple[str, Any], Any]) -> str:
 
 
 def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
-    """Send a person's request; the coordinator's answer.
+    """Send a person's request, and return the coordinator's answer.
 
     Raises:
         ConfigError: it was refused.
@@ -251,7 +251,7 @@ def _steer(followed: Followed, asked: Mapping[str, Any]) -> str:
 
 
 def _settings(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings KEY=VALUE of a form, apart by lines or blanks; a value may hold blanks, too."""
+    """The KEY=VALUE settings of a form, separated by newlines or spaces. A value may contain spaces too."""
     given = re.split(r"\s+(?=[\w.]+\s*=)", str(asked.get("settings") or "").strip())
     return read_settings(one for one in given if one)
 

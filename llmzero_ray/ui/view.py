@@ -52,9 +52,9 @@ from llmzero_ray.utils.text import number, plural, short_duration
 
 FORMAT = 1
 _POINTS, _ALL_POINTS, _FEWEST = 300, 2250, 40
-"""Points of one series at most, of one metric over all nodes, and of one series at least."""
+"""Maximum points of one series, of one metric over all nodes, and the smallest limit for one series."""
 _FEED = 300
-"""Newest events in the feed."""
+"""Maximum events in the feed, the newest ones."""
 _BUDGETS = {
     "runs": "runs",
     "gpu_hours": "GPU hours",
@@ -65,12 +65,12 @@ _BUDGETS = {
 _IDLE_S = 120.0
 """Seconds after which an idle slot needs a person."""
 _NEAR = 0.9
-"""Share of a budget from which on it is said to end soon."""
+"""Share of the dollar budget from which on a person is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """Facts that the directory holds besides the journal, at one moment."""
+    """Facts about a search at one moment that are not in its journal."""
 
     now: float
     """Unix seconds."""
@@ -80,7 +80,7 @@ class Live:
 
 
 def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
-    """The page's data of a search that has started; JSON values only."""
+    """Data of the page of a search that has started, as JSON values."""
     known, compared = policies(facts), comparisons(facts)
     sure = summary.how_sure(facts, known, compared)
     stays = stays_of(facts.events)
@@ -104,7 +104,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
     }
     whys = {row.node: row.reason for row in decisions}
     points = points_for(len(facts.runs))
-    left = live is not None and live.status.stage == "interrupted"  # by everybody: nothing is spent
+    left = live is not None and live.status.stage == "interrupted"  # nobody works on it, so nothing is spent
     now = facts.core.now if live is None or left else live.now
     budgets = _budgets(facts, now)
     return {
@@ -152,7 +152,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
 
 
 def _decided(decisions: Sequence[DecisionRow]) -> str:
-    """Number of decisions, and whether the rules of this version decide as well."""
+    """Number of decisions, and how many of them the rules of this version would make differently."""
     differing = sum(bool(row.differences) for row in decisions)
     same = f"{differing} of them come out differently" if differing else "all of them come out the same"
     return (
@@ -201,7 +201,7 @@ def _policy(policy: Any) -> dict[str, Any]:
 def _node(
     facts: SearchFacts, run: PhaseRun, stays: Sequence[Stay], whys: Mapping[int | None, str], *, left: bool
 ) -> dict[str, Any]:
-    """A node: what `llmzero show --json` says of it, and what its panel shows beside."""
+    """A node: the fields of `llmzero show --json`, and those that only its panel shows."""
     found, outcome, proposal = node_facts(facts, run.node), run.outcome, run.shown.proposal
     used = found.pop("hyperparameters") or {}
     start = found["start_score"] = facts.start_score(run)
@@ -256,7 +256,8 @@ def _node(
 
 
 def _levels(curves: Curves, cut: int | None) -> list[tuple[str, str, str]]:
-    """(metric, first level, last level) of a phase; up to `cut`, where the best strategy leaves it."""
+    """(metric, first level, last level) of a phase up to `cut`, the step at which the best strategy leaves
+    it."""
     found = []
     for name in phase_tables.SHOWN:
         one = curve(curves, name)
@@ -267,7 +268,7 @@ def _levels(curves: Curves, cut: int | None) -> list[tuple[str, str, str]]:
 
 
 def _reference(facts: SearchFacts) -> dict[str, Any] | None:
-    """The default recipe in one phase: its validations by global step, and its GPU hours."""
+    """The run of the default recipe in one phase: validations by global step, and GPU hours."""
     run = facts.core.reference
     if run is None:
         return None
@@ -297,7 +298,7 @@ def series(curves: Curves, most: int) -> dict[str, Any]:
 
 
 def points_for(n_nodes: int) -> int:
-    """Points of a series on a page of so many nodes."""
+    """Maximum points of a series on a page with this many nodes."""
     return max(_FEWEST, min(_POINTS, _ALL_POINTS // max(n_nodes, 1)))
 
 
@@ -356,7 +357,7 @@ def _feed(facts: SearchFacts) -> Iterator[tuple[float, str]]:
 
 
 def _budgets(facts: SearchFacts, now: float) -> list[dict[str, Any]]:
-    """Every limit of the search with what is used of it. `ends` marks the one of the time left."""
+    """Every limit of the search with its use so far. `ends` marks the limit that `_time_left` refers to."""
     worked = active_seconds(facts.events, now if facts.core.finished is None else None)
     used = [("runs", float(len(facts.nodes)), float(facts.config.budget.runs))]
     used += budget_limits(facts.core, facts.config, worked_s=worked, now=now)
@@ -374,7 +375,7 @@ def _budgets(facts: SearchFacts, now: float) -> list[dict[str, Any]]:
 
 
 def _time_left(facts: SearchFacts, now: float) -> float | None:
-    """Seconds until a limit ends the training. None before a phase has ended, and once no run is to begin."""
+    """Seconds until a limit ends the training. None before a phase has ended, or if no more runs begin."""
     if facts.core.end_reason is not None:
         return None
     seconds, _ = time_left(facts.core, worked_s=active_seconds(facts.events, now), now=now)
@@ -382,7 +383,7 @@ def _time_left(facts: SearchFacts, now: float) -> float | None:
 
 
 def needs(facts: SearchFacts, status: RunStatus, now: float) -> list[dict[str, Any]]:
-    """Points that a person should look at now: `text`, and `node` where it is of one."""
+    """What a person should look at now: `text`, `node` if it concerns one, and `tries` of a proposal."""
     live = Live(now=now, status=status, steering=False)
     return list(_needs(facts, stays_of(facts.events), _budgets(facts, now), live))
 
@@ -390,7 +391,7 @@ def needs(facts: SearchFacts, status: RunStatus, now: float) -> list[dict[str, A
 def _needs(
     facts: SearchFacts, stays: Sequence[Stay], budgets: Iterable[Mapping[str, Any]], live: Live
 ) -> Iterator[dict[str, Any]]:
-    """Points that a person should look at now, a sentence each; nothing while all is well."""
+    """What a person should look at now, one sentence each. Nothing while all is well."""
     status, core = live.status, facts.core
     for run, text in zip(waiting(core), approval_texts(core, to_do=not live.steering), strict=True):
         yield {"node": run.node, "text": text, "tries": run.tries}

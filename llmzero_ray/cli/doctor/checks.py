@@ -97,7 +97,7 @@ def _task(context: Context) -> CheckFinding:
     """Check that the prepared task can be read as its manifest says."""
     context.task = task = load_task(context.config.task.dir)
     sizes: list[str] = []
-    with contextlib.suppress(ConfigError):  # the root's own check says what is wrong
+    with contextlib.suppress(ConfigError):  # the root's own check reports it
         context.config = with_server_sizes(Estimate(context.config, task), sizes.append)
     found = f"{task.name}: {task.n_train} train, {task.n_val} val, {task.n_test} test"
     return CheckFinding("ok", "; ".join([found, *sizes]))
@@ -117,7 +117,7 @@ def _cluster(context: Context) -> CheckFinding:
         context.private_head = actors.head.connect(context.config)
     except LlmzeroError as error:
         return CheckFinding("FAIL", str(error))
-    except Exception as error:  # noqa: BLE001 - Ray raises many kinds, and the other checks go on
+    except Exception as error:  # noqa: BLE001 - Ray raises many kinds; other checks continue
         todo = "see that RAY_ADDRESS, RAY_AUTH_MODE and Ray's version are those of the cluster"
         return CheckFinding("FAIL", f"Ray cannot be joined: {type(error).__name__}: {error}", todo)
     return cluster.resources_of_all(private_head=context.private_head)

@@ -52,7 +52,7 @@ def doctor(
 
     Raises:
         ConfigError: the configuration cannot be read.
-        HubError: the model is one of the Hugging Face Hub's and cannot be downloaded.
+        HubError: the model is on the Hugging Face Hub and cannot be downloaded.
     """
     console = TerminalConsole()
     console = console if console.is_terminal else TerminalConsole(width=_WIDTH)
@@ -119,7 +119,7 @@ def examine(context: Context, console: Console) -> None:
                 _run_stage("machines", context)
             with _doing(f"training {training.STEPS} steps on {slots.count} slot(s)", console):
                 _run_stage("training", context)
-        except Exception as error:  # noqa: BLE001 - what was found so far is shown all the same
+        except Exception as error:  # noqa: BLE001 - show the findings so far in any case
             found = f"could not continue: {type(error).__name__}: {error}"
             context.rows.append(Row(name="checks", kind="capacity", status="FAIL", found=found))
         finally:
@@ -163,7 +163,7 @@ def _limited(check: Check, context: Context, limit_s: float) -> CheckFinding | l
         return CheckFinding("FAIL", str(error))
     except TimeoutError:
         return CheckFinding("FAIL", f"no answer within {limit_s:g} s")
-    except Exception as error:  # noqa: BLE001 - whatever one check raises, the others go on
+    except Exception as error:  # noqa: BLE001 - the other checks continue
         return CheckFinding("FAIL", f"could not be checked: {type(error).__name__}: {error}")
 
 

@@ -45,8 +45,8 @@ def own_storage(config: SearchConfig, task: PreparedTask | None) -> CheckFinding
 
 
 def shared_storage(config: SearchConfig, nodes: Sequence[Node]) -> CheckFinding:
-    """Check that every machine can write a file into the storage, and that this process and every machine
-    read all of them.
+    """Check that every machine can write a file into the storage, and that this process and every machine can
+    read all of these files.
 
     Raises:
         StorageError: this process cannot write there.

@@ -27,12 +27,12 @@ _SIZE = 256
 
 
 def probe_gpus(n_gpus: int, device: str = "cuda", flash_attention: bool = True) -> dict[str, Any]:
-    """`driver`, `cuda` (both None where there is none), `used_mib` of each card, `checks` (names), and
-    `problems`: a line for each GPU and check that failed. `device` "cpu" checks the same without GPUs.
-    flash-attn is checked on GPUs if the policy trains with it.
+    """`driver`, `cuda` (both None without one), `used_mib` of each card, `checks` (names), and `problems`: a
+    line for each GPU and check that failed. `device` "cpu" runs the same checks without GPUs. flash-attn is
+    checked on GPUs if the policy trains with it.
 
     Raises:
-        EngineError: the checks themselves did not end.
+        EngineError: the checks did not finish.
     """
     checks = [name for name in _CHECKS if name != _FLASH or (device == "cuda" and flash_attention)]
     command = [sys.executable, "-m", "llmzero_ray.cli.doctor.gpu_probe", str(n_gpus), device, *checks]
@@ -96,10 +96,10 @@ def _check_one(rank: int, n_gpus: int, device: str, checks: Sequence[str], port:
     for name in checks:
         try:
             _CHECKS[name](rank, n_gpus, device)
-        except Exception as error:  # noqa: BLE001  whatever CUDA raises is what was asked for
+        except Exception as error:  # noqa: BLE001  any exception is a finding
             last = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
             problems.put(f"GPU {rank}: {name}: {last}")
-            return  # a card that fails once fails again, and others would wait for it
+            return  # it would fail again, and the other GPUs would wait for it
 
 
 def _place(rank: int, device: str) -> Any:
@@ -182,7 +182,7 @@ _CHECKS = {
     "CUDA IPC": _shared_memory,
     "NCCL": _collective,
 }
-"""Checks by name, in their order: the one for which all GPUs wait for each other is the last."""
+"""Checks by name, in order. The one in which the GPUs wait for each other comes last."""
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def sandbox(task: PreparedTask, answers: Mapping[str, Isolation | NoResult]) -> 
 
 
 def clocks(offsets: Mapping[str, tuple[float, float] | NoResult]) -> CheckFinding:
-    """Finding: clocks agree, on which the journal's times and the age of heartbeats depend."""
+    """Finding: the machines' clocks agree. The journal's times and the age of heartbeats depend on them."""
     answers, failed = _split(offsets)
     ahead = {label: offset for label, (offset, _) in answers.items()}
     if not ahead:
@@ -172,8 +172,8 @@ def storage(
 ) -> CheckFinding:
     """Finding: every machine can write to the storage, and sees the files of all others.
 
-    `written` is label -> seconds of a write forced to the disk, `seen` is label -> labels of those whose
-    files that machine read with the right bytes.
+    `written` is label -> seconds of a synced write. `seen` is label -> labels of the machines whose files
+    that machine read correctly.
     """
     answers, problems = _split(seen)
     writers, failed = _split(written)

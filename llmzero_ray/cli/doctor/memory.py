@@ -58,7 +58,7 @@ def on_machines(
 def on_cards(
     config: SearchConfig, task: PreparedTask | None, gpu_gib: float | None
 ) -> tuple[CheckFinding, Estimate | None]:
-    """Whether the root fits on cards of `gpu_gib` GiB as a row, and the estimate where there is one."""
+    """(finding on whether the root fits on GPUs of `gpu_gib` GiB, the estimate or None)."""
     if gpu_gib is None:
         why = "no machine says how much memory its GPUs have; set slots.gpu_memory_gib"
         return skipped(why), None

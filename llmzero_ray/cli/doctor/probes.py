@@ -51,7 +51,7 @@ def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, An
 
 def probe_sandbox() -> Isolation:
     """Isolation that is available for reward code here, determined by trying it."""
-    # Ray takes no function that keeps its results.
+    # Wrapped because Ray does not accept a cached function.
     return find_isolation()
 
 
@@ -139,7 +139,7 @@ def now() -> float:
 
 
 def clock_offsets(nodes: Sequence[Node], *, limit_s: float) -> dict[str, tuple[float, float] | NoResult]:
-    """Label -> seconds by which a node's clock is ahead of this one's, and the uncertainty of that.
+    """Label -> (seconds by which a node's clock is ahead of this one, uncertainty in seconds).
 
     The one-way time is half of the shortest of a few round trips.
     """

@@ -1,4 +1,4 @@
-"""The doctor's own directory while it works: next to the search's, removed afterwards."""
+"""The doctor's own directory while it runs: next to the search's, removed afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMOVE_S = 60.0
 
 
 def scratch_of(config: SearchConfig) -> Path:
-    """Path of it, under a name that no search can have."""
+    """Path of the directory. No search can have its name."""
     return Path(config.storage) / f".doctor-{config.name}"
 
 
@@ -30,7 +30,7 @@ class Scratch:
         """Create the empty directory.
 
         Raises:
-            StorageError: it cannot be made, or another doctor of the search is at work.
+            StorageError: it cannot be created, or another doctor of the search is running.
         """
         lock = FileLock(self._path / "lock")
         with storage_errors(self._path):
@@ -40,7 +40,7 @@ class Scratch:
                 f"{self._path}: another doctor of this search is at work; wait for it, or end it."
             )
         self._lock = lock
-        for left in self._path.iterdir():  # by a doctor that was killed
+        for left in self._path.iterdir():  # left by a doctor that was killed
             if left.name != "lock":
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 

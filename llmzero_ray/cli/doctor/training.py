@@ -35,8 +35,8 @@ STEPS = 2
 _NAME_CHARS = 56
 """Maximum characters taken from a search's name, so that the name of the doctor's search is not too long."""
 _STAGES = 5
-"""Number of stages that may each take as long as a hanging stage: two validations, two steps and the scoring
-of the adapter."""
+"""Number of stages, each of which may take as long as one that hangs: two validations, two steps, and the
+scoring of the adapter."""
 _TODO = {
     "oom": "lower engine.gpu_memory_utilization, batch or response length, or take more GPUs a slot",
     "mismatch": "what trains is not what was asked for: use the versions this engine was written against",
@@ -66,7 +66,7 @@ def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
     An autoscaler adds missing machines, so afterwards all machines of the search are up.
     """
     trial = trial_of(config)
-    actors.app.clean_up(trial)  # what a doctor left that was killed
+    actors.app.clean_up(trial)  # what a killed doctor left
     began = time.monotonic()
     try:
         asyncio.run(_pool(trial, private_head=private_head).reserve())
@@ -220,7 +220,7 @@ def rows_of(config: SearchConfig, trial: SlotTrial) -> list[Row]:
         f"{result.steps_done} steps of {seconds['step_s']:.3g} s, start {seconds['startup_s']:.3g} s, "
         f"validation {seconds['validation_s']:.3g} s"
     )
-    if config.engine.backend == "verl":  # it refuses to train with anything else
+    if config.engine.backend == "verl":  # it trains with nothing else
         found += "; the effective configuration is the one asked for"
     return [
         Row(name=step, kind="engine", status="ok", found=found),

@@ -1,8 +1,8 @@
 """Full validation that a user's reward must pass before a task is made with it.
 
-The reward is scored in two sandboxes with different hash seeds. It must accept right answers, pay nothing for
-empty, meaningless and constant ones, nor for text of the question, raise nothing on hostile ones, give the
-same result every time, return the same keys, and take little processor time.
+The reward runs in two sandboxes with different hash seeds. It must accept right answers; pay nothing for
+empty, meaningless and constant answers or for text of the question; raise nothing on hostile answers; give
+the same result and keys every time; and take little processor time.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from llmzero_ray.prepared.reward_validation.report import (
 from llmzero_ray.prepared.sandbox import CallOutcome, Sandbox, SandboxLimits
 
 GOLD_SHARE = 0.99
-"""Least share of right answers that must score 1."""
+"""Minimum share of right answers that must score 1."""
 MAX_MS = 50.0
-"""Processor time of a row in milliseconds, at the 99th percentile."""
+"""Maximum processor time of a row in milliseconds, at the 99th percentile."""
 MAX_ROWS = 1_500
-"""Rows that are tried; of more, these many from the whole length."""
+"""Maximum rows that are tried; of a larger set, rows from its whole length."""
 _BASELINE_SLACK = 0.01
 _FORM_ROWS, _REPEATED_ROWS = 20, 200
 _HASH_SEEDS = (0, 1)
@@ -59,12 +59,11 @@ def validate_reward(
     limits: SandboxLimits | None = None,
     progress: Progress = no_progress,
 ) -> ValidationReport:
-    """The report on the reward of a file, or of an installed package, tried on rows of a task: with right,
-    empty, meaningless, constant and hostile answers, and answers that need no thought, twice and in two
-    processes. It says whether the reward passed.
+    """Try the reward of a file or installed package on rows of a task, and report whether it passed.
 
-    `reward.gold_response` is the form of a right answer, `{answer}` standing for the answer; without one the
-    usual forms are tried.
+    It gets right, empty, meaningless, constant and hostile answers, and answers that need no thought, twice
+    and in two processes. `reward.gold_response` is the form of a right answer, with `{answer}` for the
+    answer; without it the usual forms are tried.
 
     Raises:
         TaskError: there are no rows, the reward cannot be imported or is asynchronous, or there is no
@@ -97,7 +96,7 @@ class _Validation:
     ) -> None:
         self._rows, self._first, self._second, self._progress = rows, first, second, progress
         self._statistics = CallStatistics()
-        # Imports and caches of the first call are not the row's time.
+        # Warm up: imports and caches of the first call must not count as a row's time.
         for sandbox in (first, second):
             sandbox.score([call_arguments(rows[0], "")])
         self.form = self._best_form(forms)
@@ -151,7 +150,7 @@ class _Validation:
     def _score(
         self, sandbox: Sandbox, responses: Sequence[str], given: Sequence[Row] | None = None
     ) -> list[CallOutcome]:
-        """Outcomes of one response per row, from the first of all rows on, or of the given ones."""
+        """Outcomes of the responses, one per row of `given`, or of all rows from the first one."""
         rows = list(islice(cycle(given or self._rows), len(responses)))
         outcomes = sandbox.score(
             [call_arguments(row, text) for row, text in zip(rows, responses, strict=True)]

@@ -1,8 +1,8 @@
 """Answers that need no thought, made from the rows' own prompts, and what a reward pays for them.
 
-An answer that is paid although it is not the truth, and the truth does not stand in it, is a fault of the
-reward. One that is paid because it is the truth (the digit to echo, the most frequent letter) is not. Not
-here: what follows from a fault (full.py refuses, the other checks warn).
+Paying for an answer that neither is nor contains the truth is a fault of the reward. Paying for one that
+happens to be the truth (the digit to echo, the most frequent letter) is not. Not here: the consequence of a
+fault (full.py rejects the reward, the other checks warn).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from llmzero_ray.utils.text import collapse_whitespace, json_or_none
 MOST_FAULTS = 0.02
 """Largest share of the rows that may be paid for a wrong answer of one kind."""
 MAX_ROWS = 100
-"""Rows that are tried; of more, these many from the whole length."""
+"""Maximum rows that are tried; of a larger set, rows from its whole length."""
 _PAID = 0.5
-"""Least score that counts as pay for the answer."""
+"""Minimum score that counts as pay for the answer."""
 _MAX_LISTED, _MAX_ITEM = 4, 60
-"""Answers in a list of several, and characters of each: mathematics needs long for long lists."""
+"""Maximum answers in a list, and maximum characters of each: the math reward is slow on long lists."""
 _LIST_EVERY = 3
 """A list is tried on every third row."""
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
@@ -36,7 +36,7 @@ _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}|[?!:;\n$]|[.,](?=\s|$)|\\[()\[
 """Words and signs between expressions."""
 _EXPRESSION = re.compile(r"[\w)}]\s*[-+*/^×÷·−]\s*[\w({\\]|\\[A-Za-z]+\s*[{\d]")
 _FULL_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?")
-"""No quotient, as it may be the question."""
+"""A number, but no quotient, because that may be the question."""
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
@@ -64,7 +64,7 @@ class NoThoughtPay:
     earned: float
     """Mean over the rows."""
     n_faults: int
-    """Rows that are paid although the answer is not the truth, and the truth does not stand in it."""
+    """Rows that are paid although the answer neither is nor contains the truth."""
     example: str
     """One such row; empty when there is none."""
 
@@ -91,8 +91,8 @@ def try_no_thought(
 
 
 def no_thought_probes(rows: Sequence[Row], gold_of: Callable[[Row], str | None]) -> list[Probe]:
-    """Answers without thought to up to `MAX_ROWS` of the rows; `gold_of` gives a right response to a row,
-    whose form is used, or None."""
+    """Answers without thought to up to `MAX_ROWS` of the rows. They take the form of the right response that
+    `gold_of` gives for a row, if it gives one."""
     rows = rows[:: max(1, -(-len(rows) // MAX_ROWS))]
     forms = [_form(row["reward_model"]["ground_truth"], gold_of(row)) for row in rows]
     counts = Counter(truths[0] for _, truths in forms if truths and len(truths[0]) <= _MAX_ITEM)
@@ -174,8 +174,8 @@ def _expression(question: str) -> str:
 
 
 def _form(ground_truth: Any, gold: str | None) -> tuple[Callable[[str], str], tuple[str, ...]]:
-    """Function that gives a response for an answer, and the accepted answers; a bare answer where no right
-    response is known."""
+    """(function from an answer to a response, accepted answers). The response is the bare answer if `gold` is
+    None or holds no accepted answer."""
     text = as_text(ground_truth)
     accepted = accepted_answers(text) or (text,)
     truths = accepted
@@ -206,7 +206,7 @@ def _texts_in(ground_truth: str) -> list[str]:
 
 
 def _is_wrong(probe: Probe) -> bool:
-    """Whether the answer is certainly not the truth: neither stands in the other."""
+    """Whether the answer is certainly not the truth: neither contains the other."""
     if probe.listed:
         return not any(all(_holds(truth, item) for item in probe.listed) for truth in probe.truths)
     return not any(
@@ -216,13 +216,13 @@ def _is_wrong(probe: Probe) -> bool:
 
 
 def _values(truth: str) -> Iterable[str]:
-    """The truth; of a sentence also the last number, its result."""
+    """The truth, and for a sentence also its last number, which is its result."""
     words = re.findall(r"[^\W\d_]{2,}", _COMMAND.sub("", truth))
     return (truth, *(_NUMBER.findall(truth)[-1:] if words else ()))
 
 
 def _holds(text: str, part: str) -> bool:
-    """Whether `part` stands in `text` as a whole word, or as a number of the same value."""
+    """Whether `text` contains `part` as a whole word, or as a number of the same value."""
     one, other = (collapse_whitespace(each).casefold() for each in (text, part))
     if not other:
         return False

@@ -20,14 +20,15 @@ _OPENED = 12
 
 
 def check_reward(entry: RewardEntry, directory: Path, rows: Sequence[Row]) -> str:
-    """Absolute path of the reward's file, once empty and right answers score as they must on every row.
+    """Check that empty and right answers score as they must on every row. Returns the absolute path of the
+    reward's file.
 
-    An asynchronous reward, which may ask a service, is imported only. Where the manifest names the form of a
+    An asynchronous reward, which may call a service, is only imported. If the manifest has the form of a
     right answer, pay for answers that need no thought is logged as a warning.
 
     Raises:
-        TaskError: the first fault: it cannot be imported, raises, lacks keys, pays for silence, or does not
-            pay for the gold response; or it does not ship and there is no sandbox to try it in.
+        TaskError: the first fault: it cannot be imported, raises, lacks keys, pays for an empty answer, or
+            does not pay for the gold response; or it does not ship and there is no sandbox to try it in.
     """
     with open_reward(entry, directory) as reward:
         if not reward.asynchronous:
@@ -85,7 +86,7 @@ def _keys_of_row(reward: LoadedReward, gold_response: str | None, row: Row) -> s
 
 
 def _result(reward: LoadedReward, row: Row, response: str) -> Mapping[str, Any]:
-    """The reward's result, once it has the form that VeRL and the engine need."""
+    """The reward's result, checked for the form that VeRL and the engine need."""
     [outcome] = reward.score([call_arguments(row, response)])
     if outcome.problem:
         truth = row["reward_model"]["ground_truth"]

@@ -1,7 +1,7 @@
 """Responses that rewards are tried with: forms of right answers, garbage, and what breaks fragile rewards
-(huge, nested, malformed, full of controls, full of orders).
+(huge, nested or malformed text, control characters, orders to the grader).
 
-The same ones every time.
+They are the same every time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It denies new namespaces (in which memory could be filled outside of all limits), memory outside an address
 space, the memory and files of other processes (such as bubblewrap), sockets to the host of a virtual machine,
-the kernel's more dangerous services, and the process priority, which would distinguish a Ray worker from the
-command.
+the kernel's more dangerous services, and reading the process priority, by which a reward could tell a Ray
+worker from a command.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16
 _NEW_NAMESPACES = 0x7E02_0000
 """Flags of clone that make a namespace."""
 _OTHER_TABLE = 0x4000_0000
-"""First number of the x32 calls, which are the same calls again."""
+"""First number of the x32 calls, which duplicate the others."""
 _SOCKETS = (1, 2, 10)
 """AF_UNIX, AF_INET, AF_INET6."""
 _COMMON = {
     "io_uring_setup": 425, "open_tree": 428, "fsopen": 430, "pidfd_getfd": 438, "process_madvise": 440,
     "memfd_secret": 447,
 }  # fmt: skip
-"""Calls that have the same number on every machine."""
+"""Calls that have the same number on every architecture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ _MACHINES = {
 
 
 def open_filter() -> int | None:
-    """A file descriptor that the program can be read from, to be closed by the caller; None on machines whose
-    numbers are not known here."""
+    """A file descriptor to read the program from, which the caller closes. None on an architecture whose call
+    numbers are not listed here."""
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         return None

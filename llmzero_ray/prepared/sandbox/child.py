@@ -2,7 +2,7 @@
 line.
 
 Run as a file; imports nothing of this project. It drops its privileges before it imports the reward, and only
-answers requests from its pipe. The caller counts a row that kills it.
+answers requests from its pipe. A row that kills it is counted by the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main() -> int:
-    """Score rows until there are no more; 0 also when the reward cannot be used, which is reported first."""
+    """Score rows until there are no more. Returns 0 also if the reward cannot be used, which it reports
+    first."""
     rows, results = _take_pipes()
     function, cpu_s = _prepared(rows, results)
     if function is None:
@@ -47,15 +48,15 @@ def main() -> int:
 
 
 def _prepared(rows: BinaryIO, results: int) -> tuple[Callable[..., Any] | None, int]:
-    """The reward's function, None when it cannot be used, and the processor seconds of a row. While the
-    reward is imported, no frame holds the set-up."""
+    """(the reward's function, or None if it cannot be used; processor seconds per row). No stack frame holds
+    the set-up while the reward is imported."""
     setup = json.loads(rows.readline())
     path, module, name, sha256_given = (setup[key] for key in ("path", "module", "name", "sha256"))
-    # Read first: another user may not be allowed to.
+    # Read before privileges are dropped: the other user may not be allowed to.
     source = b"" if module else Path(path).read_bytes()
     _confine(setup["limits"], setup["uid"])
     cpu_s = setup["limits"]["cpu_s"]
-    sys.path.append(str(Path(__file__).parents[3]))  # rewards may use those of this package
+    sys.path.append(str(Path(__file__).parents[3]))  # rewards may import those of this package
     if sha256_given is not None and (digest := sha256(source).hexdigest()) != sha256_given:
         _send(results, {"changed": digest})
         return None, cpu_s
@@ -82,7 +83,7 @@ def _prepared(rows: BinaryIO, results: int) -> tuple[Callable[..., Any] | None, 
 
 
 def _take_pipes() -> tuple[BinaryIO, int]:
-    """The two pipes, out of the way of code that prints or reads."""
+    """The two pipes, moved off the standard streams, which the reward's code may read or print to."""
     rows, results = os.fdopen(os.dup(0), "rb"), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

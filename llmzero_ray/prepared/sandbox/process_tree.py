@@ -1,4 +1,4 @@
-"""Processor time and memory of a sandbox's processes as their parent sees them: the reward is not asked."""
+"""Processor time and memory of a sandbox's processes, measured by their parent because a reward could lie."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessTree:
-    """The process `top` and its descendants, one of which runs `program`, a Python file. That one's processor
-    time takes microseconds to read; everything else reads all processes of the machine."""
+    """The process `top` and its descendants, one of which runs `program`, a Python file. Reading the
+    processor time of that one takes microseconds. Everything else reads all processes of the machine."""
 
     def __init__(self, top: int, program: str) -> None:
         self._top = top
@@ -23,11 +23,11 @@ class ProcessTree:
         self._main = min(running, key=_started, default=top)
 
     def own_s(self) -> float:
-        """Seconds of the process that runs the program."""
+        """Processor seconds of the process that runs the program."""
         return _seconds(self._main)
 
     def others_s(self) -> float:
-        """Seconds of all others, ended ones included that were waited for."""
+        """Processor seconds of all other processes, including ended ones that were waited for."""
         tree = self._tree()
         alive = sum(_seconds(pid) for pid in tree if pid != self._main)
         return alive + sum(_waited_for(pid) for pid in tree)

@@ -61,7 +61,7 @@ class CallOutcome:
     tried: bool = True
     """False: too many processes were lost before it came to this row."""
     cpu_ms: float = 0.0
-    """Processor time in milliseconds, of a sandbox that measures it; that of processes which the reward
+    """Processor time in milliseconds, if the sandbox measures it. The time of processes that the reward
     started is spread over the rows of a batch."""
 
 
@@ -100,12 +100,12 @@ class Sandbox:
         self.isolation: Isolation = require_isolation(
             self._called, allow_unsandboxed=allow_unsandboxed, how_to_allow=how_to_allow
         )
-        # Always given: the set-up of a reward in training is that of one that is tried.
+        # Always set for a file, so that a reward gets the same set-up in training as in validation.
         self._sha256 = sha256 if sha256 or module else self._digest()
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: BinaryIO | None = None
         self._lost, self._last_loss = 0, ""
-        # Never given twice: a second answer to one row must not pass for an answer to the next.
+        # Numbers are never reused: a second answer to one row must not pass for an answer to the next.
         self._numbers = itertools.count()
         self._pipe = self._started()
 
@@ -143,7 +143,7 @@ class Sandbox:
         self._lost = 0
 
     def close(self) -> None:
-        """End the process and all that it started; safe twice."""
+        """End the process and all that it started. May be called twice."""
         process, self._process = self._process, None
         if process is not None:
             _kill_group(process)
@@ -261,8 +261,8 @@ class Sandbox:
             raise TaskError(f"reward {self._called}{place} cannot be imported: {why}")
 
     def _check(self) -> None:
-        """Look at a process that takes long: its memory with that of all that it started, each of which has a
-        limit of address space as well; and whether it has ended and left its pipe to another.
+        """Check a process that takes long: the memory of it and its descendants together (each also has a
+        limit of address space), and whether it has ended and left its pipe to another process.
 
         Raises:
             NoLineError: there will be no line.
@@ -279,7 +279,7 @@ class Sandbox:
         assert self._process is not None and self._errors is not None
         if not _ends_within(self._process, _END_S):
             return "closed its pipe"
-        _kill_group(self._process)  # while its number cannot be another process's
+        _kill_group(self._process)  # before its pid can be reused
         code = self._process.wait()
         number = -code if code < 0 else code - 128
         if number == signal.SIGXCPU:
@@ -294,7 +294,7 @@ class Sandbox:
 
 
 def changed(reward: Path, found: str, expected: str) -> str:
-    """The message for a reward that is not the file it was; both are SHA-256."""
+    """Message for a reward file that has changed. `found` and `expected` are SHA-256."""
     return (
         f"{reward} has changed since the task was made and the reward was tried: its sha256 is "
         f"{found[:12]}..., it was {expected[:12]}...; scores would not be comparable: restore it, or make "
@@ -303,15 +303,15 @@ def changed(reward: Path, found: str, expected: str) -> str:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process's own group. With a process namespace it dies as a whole. An awaited process may have
-    left its number to another one."""
+    """Kill the process's own group; a process namespace dies with it. A process that was waited for is left
+    alone, because its pid may have been reused."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Whether the process has ended by then; it is not waited for."""
+    """Whether the process ends within the time. It is not reaped."""
     deadline = time.monotonic() + timeout_s
     while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if time.monotonic() > deadline:

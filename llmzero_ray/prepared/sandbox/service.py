@@ -18,7 +18,7 @@ from llmzero_ray.prepared.sandbox.scorer import CallOutcome, Sandbox
 
 _BATCH = 256
 _FORGIVEN = 1_000
-"""Rows after which lost processes are counted from zero again: an answer in thousands may hang a reward."""
+"""Rows after which lost processes are counted from zero again: one answer in thousands may hang a reward."""
 
 
 class SandboxService:
@@ -36,7 +36,8 @@ class SandboxService:
         self._thread.start()
 
     def submit(self, row: Mapping[str, Any]) -> Future[CallOutcome]:
-        """The outcome of one row, soon: at the latest when the limits of all rows before it have run out.
+        """Future with the outcome of one row, done at the latest when the time limits of all rows before it
+        and its own have run out.
 
         The future raises RewardError when the reward has been given up.
         """
@@ -45,11 +46,11 @@ class SandboxService:
         return found
 
     def renew(self) -> None:
-        """Try a reward that was given up once more, with the next row."""
+        """Give a reward that was given up another try, with the next row."""
         self._broken, self._scored = None, _FORGIVEN
 
     def close(self) -> None:
-        """End the sandbox once the rows before are scored; those that come later are never scored."""
+        """End the sandbox once all submitted rows are scored. Rows submitted later are never scored."""
         self._waiting.put(None)
         self._thread.join()
 

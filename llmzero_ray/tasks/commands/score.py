@@ -1,8 +1,8 @@
 """The command `score`: score the responses of a JSONL file with a reward, to debug the reward.
 
-One JSON result per good line on standard output, in order; one message per bad line on standard error. The
-code of a file runs in a sandbox. Imports no Ray. Not here: the rewards (llmzero_ray/tasks/rewards), trying
-them before a search (llmzero_ray/prepared/reward_validation).
+One JSON result per good line on standard output, in order; one message per bad line on standard error. A
+reward of a file runs in a sandbox. Imports no Ray. Not here: the rewards (llmzero_ray/tasks/rewards), their
+validation before a search (llmzero_ray/prepared/reward_validation).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def score(
     if reward is not None and task is not None:
         raise ConfigError("score: --reward and --task name two rewards; give one of them.")
     reward_options = dict(_option(text) for text in option)
-    # A task's reward and one of the user's own are given the truth as it stands; one named by kind gets text.
+    # A task's reward and the user's own get the truth unchanged; a reward named by kind gets text.
     own = task is not None or (reward is not None and reward not in KINDS)
     n_rows = n_bad = 0
     with contextlib.ExitStack() as stack:
@@ -99,7 +99,7 @@ def score(
 def _named(
     reward: str | None, task: str | None, *, allow_unsandboxed: bool
 ) -> tuple[RewardEntry | None, Path]:
-    """The reward that the options name, or None if data_source chooses it, and the directory of its path."""
+    """(reward that the options name, or None if data_source chooses it; directory of its path)."""
     if task is not None:
         return read_manifest(Path(task)).reward, Path(task)
     if reward is None or reward in KINDS:
@@ -119,7 +119,7 @@ def _named(
 def _chooser(
     entry: RewardEntry | None, open_it: Callable[[RewardEntry], LoadedReward]
 ) -> Callable[[str], LoadedReward]:
-    """Reward by data_source, each opened once."""
+    """Function from a data_source to its reward. Each reward is opened once."""
 
     @lru_cache
     def opened(entry: RewardEntry) -> LoadedReward:

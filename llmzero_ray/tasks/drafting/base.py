@@ -70,14 +70,14 @@ class DataProfile:
 
     folder: Path
     tables: tuple[Table, ...]
-    """The one with most rows first."""
+    """Sorted by number of rows, largest first."""
     texts: Mapping[str, str]
     """README and licence files: name -> the beginning."""
     skipped: Mapping[str, str]
-    """File or group of files -> why nothing was read of it."""
+    """File or group of files -> why it was not read."""
     n_files: int
     complete: bool
-    """False: there are more files than were listed."""
+    """False if the folder has more files than were listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class OpenQuestion:
     """Field of task.yaml."""
     text: str
     choices: tuple[str, ...]
-    """Empty: anything."""
+    """If empty, anything is allowed."""
     flag: str
     """Option of `llmzero draft` and `llmzero search` that answers it."""
 
@@ -177,7 +177,7 @@ class TaskFeatures:
     n_labels: int | None
     """Distinct answers of the sample, or None if the answers are long."""
     response_cap: int | None = None
-    """Cap of a response in tokens that the user has chosen. If None, it is derived from the answers."""
+    """The user's cap of a response, in tokens. If None, it is derived from the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,5 +203,5 @@ class DraftingAgents(Protocol):
     def write_reward(
         self, spec: TaskSpec, sentence: str, user: UserChoices, attempts: Sequence[RewardAttempt]
     ) -> RewardSpec | None:
-        """A reward for the task; with failed `attempts`, a better one, or None when the agent has none."""
+        """A reward for the task. After failed `attempts`, a better one, or None if the agent has none."""
         ...

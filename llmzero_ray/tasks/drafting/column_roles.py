@@ -32,8 +32,8 @@ _ANSWER = (
     "golden_answers", "answers", "response", "completion", "reward_model_ground_truth",
 )  # fmt: skip
 _ROW_NAMES = ("id", "idx", "index", "uid", "uuid", "row", "row_id", "row_number", "hash")
-"""Names of columns that identify a row. Such a column is never taken for the answer merely because no other
-is left."""
+"""Names of columns that identify a row. Such a column is not chosen as the answer just because no other is
+left."""
 _ANSWER_KINDS = ("text", "number", "truth value", "list")
 
 
@@ -95,7 +95,7 @@ _USER, _ASSISTANT = ".user", ".assistant"
 
 
 def _with_turns(table: Table, user: UserChoices) -> UserChoices:
-    """The choices with a chat's question or answer in place of the chat."""
+    """The choices, with each chat column replaced by its user's or assistant's turn."""
 
     def turn(name: str | None, role: str) -> str | None:
         column = table.column(name) if name is not None else None
@@ -249,8 +249,8 @@ def _is_filled(table: Table, column: Column) -> bool:
 
 
 def unused_columns(table: Table, template: str, others: Iterable[str]) -> tuple[str, ...]:
-    """The columns that neither the template shows nor `others` names; of an object that is used in part, its
-    other keys."""
+    """Columns that are neither in the template nor in `others`. For an object that is used in part, its
+    unused keys."""
     used = {*template_fields(template), *others}
     partly = {".".join(name.split(".")[:n]) for name in used for n in range(1, name.count(".") + 1)} - used
     names = [column.name for column in table.all_columns if column.name not in used | partly]
@@ -369,7 +369,7 @@ def _one_column(table: Table, without: set[str | None]) -> str | None:
 
 
 def _is_flat(table: Table, column: str) -> bool:
-    """Whether each option is a text or a number of its own."""
+    """Whether each option is a single text or number."""
     return sum(_flat(value_at(row, column)) for row in table.rows) >= _FITS * len(table.rows)
 
 

@@ -16,7 +16,7 @@ from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, fill_template, template_f
 REWARD_FILE = "reward.py"
 _SIZES = {"n_train": 5_000, "n_val": 500, "n_test": 500}
 _HELD_OUT_SHARE = 10
-"""One row in this many is held out for each of the two other splits, if there are few rows."""
+"""If there are few rows, validation and test each get one row in this many."""
 _SPLIT = {
     "test_files": re.compile(r"(?:^|[/_.-])(?:test|eval|evaluation)(?:[/_.-]|$)", re.IGNORECASE),
     "val_files": re.compile(r"(?:^|[/_.-])(?:val|valid|validation|dev)(?:[/_.-]|$)", re.IGNORECASE),
@@ -66,7 +66,7 @@ def _files_by_split(files: tuple[str, ...], folder: Path) -> dict[str, list[str]
     for name in files:
         field = next((field for field, pattern in _SPLIT.items() if pattern.search(name)), "files")
         found.setdefault(field, []).append(str(folder.absolute() / name))
-    if "files" not in found:  # nothing to train on: all rows may go anywhere
+    if "files" not in found:  # nothing to train on, so all rows may go to any split
         return {"files": [place for places in found.values() for place in places]}
     return {field: found[field] for field in ("files", "val_files", "test_files") if field in found}
 
@@ -114,7 +114,7 @@ def tokens_of(text: str) -> int:
 
 
 def prompt_of(spec: TaskSpec, row: Row) -> str:
-    """The prompt that a row becomes; its options are numbered, whatever the task calls them."""
+    """The prompt made from a row. Its options are numbered, however the task labels them."""
     if spec.template is None:
         return as_text(row)
     values = {name: text_of(row, name) for name in template_fields(spec.template)}
@@ -125,8 +125,8 @@ def prompt_of(spec: TaskSpec, row: Row) -> str:
 
 
 def response_tokens(features: TaskFeatures) -> int:
-    """Cap of a rollout at the root, in tokens: the user's, otherwise twice the longest answer plus tokens for
-    reasoning."""
+    """Cap of a rollout at the root, in tokens: the user's cap, otherwise twice the longest answer plus tokens
+    for reasoning."""
     if features.response_cap is not None:
         return features.response_cap
     room = _EXTRA_TOKENS.get(features.kind or "", _REASONING_TOKENS)

@@ -13,9 +13,9 @@ from llmzero_ray.tasks.sources.base import as_text, text_of
 from llmzero_ray.utils.text import CUT, clean, one_line
 
 ROWS_CHARS = 768
-"""Characters of the first rows of a table, together."""
+"""Maximum characters of a table's first rows, all together."""
 TABLE_CHARS, TEXT_CHARS = 5_000, 3_000
-"""Characters of one block."""
+"""Maximum characters of one block."""
 MAX_TABLES = 8
 _MAX_COLUMNS = 60
 _MAX_NAMES = 8
@@ -45,7 +45,7 @@ def data_prompt(profile: DataProfile) -> str:
 
 
 def _block(lines: Iterable[str], label: str, max_chars: int) -> str:
-    """Lines quoted as data: as many as fit, from the first one on."""
+    """As many of the first lines as fit, quoted as data."""
     kept, room = list[str](), max_chars
     for line in lines:
         short = clean(line).rstrip()[:_WIDE]
@@ -108,7 +108,7 @@ def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...]) -> str:
     for row in rows[::step][:_REWARD_ROWS]:
         for name in columns:
             text = text_of(row, name)
-            # The end of a long answer often holds what counts.
+            # The end of a long answer often holds the result.
             ends = f" {CUT} {one_line(_in_one(text[-_CELL:]), 2 * _CELL)}" if len(text) > 2 * _CELL else ""
             lines.append(f"{one_line(name, 60)} = {shortened(text)}{ends}")
         lines.append("--")

@@ -74,10 +74,9 @@ def draft_task(
     response_cap: int | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> Draft:
-    """The draft of a task; a reward that fails validation is rewritten up to `repairs` times.
+    """Draft a task. A reward that fails validation is rewritten up to `repairs` times.
 
-    `response_cap` is the cap of a rollout that the user has chosen, in tokens. `on_progress` receives one
-    line per stage.
+    `response_cap` is the user's cap of a rollout, in tokens. `on_progress` receives one line per stage.
 
     Raises:
         ConfigError: a choice of the user does not exist, or no search fits the task.

@@ -1,5 +1,5 @@
-"""The files of a draft as text, and writing them: without `force`, either all are written or none is
-changed."""
+"""Texts of a draft's files, and writing them. Without `force`, nothing is written if files with other content
+exist."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def open_line(question: OpenQuestion) -> str:
 
 
 def search_yaml(fields: Mapping[str, Any], ranking: RecipeRanking) -> str:
-    """search.yaml with the reason for its recipe; a base model that the user must add, as a comment."""
+    """search.yaml with the reason for its recipe, and a comment where the user must add a base model."""
     first, *others = ranking.names
     no_model = [
         "# Prepare the task, and name the base model before a search starts:",

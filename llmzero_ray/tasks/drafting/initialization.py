@@ -58,11 +58,11 @@ _NODE = 0
 def initializing(
     storage: SearchStorage, config: SearchConfig, folder: Path, sentence: str
 ) -> Iterator[Initialization]:
-    """The initialization of a search that has not started, while no other command works on it.
+    """Context with the initialization of a search that has not started. It holds the search's lock.
 
     Raises:
         SearchBusyError: another command or a coordinator is at work on it.
-        ConfigError: it was begun otherwise.
+        ConfigError: it was begun with another folder or sentence, or with a configuration.
         JournalError: its journal is damaged.
         StorageError: its directory cannot be written.
     """
@@ -75,7 +75,7 @@ def initializing(
 
 
 class Initialization:
-    """The initialization of one search, as far as it has come; the caller holds the search's lock."""
+    """The state of a search's initialization. The caller holds the search's lock."""
 
     def __init__(self, storage: SearchStorage, config: SearchConfig, folder: Path, sentence: str) -> None:
         self.paths = storage.paths
@@ -84,10 +84,10 @@ class Initialization:
         journal = Journal(config.journal_address or storage.paths.journal)
         self._core = replay(journal.history, storage.paths.root)
         check_begun(self._core, storage.paths.root, folder, sentence)
-        storage.write_config(config)  # names the journal, for commands that look
+        storage.write_config(config)  # tells other commands where the journal is
         self._journal, self._turn = journal, threading.Lock()
         self._events = list(journal.history)
-        for lost, _ in open_reservations(self._events).values():  # calls in which an earlier command died
+        for lost, _ in open_reservations(self._events).values():  # calls during which a command died
             self._post(lost_event(lost, config.agents.model))
 
     @property
@@ -153,8 +153,8 @@ class Initialization:
     def draft(
         self, profile: DataProfile, base: Mapping[str, Any], *, repairs: int, on_progress: OnProgress
     ) -> Draft:
-        """Have task and search configuration drafted and written; `base` holds the user's own fields of
-        search.yaml, which count more.
+        """Draft the task and the search configuration, and write them. The user's own fields of search.yaml
+        in `base` take precedence.
 
         Raises:
             ConfigError: a choice of the user does not exist, or no search fits the task.
@@ -185,18 +185,18 @@ class Initialization:
         return drafted
 
     def confirm(self, by: Any) -> None:
-        """The user agrees to the files as they are: `terminal` or `yes`."""
+        """Record that the user agrees to the files as they are. `by` says how: `terminal` or `yes`."""
         self._post(InitializationConfirmed(by=by, files=self._digests()))
 
     @property
     def bill(self) -> str:
-        """`3 calls, $0.0123`; empty when no model was asked."""
+        """`3 calls, $0.0123`. Empty if no model was called."""
         if not self._calls:
             return ""
         return f"{plural(len(self._calls), 'call')}, ${self._core.dollars:.4f}"
 
     def record_checks(self, checks: Iterable[AgentCalled]) -> None:
-        """Journal calls that the check of the model took."""
+        """Journal the calls that the check of the model made."""
         for call in checks:
             self._post(call)
 
@@ -231,7 +231,7 @@ class Initialization:
         return {name: file_digest(path) for name, path in there if path.is_file()}
 
     def _post(self, event: Event) -> None:
-        with self._turn:  # a client's thread may reserve while its caller has given up
+        with self._turn:  # a client's thread may reserve after its caller gave up
             written = self._journal.append(event)
             if written is not None:
                 self._core.apply(written)

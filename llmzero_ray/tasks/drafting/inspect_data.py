@@ -85,7 +85,7 @@ def _tables(listing: FolderListing, samples: dict[str, Sample]) -> Iterable[Tabl
 
 
 def _merged(by_columns: dict[tuple[str, ...], list[str]]) -> Iterable[list[str]]:
-    """Files of one table: a file whose rows lack some columns belongs to the one that has them all."""
+    """Files of each table. A file that lacks some columns joins the table that has all of its columns."""
     kept: list[tuple[set[str], list[str]]] = []
     for columns, names in sorted(by_columns.items(), key=lambda item: -len(item[0])):
         home = next((table for table in kept if len(columns) > 1 and set(columns) < table[0]), None)

@@ -68,7 +68,7 @@ def list_files(folder: Path) -> FolderListing:
 
 
 def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
-    """Pair of file name and reason for skipping it. The reason is empty if the file is read."""
+    """(name, reason for skipping it) of each file. The reason is empty if the file is read."""
 
     def not_listed(error: OSError) -> None:
         name = Path(str(error.filename)).relative_to(folder).as_posix()

@@ -134,7 +134,7 @@ class LlmDraftingAgents:
     def write_reward(
         self, spec: TaskSpec, sentence: str, user: UserChoices, attempts: Sequence[RewardAttempt]
     ) -> RewardSpec | None:
-        """The model's reward; that of the rules when the model gives none that can be validated.
+        """The model's reward, or that of the rules if the model gives none that can be validated.
 
         Raises:
             ConfigError: `user.reward` is not a reward.
@@ -176,7 +176,7 @@ class LlmDraftingAgents:
             self._outage = f"{self._cap} {cap:g} does not allow another call ({spent:.4f} dollars are spent)"
             self._note(agent, self._outage)
         except AgentError as error:
-            # An error that no retry cures would recur in the next call.
+            # An error that a retry does not cure would also end the next call.
             if isinstance(error, LlmCallError) and error.kind not in REPROMPT_KINDS:
                 self._outage = "the model could not be asked before"
             self._note(agent, str(error))

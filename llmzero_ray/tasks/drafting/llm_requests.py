@@ -104,9 +104,9 @@ _MAX_TOKENS: Mapping[DraftingAgent, int] = {
     "tool_selector": 1_000,
     "reward_writer": 5_000,
 }
-"""Tokens of a response; doubled for the retry, since the first may have been cut off."""
+"""Maximum tokens of a response. Doubled for the retry, because the first response may have been cut off."""
 Validate: TypeAlias = Callable[[Any], list[str]]
-"""Problems of a response, in words for the model; empty: it can be used."""
+"""Returns the problems of a response, in words for the model. Empty if it can be used."""
 
 
 def drafting_request(
@@ -118,8 +118,8 @@ def drafting_request(
     strict: bool,
     secret: str | None,
 ) -> StructuredRequest:
-    """The request with these template values; `name` is that of its record; `secret`, the API key, is
-    redacted in the prompt."""
+    """The request with these template values. `name` is the name of its record. `secret` is the API key,
+    which is redacted in the prompt."""
 
     def render_both(rejection: str | None) -> Rendered:
         reason = "" if rejection is None else quote(rejection, label="refusal", max_lines=12, max_chars=2_000)

@@ -18,7 +18,7 @@ from llmzero_ray.utils.text import json_or_none
 _NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
 _LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")
 _MARKED = re.compile(r"####[^\n]*\S\s*$|\\boxed\s*\{|<answer>|\banswer is\b[^\n]*\S\s*$", re.IGNORECASE)
-"""A solution's result: after ####, in a box, in <answer>, or after the words of the last line."""
+"""Mark of a solution's result: ####, a box, <answer>, or "answer is" in the last line."""
 _BOX_ALONE = re.compile(r"\$?\\boxed\s*\{[^\n]*\}\$?\.?")
 _CODE = re.compile(r"^\s*(?:assert|def|class|import|from|print|#include|public|function)\b", re.MULTILINE)
 _LABEL = re.compile(r"[\w][\w ./+-]{0,29}")
@@ -121,8 +121,8 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
 
 
 def is_composite(text: str) -> bool:
-    """Whether a text is an object, or a list of objects or texts, in JSON or Python's notation; not the
-    project's own form of several wordings."""
+    """Whether a text is an object, or a list of objects or texts, in JSON or Python's notation. The project's
+    own form of several wordings does not count."""
     if not text.startswith(("{", "[")):
         return False
     held = json_or_none(text)

@@ -18,15 +18,15 @@ from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.sources.readers import SourceFile, read_rows
 
 HEAD_BYTES = 2 * 2**20
-"""Bytes read of one file."""
+"""Maximum bytes read of one file."""
 FILE_ROWS = 400
-"""Rows sampled of one file."""
+"""Maximum rows sampled of one file."""
 TEXT_CHARS = 4_000
 SHORT = 200
-"""Characters of a value that may be counted and compared."""
+"""Maximum characters of a value that is counted and compared."""
 MAX_COLUMNS = 200
 _ROW_GROUP_BYTES = 2**30
-"""Largest row group of a Parquet file, unpacked, that is opened."""
+"""Maximum uncompressed size in bytes of a Parquet file's row groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _text_rows(path: Path) -> Sample:
                 else:
                     bad.append(f"row {number} {row.detail}")
         except TaskError as error:
-            if whole:  # in a head the last row may be cut
+            if whole:  # the last row of a head may be cut off
                 raise TaskError(str(error).removeprefix("it: ").removeprefix("it ")) from error
     if len(bad) > len(rows):
         raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
@@ -122,7 +122,7 @@ def _parquet(path: Path) -> Sample:
         raise TaskError(f"has {len(schema)} columns; at most {MAX_COLUMNS} are looked at")
     if metadata.num_rows and metadata.row_group(0).total_byte_size > _ROW_GROUP_BYTES:
         raise TaskError("has row groups of more than 1 GiB; write it with smaller ones")
-    # Pictures and sounds are not part of a prompt: such a column is named, and stays empty.
+    # Pictures and sounds cannot be part of a prompt, so their columns are listed but left empty.
     left_out = {field.name: None for field in schema if "binary" in str(field.type)}
     wanted = [name for name in schema.names if name not in left_out]
     read = islice(read_rows(SourceFile(path=str(path), name="it"), wanted), FILE_ROWS)

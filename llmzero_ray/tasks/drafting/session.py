@@ -80,7 +80,7 @@ def agents_config(backend: str, model: str | None, settings: Mapping[str, Any]) 
 
 
 def open_session(agents: AgentsConfig, max_dollars: float) -> DraftingSession:
-    """The agents of one draft, after a check that the model can be reached.
+    """Check that the model can be reached, and return the agents of one draft.
 
     Raises:
         ConfigError: no price is known, or a package is missing.
@@ -114,11 +114,12 @@ class SearchCalls:
     """Services of a search for the agents that initialize it."""
 
     budget: Callable[[Price], tuple[BudgetClient, BudgetLedger]]
-    """The search's budget at a price: where calls are reserved, and the ledger behind it."""
+    """Function from a price to (client that reserves calls in the search's budget, ledger behind it)."""
     answered: Mapping[str, dict[str, Any]]
-    """Hash of a prompt -> record of its call, of an interrupted initialization: they are not made again."""
+    """Hash of a prompt -> record of its call in an interrupted initialization. Such calls are not
+    repeated."""
     report: Report
-    """Keeps and journals a call."""
+    """Records and journals a call."""
     attempt: int
     """Number of earlier changes of the user's decisions, used in the names of the records."""
 
@@ -151,7 +152,7 @@ def open_search_session(agents: AgentsConfig, calls: SearchCalls) -> DraftingSes
     resuming = ResumingClient(calls.answered, live)
 
     def report(report: CallReport) -> None:
-        if report.response is None or report.n_attempts:  # else it is kept already
+        if report.response is None or report.n_attempts:  # otherwise it is already recorded
             calls.report(report)
 
     return _model_session(

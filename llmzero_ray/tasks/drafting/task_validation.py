@@ -39,7 +39,7 @@ class TaskValidation:
     findings: tuple[str, ...]
     """Problems to fix. Empty if the draft works."""
     accuracies: Mapping[str, float | None]
-    """Mean reward of gold, empty and garbage answers; empty when preparation failed before."""
+    """Mean reward of gold, empty and garbage answers. Empty if preparation failed first."""
     fixable: bool = True
     """False if no other reward would change the findings."""
     warnings: tuple[str, ...] = ()

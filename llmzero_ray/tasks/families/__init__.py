@@ -2,4 +2,4 @@
 
 REWARD_MODULE = "llmzero_ray.tasks.rewards.marked_answer"
 GOLD_RESPONSE = "#{answer}"
-"""Shortest response that this reward, which all shipped families use, scores 1."""
+"""Shortest response that scores 1 with `REWARD_MODULE`, the reward of all shipped families."""

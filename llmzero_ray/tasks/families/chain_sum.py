@@ -26,9 +26,9 @@ class ChainSum:
     """Left-to-right sums with answers between -45 and 54.
 
     The demonstrations are flawed: if an expression starts with 4 to 9, most of them do not mark the answer.
-    So a model that adds well still answers only about four in ten problems, and sampling finds the
-    improvement. (Stopping early instead gives that accuracy too, but it depends on the seed, .15 to .55, and
-    reinforcement then moves the model little: what it lacks is the skill itself.)
+    A model that adds well therefore only answers about four in ten problems, and sampling finds the
+    improvement. (Stopping early also gives such an accuracy, but it varies with the seed, .15 to .55, and RL
+    then improves the model little, because it lacks the skill itself.)
     """
 
     name = "chain_sum"
@@ -37,7 +37,7 @@ class ChainSum:
     warm_start = WarmStart(n_demonstrations=20_000, n_steps=560, batch_size=64, lr=3e-3, warmup_steps=50)
 
     def problems(self, seed: int) -> Iterator[Problem]:
-        """reasoning-gym's problems `seed`, `seed + 1`, ...: it seeds each item with seed + index."""
+        """reasoning-gym's problems `seed`, `seed + 1`, ..., because it seeds each item with seed + index."""
         for entry in _generator(seed):
             expression = entry["metadata"]["expression"].replace(" ", "")
             problem = Problem(prompt=expression, answer=entry["answer"])

@@ -39,7 +39,7 @@ class Echo:
             seed += 1
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
-        """The right digit most often for 0 to 3, the digit after it most often for 4 to 9."""
+        """Most often the right digit for 0 to 3, and the digit after it for 4 to 9."""
         digit = int(problem.answer)
         right, next_one = _LEARNT if digit < _N_LEARNT_DIGITS else _UNLEARNT
         shown = rng.choices(

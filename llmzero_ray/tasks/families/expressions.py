@@ -13,7 +13,7 @@ _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 def partial_results(expression: str, modulus: int | None = None) -> list[int]:
     """The value after each operation, strictly left to right; `modulus` folds every value into [0, modulus).
 
-    Anything that is not an operation with a number behind it is padding.
+    Anything that is not an operation followed by a number is padding.
     """
     value, results = int(re.match(r"\d+", expression).group()), []  # type: ignore[union-attr]
     for symbol, number in re.findall(r"([+*-])(\d+)", expression):
@@ -24,7 +24,7 @@ def partial_results(expression: str, modulus: int | None = None) -> list[int]:
 
 
 def worked_answer(results: Sequence[int], rng: random.Random, mix: tuple[float, float, float]) -> str:
-    """`#r` alone, every second result before it, or all results before it, with the odds of `mix`."""
+    """`#r`, preceded by nothing, every second result, or all results, with the probabilities `mix`."""
     answer = f"#{results[-1]}"
     mode = rng.choices(("direct", "short", "full"), mix)[0]
     if mode == "direct":

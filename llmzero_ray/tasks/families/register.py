@@ -2,7 +2,7 @@
 
 The prompt `7+4*3-9..` gives the start value and the operations, padded on the right to eight of them: a tiny
 model can only learn the chain if the distance between an operation and the step that answers it is constant.
-Answered by `#4`, or by the register after each operation and then the answer.
+The response is `#4`, or the register after each operation and then the answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PADDING = ".."
 class Register:
     """A machine with one decimal register.
 
-    A tiny model runs the machine well when it writes the register down, and hardly better than chance when it
-    does not. The demonstrations write it down where the start value is below 4 and mostly jump to the answer
-    elsewhere: so about half of the problems are answered, and sampling finds the habit that solves the rest.
+    A tiny model runs the machine well if it writes the register down, and hardly better than chance if it
+    does not. The demonstrations write it down if the start value is below 4, and otherwise mostly jump to the
+    answer. About half of the problems are then answered, and sampling finds the habit that solves the rest.
     """
 
     name = "register"

@@ -30,7 +30,7 @@ from llmzero_ray.utils.text import json_or_none
 MIN_SIMILARITY = 0.2
 """Tanimoto similarity to the source that edits and optimisations must keep."""
 MIN_GAIN = 1e-9
-"""A property that rose by less has not: sums of floats differ in their last digits."""
+"""Minimum increase of a property that counts, because sums of floats differ in their last digits."""
 MECHANISM_LETTERS = "ABCDEFGHIJ"
 _MAX_GOLD = 100_000
 _INTEGER = re.compile(r"([+-]?[0-9]{1,9})(?:\.0*)?")
@@ -151,7 +151,8 @@ def _property(field: str, truth: Truth, subtask: Subtask) -> tuple[bool, str]:
 
 
 def _near_pair(field: str, truth: Truth) -> tuple[tuple[molecules.Molecule, molecules.Molecule] | None, str]:
-    """Source and answer, once the answer is one fragment, another molecule, and near; and the prediction."""
+    """((source, answer), or None unless the answer is one fragment, another molecule, and near;
+    prediction)."""
     molecule = molecules.read_molecule(field)
     pred = "" if molecule is None else molecules.canonical(molecule)
     source = molecules.read_molecule(truth.get("src", ""))

@@ -1,6 +1,6 @@
 """Place of the answer in a response, and the result that every reward returns.
 
-All searches are linear in the response, and nothing beyond `MAX_CHARS` of it is looked at.
+All searches are linear in the response. Answers are only read from its last `MAX_CHARS` characters.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ Result: TypeAlias = dict[str, float | str]
 """`score`, `acc`, `fmt_ok`: floats in [0, 1]; `pred`: str."""
 
 MAX_CHARS = 100_000
-"""Characters read of a response after its thoughts, counted from the end, where answers stand."""
+"""Maximum characters read of a response after its thoughts, from the end, because answers are there."""
 MAX_PREDICTION = 128
-"""Characters of `pred` that are kept."""
+"""Maximum characters of `pred`."""
 
 _START_OF_THOUGHT, _END_OF_THOUGHT = "<think>", "</think>"
 _START_OF_ANSWER, _END_OF_ANSWER = "<answer>", "</answer>"
@@ -39,7 +39,7 @@ def visible(response: Any) -> str:
 
 
 def has_box(text: str) -> bool:
-    """Whether an answer in a box was begun, balanced or not."""
+    """Whether a box was opened, with balanced braces or not."""
     return _BOX in text
 
 
@@ -98,6 +98,6 @@ def result(*, right: bool, found: bool, pred: str, format_bonus: Any = 0.0, fact
 
 def share(value: Any) -> float:
     """`value` clipped to [0, 1], or 0 if it is not a number."""
-    if not isinstance(value, int | float) or value != value:  # NaN alone differs from itself
+    if not isinstance(value, int | float) or value != value:  # only NaN differs from itself
         return 0.0
     return float(max(0, min(1, value)))

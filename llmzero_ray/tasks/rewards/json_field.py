@@ -12,9 +12,9 @@ from llmzero_ray.tasks.rewards.extraction import last_tagged
 
 _TRAILING_COMMA = re.compile(r",\s*([}\]])")
 _MAX_OBJECTS = 500
-"""Objects that are parsed, from the last."""
+"""Maximum objects that are parsed, from the last one."""
 _MAX_TRIES = 20
-"""Occurrences of `"key":` that are tried, from the last."""
+"""Maximum occurrences of `"key":` that are tried, from the last one."""
 _DECODER = json.JSONDecoder(strict=False)
 
 

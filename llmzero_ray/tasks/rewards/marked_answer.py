@@ -24,8 +24,8 @@ def compute_score(
 ) -> dict[str, float | str]:
     """Score one response.
 
-    `score` and `acc` are 1.0 or 0.0; `fmt_ok` is 1.0 when there is exactly one mark with something behind it;
-    `pred` is what stands there, shortened, or empty. A response that is not text scores 0.
+    `score` and `acc` are 1.0 or 0.0. `fmt_ok` is 1.0 if there is exactly one mark with text after it. `pred`
+    is that text, shortened, or empty. A response that is not text scores 0.
     """
     prediction = marked_text(solution_str) if isinstance(solution_str, str) else ""
     known = isinstance(ground_truth, str) and prediction != ""
@@ -39,13 +39,13 @@ def compute_score(
 
 
 def marked_text(response: str) -> str:
-    """The text behind the only mark, trimmed; empty when there is no mark, or more than one."""
+    """The text after the only mark, trimmed. Empty if there is no mark, or more than one."""
     parts = visible(response).split(MARK)
     return parts[1].strip() if len(parts) == 2 else ""
 
 
 def visible(response: str) -> str:
-    """The response after its thoughts; nothing when the thoughts never end."""
+    """The response after its thoughts. Empty if the thoughts never end."""
     if _END_OF_THOUGHT in response:
         return response.rpartition(_END_OF_THOUGHT)[2]
     return "" if _START_OF_THOUGHT in response else response

@@ -51,7 +51,7 @@ def compute_score(
 
 
 def check_math_verify() -> None:
-    """Return quietly when math-verify can be used.
+    """Check that math-verify can be used.
 
     Raises:
         TaskError: it is not installed.
@@ -65,7 +65,7 @@ def check_math_verify() -> None:
 
 
 def _judged(gold: str, answer: str, marked: bool) -> tuple[bool, str]:
-    """Whether an answer is the expected one, and what of it was compared."""
+    """(whether an answer is the expected one, the part of it that was compared)."""
     if gold == answer:
         return True, answer
     if _NUMBER.fullmatch(gold) and _NUMBER.fullmatch(answer) and Fraction(gold) == Fraction(answer):

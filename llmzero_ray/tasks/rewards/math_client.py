@@ -1,7 +1,7 @@
 """Call math-verify in a child process (math_server.py), so that no answer can block the caller.
 
 One child per process, started with the first question and shared by all threads, one question at a time. It
-ends when its standard input closes: with this process, however that ends.
+ends when its standard input closes, so it never outlives this process.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from llmzero_ray.utils.api_key import without_secrets
 
 _SERVER = Path(__file__).with_name("math_server.py")
 START_TIMEOUT_S = 120.0
-"""Time until the child has imported math-verify, on a machine that is busy with other things."""
+"""Seconds until the child has imported math-verify, on a busy machine."""
 ANSWER_TIMEOUT_S = 30.0
-"""Time for one answer; the child ends itself long before, after its limit of processor time."""
+"""Seconds for one answer. The limit of processor time normally ends the question long before."""
 _END_TIMEOUT_S = 5.0
 _READY, _KILLED = b"ready", b"killed"
 
@@ -34,8 +34,8 @@ _numbers = itertools.count()
 
 
 def compare(gold: str, answer: str) -> tuple[bool, str | None]:
-    """Whether math-verify considers two texts the same object, and the text that it read as the answer, empty
-    if it found none. (False, None) when it cannot be called or takes too long."""
+    """(whether math-verify considers two texts the same object, the text that it read as the answer or
+    empty). (False, None) if it cannot be called or takes too long."""
     with _lock:
         try:
             reply = _request(next(_numbers), gold, answer)
@@ -62,7 +62,7 @@ def _request(number: int, gold: str, answer: str) -> tuple[bool, str | None] | N
         if line.strip() == _KILLED:
             return False, None
         echoed, same, read = json.loads(line)
-        # The answer to an earlier question may still come when its process was killed in between.
+        # The answer to an earlier question may still arrive, because its worker was killed meanwhile.
         if echoed == number:
             return same, read
     return None
@@ -80,7 +80,7 @@ def _started() -> subprocess.Popen[bytes] | None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        bufsize=0,  # poll must see all that was not yet read
+        bufsize=0,  # a buffer would hide unread data from poll
         start_new_session=True,
         env=without_secrets(os.environ),
     )

@@ -51,7 +51,7 @@ def main() -> int:
     """Answer questions until there are no more."""
     logging.disable(logging.CRITICAL)
     library = import_module("math_verify")
-    # First questions build parsers and fill caches, which takes longer than the questions do.
+    # Warm up: the first questions build parsers and fill caches, which takes longer than answering.
     for gold, answer in _FIRST:
         _same(library, gold, answer)
     os.write(1, b"ready\n")
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _answer_all(library: Any) -> int:
-    """Exit code 0 once the input has ended; the process may be killed before."""
+    """Answer questions until the input ends, and return exit code 0. The process may be killed before."""
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     while question := _next_line():
         signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
@@ -78,7 +78,7 @@ def _answer_all(library: Any) -> int:
 
 
 def _next_line() -> bytes:
-    """The only question on its way, or nothing at the end."""
+    """The next question (there is never more than one waiting). Empty at the end of the input."""
     held = b""
     while not held.endswith(b"\n"):
         more = os.read(0, _READ)
@@ -89,7 +89,7 @@ def _next_line() -> bytes:
 
 
 def _same(library: Any, gold: str, answer: str) -> tuple[bool, str]:
-    """Whether an answer is the truth, and the text of it that was judged."""
+    """(whether an answer is the truth, the part of its text that was judged)."""
     read = ""
     try:
         truth = _parsed(library, gold)
@@ -99,17 +99,17 @@ def _same(library: Any, gold: str, answer: str) -> tuple[bool, str]:
                 break
             if _is_value(library, truth, found):
                 return True, read
-            # "The answer to 31 - 29 is 2": what stands behind the arithmetic counts.
+            # "The answer to 31 - 29 is 2": the text after the arithmetic counts.
             _, arithmetic, answer = answer.rpartition(found[-1])
             if not arithmetic:
                 break
-    except Exception:  # noqa: BLE001  a parser's many exceptions all mean: not the same
+    except Exception:  # noqa: BLE001  a parser raises many kinds, and none means equal
         pass
     return False, read
 
 
 def _is_value(library: Any, truth: list[Any], found: list[Any]) -> bool:
-    """Whether an answer that equals the truth was worked out; both are an object and its text."""
+    """Whether an answer that equals the truth was worked out. Both are lists of an object and its text."""
     if isinstance(truth[0], str) or isinstance(found[0], str) or truth[-1] == found[-1]:
         return True
     golds, sides = _sides(truth[0]), _sides(found[0])
@@ -145,9 +145,9 @@ def _sides(value: Any) -> list[Any]:
 
 
 def _is_written_number(library: Any, value: Any, text: str, as_quotient: bool) -> bool:
-    """Whether an object is a number in a notation of numbers; `as_quotient`: the truth is written as one.
+    """Whether an object is a number, written as one. `as_quotient`: the truth is written as a quotient.
 
-    The parser computes some arithmetic itself (`8/2`), so that the text must show none.
+    The parser computes some arithmetic itself (`8/2`), so the text must not contain any.
     """
     text = _SPACING.sub("", text).strip().lstrip("+")
     if _is_fraction(value):
@@ -157,7 +157,7 @@ def _is_written_number(library: Any, value: Any, text: str, as_quotient: bool) -
         return bool(getattr(value, "is_Symbol", False))  # \text{2}
     if not _QUOTIENT.search(text) and not (value.is_Number and _OPERATION.search(text)):
         return True
-    # A text from which another object was read says nothing.
+    # If the text alone parses to another object, it says nothing about this one.
     read = _parse(library, f"\\boxed{{{text}}}")
     number = value if value.is_Number else _factors(value)[0]
     return not read or not {value, number} & set(_sides(read[0]))
@@ -186,7 +186,7 @@ def _is_fraction(value: Any) -> bool:
     if len(factors) != 2 or not factors[1].is_Pow:
         return False
     above, (below, exponent) = factors[0], factors[1].args
-    # With a full stop behind it the parser reads 1/2 as 1/2.0.
+    # The parser reads 1/2 followed by a full stop as 1/2.0.
     whole = below.is_Integer or (below.is_Float and float(below).is_integer())
     return bool(above.is_Integer and whole and exponent == -1 and below and above % below)
 
@@ -217,7 +217,7 @@ def _parse(library: Any, text: str) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def _parsed(library: Any, gold: str) -> Any:
-    """Kept, as all answers to one prompt are compared with the same gold."""
+    """The parsed gold answer. Cached, because all answers to one prompt are compared with it."""
     return _parse(library, gold)
 
 

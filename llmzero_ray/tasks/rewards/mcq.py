@@ -22,9 +22,9 @@ from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 DEFAULT_LETTERS = "ABCD"
 _MAX_BARE = 4
-"""Characters of a response that is taken as a letter without any mark."""
+"""Maximum characters of a response that is read as a letter without any mark."""
 _MAX_OPTION = 2_000
-"""Characters looked at behind a mark; an answer may repeat its option."""
+"""Maximum characters read after a mark, because an answer may repeat its option."""
 _STATED = re.compile(r"\banswer[\s*]{0,8}(?:is\b|:)", re.IGNORECASE)
 _WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\b")
 _NOISE = str.maketrans("", "", "$*\\{}")
@@ -83,7 +83,7 @@ def chosen_letter(text: str, letters: str) -> str | None:
         return bare_letter(tagged, letters)
     stated = _last_stated(text)
     if stated is not None:
-        # In prose a small letter is a word.
+        # In prose a lower-case letter is a word.
         letter = bare_letter(stated, letters)
         return letter if letter is not None and letter in stated else None
     whole = text.strip()

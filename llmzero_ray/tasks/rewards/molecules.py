@@ -1,8 +1,8 @@
 """RDKit functions of the chemistry rewards: validity, identity, similarity and functional groups of
 molecules.
 
-Molecules are read under caps on length and atoms, so that each question takes milliseconds; RDKit's own log
-is switched off in the process. Works without RDKit installed: then nothing is a molecule.
+Length and atoms of a molecule are capped, so that each call takes milliseconds. RDKit's own log is switched
+off in the process. Without RDKit installed, nothing is a molecule.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def _rdkit() -> Any:
 
 
 def read_molecule(smiles: str) -> Molecule | None:
-    """The molecule of a SMILES without its atom maps; None when it is none, empty, or beyond the caps."""
+    """The molecule of a SMILES without its atom maps. None if it is invalid, empty, or beyond the caps."""
     rd = _rdkit()
     text = smiles.strip()
     if rd is None or not text or len(text) > MAX_SMILES or not text.isascii() or not text.isprintable():
         return None
-    # Behind a space RDKit would take a name, behind `|` drawing instructions.
+    # RDKit would read a name after a space, and drawing instructions after `|`.
     if " " in text or "|" in text:
         return None
     try:
@@ -85,7 +85,7 @@ def read_molecule(smiles: str) -> Molecule | None:
         if ":" in text:
             for atom in molecule.GetAtoms():
                 atom.SetAtomMapNum(0)
-            # Once more, as hydrogens were kept where they had a map number.
+            # Parse again: hydrogens with a map number were kept.
             molecule = rd.chem.MolFromSmiles(rd.chem.MolToSmiles(molecule))
     except Exception:  # noqa: BLE001  RDKit raises C++ exceptions of many kinds
         return None
@@ -107,7 +107,7 @@ def is_same(first: Molecule, second: Molecule) -> bool:
     one, other = canonical(first), canonical(second)
     if one != "" and one == other:
         return True
-    # InChI sees through tautomers, never through other atoms.
+    # InChI identifies tautomers; their atoms are always the same.
     if first.GetNumHeavyAtoms() != second.GetNumHeavyAtoms():
         return False
     inchi = _inchi(first)

@@ -21,14 +21,14 @@ from typing import Any
 from llmzero_ray.tasks.rewards.extraction import Result, last_tagged, result, visible
 
 STREAM_LENGTH = 100
-"""Entries of one generator: some make all of them at once."""
+"""Entries of one generator. Few, because some generators make all of them at once."""
 MAX_ANSWER = 4_000
-"""Characters of an answer that a verifier sees."""
+"""Maximum characters of an answer that is given to a verifier."""
 _EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 """Tasks whose verifier evaluates the answer as Python."""
 _ARITHMETIC = frozenset({"countdown", "puzzle24"})
 _FORMULAS = frozenset({"intermediate_integration", "polynomial_multiplication", "simple_integration"})
-"""Tasks whose verifier hands the answer to sympy: numbers alone, or with names."""
+"""Tasks whose verifier passes the answer to sympy: of `_ARITHMETIC` only numbers, here also names."""
 _NUMBERS = re.compile(r"[0-9+\-*/().\s]+")
 _FORMULA = re.compile(r"[A-Za-z0-9_+\-*/().\s]+")
 _MEMBER = re.compile(r"\.\s*[A-Za-z_(]|__")
@@ -40,18 +40,18 @@ _LONG_NUMBER = re.compile(r"\d{20,}")
 _POWER = re.compile(
     r"([A-Za-z0-9_.)])\s*\*\*\s*\(?\s*-?\s*(\d{1,2})(?:\s*/\s*\d{1,2})?\s*\)?(?![\d.]|[\s)]*\*\*)"
 )
-"""A power with a small whole (or broken) exponent that is not a power itself."""
+"""A power with a small whole (or fractional) exponent that is not a power itself."""
 _MAX_EXPONENTS = 1_000
-"""Product of the exponents of numbers and brackets."""
+"""Maximum product of the exponents of numbers and brackets."""
 _NO_ANSWER = "zzqx"
 """A verifier that accepts this text accepts anything."""
 _MOST_ROUNDING = 0.01
-"""Largest relative difference of an answer that is rounded, where answer and truth are one number each."""
+"""Maximum relative difference of a rounded answer, if answer and truth are one number each."""
 _ONE_NUMBER = re.compile(
     r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:e[+-]?\d{1,3}|/\d{1,40})?", re.IGNORECASE
 )
 _MIN_FORMULA = 80
-"""Characters of a formula that are always looked at; longer ones may be twice as long as the gold answer."""
+"""Maximum characters of a formula, or twice those of the gold answer if that is more."""
 
 
 def compute_score(
@@ -73,7 +73,7 @@ def dataset_of(task: str, options: str, seed: int = 0) -> Any:
     """The generator of a task, which holds its verifier; `options` is JSON.
 
     Raises:
-        Exception: the package is missing, or refuses name or options in its own words.
+        Exception: the package is missing, or rejects the name or the options with an error of its own.
     """
     import reasoning_gym
 
@@ -110,7 +110,7 @@ def _is_right(answer: str, ground_truth: str) -> bool:
 
 
 def _is_another_number(answer: str, gold: str) -> bool:
-    """Whether both are one number each, and too far apart for a rounded answer."""
+    """Whether both are single numbers, and too far apart for rounding."""
     texts = [text.replace(",", "") for text in (answer, gold)]
     if not all(map(_ONE_NUMBER.fullmatch, texts)):
         return False

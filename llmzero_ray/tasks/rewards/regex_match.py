@@ -20,7 +20,7 @@ from llmzero_ray.tasks.rewards.reward_options import options_of_row
 
 TIMEOUT_S = 0.25
 MAX_CHARS = 20_000
-"""Characters read of the response, counted from its end."""
+"""Maximum characters read of the response, from its end."""
 MAX_PATTERN = 1_000
 
 
@@ -43,7 +43,7 @@ def compute_score(
 
 
 def check_pattern(pattern: Any) -> None:
-    """Return quietly when `pattern` can be used.
+    """Check that `pattern` can be used.
 
     Raises:
         TaskError: it is missing, too long, or no regular expression; or the `regex` package is not installed.

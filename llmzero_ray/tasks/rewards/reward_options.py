@@ -17,7 +17,7 @@ _MAX_CHARS = 10_000
 
 
 def options_of_row(extra_info: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by name; `given` (keyword arguments of the call) wins over those of the row."""
+    """Options by name. `given`, the keyword arguments of the call, take precedence over those of the row."""
     text = extra_info.get(ROW_KEY) if isinstance(extra_info, Mapping) else None
     own = _parsed(text) if isinstance(text, str) and len(text) <= _MAX_CHARS else {}
     return {**own, **given}

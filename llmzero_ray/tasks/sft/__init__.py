@@ -5,4 +5,4 @@ One trainer (trainer.py, on `transformers.Trainer`) serves the job on Ray Train 
 """
 
 TRAINER_VERSION = 3
-"""Version, raised whenever the same model, examples and settings give other weights than before."""
+"""Version, incremented whenever the same model, examples and settings give other weights than before."""

@@ -20,7 +20,7 @@ _BATCH = 512
 class EncodedExamples:
     """Prompts with their responses as a map-style data set: (token ids, number of prompt tokens) by index.
 
-    Kept in one array, which is sent to workers quickly.
+    They are kept in one array, which is fast to send to workers.
     """
 
     def __init__(self, pairs: Sequence[Encoded]) -> None:
@@ -39,8 +39,8 @@ class EncodedExamples:
 
 
 def encode(tokenizer: Any, demonstrations: Sequence[Demonstration]) -> list[Encoded]:
-    """Tokens of demonstrations, as a policy meets them: the prompt in the tokenizer's chat template up to
-    where the answer begins, the response up to and with the end token."""
+    """Tokens of demonstrations, as a policy sees them: the prompt in the tokenizer's chat template up to
+    where the answer begins, and the response including the end token."""
     found: list[Encoded] = []
     for start in range(0, len(demonstrations), _BATCH):
         some = demonstrations[start : start + _BATCH]

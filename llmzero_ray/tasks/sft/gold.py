@@ -43,8 +43,7 @@ def demonstrations(rows: Sequence[Mapping[str, Any]], gold: GoldResponse) -> lis
 
 
 def _of_data_sets() -> dict[str, GoldResponse]:
-    """Functions that give right answers where the form differs from row to row, by the module of the
-    reward."""
+    """Reward module -> function that gives right answers, for rewards whose form differs from row to row."""
     from llmzero_ray.tasks.sources.chemcot import ChemCoT
     from llmzero_ray.tasks.sources.papersearchqa import PaperSearchQA
     from llmzero_ray.tasks.sources.reasoning_gym import GymTask

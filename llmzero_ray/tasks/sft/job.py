@@ -1,4 +1,4 @@
-"""A warm start before it begins: task, base model and output checked, and its examples."""
+"""Prepares a warm start: checks task, base model and output, and encodes the examples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Job:
     train: EncodedExamples
     val: EncodedExamples
     rows: Mapping[str, Mapping[str, int]]
-    """Number of rows by split: all, those with a gold answer, and those that are used."""
+    """Split -> number of rows: all, those with a gold answer, and those that are used."""
 
 
 def result_in(config: SftConfig) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def result_in(config: SftConfig) -> dict[str, Any] | None:
 
 
 def open_job(config: SftConfig, say: Say) -> Job:
-    """Job of a configuration, which is written into its output directory.
+    """Prepare the job of a configuration, and write the configuration into the output directory.
 
     Raises:
         ConfigError: no model is named.

@@ -24,8 +24,9 @@ _MAX_FAILURES = 3
 
 
 def train_on_ray(job: Job, say: Say) -> None:
-    """Train until the result is written, from the newest checkpoint in the output directory if there is one:
-    on the existing cluster, or else on a private head with this machine's resources.
+    """Train until the result is written, from the newest checkpoint in the output directory if there is one.
+
+    It uses the existing cluster, or else a private head with this machine's resources.
 
     Raises:
         CapacityError: there is no cluster, and this machine has too little.
@@ -40,7 +41,7 @@ def train_on_ray(job: Job, say: Say) -> None:
         _connect(job.config, say)
         lines = Queue(actor_options={"num_cpus": 0})
         try:
-            # In a thread of its own: Ray Train takes over Ctrl-C where it runs in the main one.
+            # On its own thread, because Ray Train takes over Ctrl-C on the main one.
             training = in_thread(_trainer(job, lines.put).fit)
             while not (training.done() and lines.empty()):
                 with contextlib.suppress(Empty):
@@ -84,9 +85,9 @@ def _trainer(job: Job, say: Say) -> Any:
     config = job.config
     environment = {
         "ACCELERATE_USE_DEEPSPEED": "true",
-        # What DeepSpeed runs on, in place of its guess.
+        # Set explicitly, so that DeepSpeed does not guess.
         "DS_ACCELERATOR": "cuda" if config.use_gpu else "cpu",
-        # Waiting threads give way instead of spinning: workers may share cores.
+        # Waiting threads yield instead of spinning, because workers may share cores.
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -40,14 +40,14 @@ class SftTrainer(Trainer):  # type: ignore[misc]
         self.remove_callback(PrinterCallback)
 
     def train(self, *args: Any, **named: Any) -> Any:
-        """Train; the model's configuration is left as it was, without the Trainer's `use_cache: false`."""
+        """Train, and restore `use_cache` in the model's configuration, which the Trainer sets to false."""
         try:
             return super().train(*args, **named)
         finally:
             self.model.config.use_cache = self._use_cache
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        del train_dataset  # there is one
+        del train_dataset  # always self.train_dataset
         args = self.args
         batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         return StepSampler(

@@ -25,8 +25,8 @@ _N_REPORTS = 20
 
 
 class _RayCallback(TrainerCallback):  # type: ignore[misc]
-    """Tells Ray Train of each checkpoint that the Trainer has written into Ray Train's directory. Ray Train
-    counts it once all workers have reported, and removes the one before."""
+    """Reports each checkpoint that the Trainer has written into Ray Train's directory. Once all workers have
+    reported it, Ray Train accepts it and removes the previous one."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report a checkpoint."""
@@ -67,7 +67,7 @@ def train(job: Job, say: Say) -> None:
     )
     trainer.train(resume_from_checkpoint=resumed)
     written = Path(trainer.args.output_dir) / "result"
-    trainer.save_model(str(written))  # by all workers, among whom the weights may be divided
+    trainer.save_model(str(written))  # all workers call it, because the weights may be sharded
     if rank == 0:
         say("writing the model")
         _write_model(job, written)
@@ -107,7 +107,7 @@ def _arguments(job: Job, n_steps: int, *, evaluate_first: bool) -> TrainingArgum
     from accelerate import PartialState
 
     config = job.config
-    # Its reduction in shared memory would be built with a C++ compiler at first use.
+    # DeepSpeed's shared-memory reduction would be built with a C++ compiler at first use.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     # On CPUs, the Trainer does not use DeepSpeed by itself.
     PartialState(backend="nccl" if config.use_gpu else "gloo")
@@ -157,9 +157,9 @@ def _write_model(job: Job, written: Path) -> None:
         if job.config.lora is None:
             shutil.copytree(written, folder, dirs_exist_ok=True)
         else:
-            # Else the base model would be divided by ZeRO 3 when it is loaded.
+            # Otherwise ZeRO 3 would shard the base model while it is loaded.
             unset_hf_deepspeed_config()
             for part in merged_model(Path(job.model), written):
                 part.save_pretrained(folder)
         for path in folder.iterdir():
-            path.chmod(0o644)  # safetensors writes for its user alone
+            path.chmod(0o644)  # safetensors lets only its own user read

@@ -57,7 +57,7 @@ class Rejection:
 
 
 def empty(column: str, reason: str = "") -> Rejection:
-    """Rejection of a row without text in a column; `reason` where rows are not counted by that column."""
+    """Rejection of a row without text in a column. `reason` replaces the default, `empty` and the column."""
     return Rejection(
         reason=reason or f"empty {column}", detail=f"{column} is empty; fill it or remove the row"
     )
@@ -70,7 +70,7 @@ class DatasetAdapter:
     name: str
     """Name of the task; no slash."""
     version = 1
-    """Version, raised with every change of the resulting examples."""
+    """Version, incremented with every change of the resulting examples."""
     licence: str | None
     """Licence of the data."""
     ability: str

@@ -130,7 +130,7 @@ class CustomTask(DatasetAdapter):
 
 def reward_entry(reward: OwnReward) -> RewardEntry:
     """Reward in its original place: a shipped module, a module of an installed package, or the user's file.
-    The latter two carry the form of a right answer."""
+    The last two have the form of a right answer."""
     allowed = reward.allow_unsandboxed
     if reward.kind in KINDS:
         return RewardEntry(module=KINDS[reward.kind])

@@ -56,9 +56,9 @@ _DATASETS: dict[str, Callable[..., DatasetAdapter]] = {
 def prepare_source(task: TaskFile, *, progress: Progress = no_progress, on_ray: bool = False) -> Summary:
     """Summary of the task in `task.dir`, which is made first if there is none.
 
-    With `on_ray` the rows are read on the cluster of a Ray session, else in this process. Both choose the
-    same rows. While a task is made, its usable rows take space next to `task.dir`. A task that is there
-    already must have the same settings, or be written by hand.
+    With `on_ray` the rows are read on the cluster of a Ray session, otherwise in this process. Both choose
+    the same rows. While a task is made, its usable rows take space next to `task.dir`. An existing task must
+    have the same settings, or be written by hand.
 
     Raises:
         TaskError: files, columns, options or reward cannot be used, a user's reward does not pass the
@@ -168,7 +168,8 @@ def _files(task: TaskFile, adapter: DatasetAdapter) -> list[SourceFile]:
 
 
 def _unbound_if_all_bound(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """A data set that was published as a test set alone gives training rows as well."""
+    """The files, free for any split if all are bound to one: a data set that was published only as a test set
+    must also give training rows."""
     bound = all(file.only_split for file in files)
     return [replace(file, only_split="") for file in files] if bound else list(files)
 

@@ -263,7 +263,7 @@ def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[
         with pq.ParquetFile(path) as file:
             names = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
             start = 1
-            # One group after the other, so that the rows before a broken one can be used.
+            # Group by group, so that the rows before a broken group can be used.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(_BATCH, row_groups=[group], columns=names):
                     mine = [k for k in range(batch.num_rows) if _mine(start + k, part)]

@@ -98,9 +98,9 @@ class GymTask(DatasetAdapter):
         return [*files, *self._fresh(directory, sizes.get(CONFIRM, 0), seen)]
 
     def _fresh(self, directory: Path, n: int, seen: set[str]) -> list[SourceFile]:
-        """A file of further problems, drawn after all others; as many as there are."""
+        """A file of up to `n` further problems, drawn after all others."""
         path, found = directory / f"{CONFIRM}.jsonl", []
-        with contextlib.suppress(TaskError):  # few different problems: those that came before it
+        with contextlib.suppress(TaskError):  # too few different problems: keep those found
             for problem in distinct_problems(self, CONFIRM, n, self._seed, seen):
                 found.append(json.dumps({"problem": problem.answer}) + "\n")
         if not found:
@@ -111,7 +111,7 @@ class GymTask(DatasetAdapter):
     def problems(self, seed: int) -> Iterator[Problem]:
         """Entries of generators with that seed and following ones; `answer` is the entry as JSON.
 
-        Most generators seed entry i with seed + i, so that the stream is that of one long generator.
+        Most generators seed entry i with seed + i, so the stream equals that of one long generator.
         """
         options = json.dumps(self._options, sort_keys=True)
         for start in itertools.count(seed, STREAM_LENGTH):

@@ -1,8 +1,8 @@
 """Single pass over a data set: the adapter reads each row, and usable rows are written to a file.
 
-`scan` reads in this process or, in shares, on a Ray cluster (Ray Data); both find the same rows. Memory holds
-`ROW_KEYS` alone, 61 bytes a row; examples stay on disk until they are chosen. Not here: reading a format
-(readers.py), choosing (selection.py).
+`scan` reads in this process or, in shares, on a Ray cluster (Ray Data); both find the same rows. Only
+`ROW_KEYS` is kept in memory, 61 bytes a row. Examples stay on disk until they are chosen. Not here: reading a
+format (readers.py), choosing (selection.py).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ScannedRows:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of a share: keys and lines of the usable ones, the others as (file, row, reason, detail)."""
+    """Some rows of a share: keys and lines of usable rows, and (file, row, reason, detail) of the others."""
 
     keys: RowKeys
     lines: list[bytes]
@@ -107,8 +107,8 @@ def scan(
     """The rows of all files, with the usable ones written to `path`.
 
     With `on_ray` each file is cut into shares, which the workers of a Ray session read; every node must see
-    the files under their paths. A file that cannot be read, from its start or from some row on, is noted,
-    and what is good in it is used.
+    the files under their paths. A file that cannot be read, from its start or from some row on, is noted, and
+    its good rows are used.
 
     Raises:
         TaskError: there is no Ray session to read with.

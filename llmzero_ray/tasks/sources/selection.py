@@ -39,7 +39,7 @@ ROW_KEYS = np.dtype(
 )
 """64-bit digests of the group, of (task, source, id, prompt), of the prompt, of the ground truth, of the
 whole example and of its data source; the only split that the row may enter (`SPLIT_CODES`); and the numbers
-of file and row, which decide nothing."""
+of file and row, which do not affect the selection."""
 ANYWHERE = 0
 SPLIT_CODES = {"": ANYWHERE, "val": 1, "test": 2, CONFIRM: 3}
 _PRECEDENCE = np.array([0, 1, 2, -1])
@@ -47,7 +47,7 @@ _PRECEDENCE = np.array([0, 1, 2, -1])
 
 HELD_OUT = ("test", "val")
 _LARGEST_HELD_OUT_SHARE = 3
-"""Smallest number of rows of a data source per row in a split that is not trained on."""
+"""A held-out split takes at most one in this many rows of a data source."""
 
 DUPLICATE = "duplicate prompt"
 CONFLICT = "duplicate prompt with another answer"
@@ -92,10 +92,10 @@ def select(keys: RowKeys, sizes: Mapping[str, int], shares: Shares) -> Selection
 def set_aside(
     keys: RowKeys, selection: Selection, n: int, shares: Shares, without: Indices | None = None
 ) -> Selection:
-    """The selection with at most `n` further validation rows as `confirm`; its other splits stay.
+    """The selection with at most `n` further validation rows as `confirm`. Its other splits are unchanged.
 
-    They come from where validation rows come from, are of the data sources that validation has, and share no
-    group with any split. `without` are rows that may not be taken.
+    The rows have the same origin and data sources as validation rows, and share no group with any split.
+    `without` are rows that may not be taken.
     """
     kept, _ = _first_of_each_prompt(keys)
     groups, only_splits, sources = keys["group"], keys["only_split"], keys["source"]
@@ -119,7 +119,8 @@ def set_aside(
 
 
 def _first_of_each_prompt(keys: RowKeys) -> tuple[Indices, dict[str, int]]:
-    """Positions of the rows that stay, and how many went by reason; rows bound to the test set come first."""
+    """(positions of the rows to keep, number of dropped rows by reason). Of rows with equal prompts, one
+    bound to the test set is kept first."""
     order = np.lexsort((keys["content"], keys["key"], keys["group"], -_PRECEDENCE[keys["only_split"]]))
     prompts = keys["prompt"][order]
     _, first, inverse = np.unique(prompts, return_index=True, return_inverse=True)
@@ -133,7 +134,7 @@ def _first_of_each_prompt(keys: RowKeys) -> tuple[Indices, dict[str, int]]:
 def _caps(
     sources: npt.NDArray[np.uint64], members: Indices, pool: Indices, *, limited: bool
 ) -> dict[int, int]:
-    """Rows by data source that a split may take."""
+    """Data source -> maximum rows that a split may take."""
     caps = _count(sources[members])
     if limited:
         whole = _count(sources[pool])
@@ -159,7 +160,7 @@ def _count(sources: npt.NDArray[np.uint64]) -> dict[int, int]:
 def allot(size: int, weights: Mapping[int, int], caps: Mapping[int, int]) -> dict[int, int]:
     """Share `size` by weight with the largest-remainder method (Hamilton's), none above its cap.
 
-    What a capped one cannot take goes to the others. The sum is `size`, or that of the caps if it is less.
+    What a capped source cannot take goes to the others. The sum is `size`, or that of the caps if it is less.
     """
     got = dict.fromkeys(sorted(weights), 0)
     while (left := size - sum(got.values())) > 0:

@@ -48,7 +48,7 @@ _ANSWERS = ("correct_answer", "incorrect_answer1", "incorrect_answer2", "incorre
 
 
 class SSMR(DatasetAdapter):
-    """Music theory; `class_name` names the subtask, and `category` where a class is new."""
+    """Music theory. `class_name` names the subtask, or `category` if the class is unknown."""
 
     name = "ssmr"
     licence = "MIT"

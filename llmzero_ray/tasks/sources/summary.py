@@ -24,11 +24,11 @@ _PROMPT_SHOWN, _TRUTH_SHOWN = 60, 30
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A prepared task and how it came about."""
+    """A prepared task and how it was made."""
 
     task: PreparedTask
     made: bool
-    """False: the task was there already, so that nothing was read and `examples` and `notes` are empty."""
+    """False if the task already existed. Nothing was then read, and `examples` and `notes` are empty."""
     rows_read: int
     counts: Mapping[str, SplitCounts]
     """Rows by data_source and split."""
@@ -37,7 +37,7 @@ class Summary:
     examples: Mapping[str, tuple[str, ...]]
     """A few dropped rows by reason: file, row, defect, remedy."""
     notes: Mapping[str, str]
-    """Oddities of a file."""
+    """File -> what is odd about it."""
     majority_baselines: Mapping[str, float]
     trial: RewardAccuracy | None
     """Accuracies of gold, empty and garbage answers; None for an asynchronous reward."""
@@ -90,7 +90,7 @@ class Summary:
         )
 
     def sample_table(self) -> Table:
-        """Header and one line per sample row: the accuracy of a gold, an empty and a garbage answer."""
+        """Header and one line per sample row, with the accuracy of a gold, an empty and a garbage answer."""
         head = ("data_source", "prompt", "ground truth", "gold", "empty", "garbage")
         samples = self.trial.samples if self.trial is not None else ()
         return (head, *(_sample_line(sample) for sample in samples))
@@ -99,7 +99,7 @@ class Summary:
 def summarise(
     task: PreparedTask, sizes: Mapping[str, int], trial: RewardAccuracy | None, scanned: ScannedRows | None
 ) -> Summary:
-    """The summary of a task; `scanned` is None when it was not made now."""
+    """The summary of a task. `scanned` is None if the task already existed."""
     manifest = read_manifest(Path(task.directory))
     source = manifest.source or SourceEntry(
         adapter="", files=(), counts={}, dropped={}, majority_baselines={}, max_prompt_chars=0

@@ -39,7 +39,7 @@ from llmzero_ray.utils.files import file_digest, small_text, text_digest
 
 TOO_LONG = "prompt too long"
 _MAX_ROUNDS = 20
-"""Selections that are tried while prompts turn out to be too long."""
+"""Maximum selections that are tried while some prompts turn out to be too long."""
 _SHOWN_PROBLEMS = 5
 _BATCH = 512
 """Prompts that are measured at a time."""
@@ -67,8 +67,8 @@ class _Chosen:
 def write_source_task(
     directory: Path, request: WriteRequest, scratch: Path, progress: Progress
 ) -> ScannedRows:
-    """Write the task; returns what became of its rows. `scratch` is a directory for the usable rows, which
-    is needed no more afterwards.
+    """Write the task, and return what became of its rows. `scratch` is a directory for the usable rows, which
+    is not needed afterwards.
 
     Raises:
         TaskError: no row, or too few for three splits, can be used; a file changed meanwhile.
@@ -106,7 +106,7 @@ def problems_of(scanned: ScannedRows) -> list[str]:
 
 
 def _choose(request: WriteRequest, scanned: ScannedRows, prompts: _Prompts) -> _Chosen:
-    """The examples of each split; prompts that are too long are dropped, and others chosen in their place."""
+    """The examples of each split. Prompts that are too long are dropped and replaced by others."""
     usable: Indices = np.arange(len(scanned.keys))
     for _ in range(_MAX_ROUNDS):
         selection = select(scanned.keys[usable], request.task.sizes, request.adapter.shares)
@@ -131,8 +131,8 @@ def _choose(request: WriteRequest, scanned: ScannedRows, prompts: _Prompts) -> _
 def _with_spare_rows(
     request: WriteRequest, scanned: ScannedRows, usable: Indices, selection: Selection, prompts: _Prompts
 ) -> _Chosen:
-    """The selection's examples, and those set aside to confirm winners; what is too long among these is not
-    taken, so that the other splits stay as they are."""
+    """The selection's examples, and those set aside to confirm winners. Prompts that are too long are left
+    out of the latter, so that the other splits stay as they are."""
     n, without = request.task.n_confirm, np.empty(0, dtype=np.int64)
     keys, shares = scanned.keys[usable], request.adapter.shares
     whole = set_aside(keys, selection, n, shares)
@@ -149,7 +149,7 @@ def _with_spare_rows(
 
 
 class _Prompts:
-    """The lengths of prompts in tokens of a model, where one is named.
+    """The lengths of prompts in tokens of a model, if one is named.
 
     Raises:
         TaskError: its tokenizer cannot be loaded, or has no chat template.
@@ -158,7 +158,7 @@ class _Prompts:
     def __init__(self, directory: str | None, max_tokens: int | None) -> None:
         self._tokenizer = None if directory is None else _load(directory)
         self.limit = None if directory is None else _limit(Path(directory), max_tokens)
-        """Most tokens of a prompt; None if unknown."""
+        """Maximum tokens of a prompt. None if unknown."""
         self.lengths: dict[int, int] = {}
         """Position of a row among the usable ones -> its tokens."""
 

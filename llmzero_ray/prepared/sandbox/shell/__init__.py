@@ -86,7 +86,7 @@ class ShellScript:
     """A script to run, with the small files next to it."""
 
     path: Path
-    """Path as given, which is the script's `$0`."""
+    """Path as given. It is also the script's `$0`."""
     text: str
     files: Mapping[str, str]
 
@@ -127,7 +127,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def run_shell(script: ShellScript, world: World) -> ScriptRun:
-    """Actions of the script in this world.
+    """Run the script in this world and return what it did.
 
     Raises:
         TaskError: there is no sandbox here, or bash does not start in it.

@@ -21,13 +21,13 @@ _SOURCED = '. "$LLMZERO_RECORDER"; . "$0"'
 """A script as bash runs it, with its own `$0`, after the recorder."""
 _BACKGROUND_S = 2.0
 _MOST = 2_000
-"""Records that are read."""
+"""Maximum records that are read."""
 
 
 def main() -> int:
     """Run the script once; 0 however it ends."""
     asked = json.loads(sys.stdin.buffer.readline())
-    # Read first: another user may not be allowed to.
+    # Read before privileges are dropped: the other user may not be allowed to.
     recorder = Path(__file__).with_name("recorder.sh").read_text(encoding="utf-8")
     if (uid := asked["uid"]) is not None:
         os.setgroups([])
