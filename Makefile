@@ -1,13 +1,13 @@
 # make venv | demo | test | test-all | test-gpu | coverage | lint | format | docs | wheel | lock | clean
 #
 # PYTHON       the Python 3.11 that makes the virtual environment
-# VENV         the virtual environment; every target but `clean` installs it when needed
-# TORCH_INDEX  where torch's CPU build comes from when pip's own indexes have none
+# VENV         the virtual environment; targets install it when needed
+# TORCH_INDEX  the index of torch's CPU build, used if pip's own indexes do not have it
 # MARKS        which tests `make test` runs
-# GPU_PYTHON   the Python of `make test-gpu`: that of the image, or of docs/install.md, One GPU
+# GPU_PYTHON   the Python of `make test-gpu`: the image's, or the one of docs/install.md, One GPU
 
 SHELL := /bin/bash
-# Where it is set, each of some thousand processes compiles the package again.
+# If it were set, each of some thousand processes would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -18,7 +18,7 @@ GPU_PYTHON ?= python3
 UV := uv==0.13.8
 
 BIN := $(VENV)/bin
-# Parts of `make test`: folders of tests beside the rest, each in a process of its own.
+# Parts of `make test`: each runs in its own process, next to the one for all other tests.
 ON_RAY := $(wildcard tests/actors tests/api tests/chaos)
 OF_COMMANDS := $(wildcard tests/cli tests/tune)
 OF_AGENTS := $(wildcard tests/agents/expert tests/agents/llm tests/agents/test_*.py)
@@ -38,9 +38,9 @@ $(INSTALLED): $(INSTALL_INPUTS)
 	$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Ray clients need the mode spelt out when they join a running head; the head makes the token itself.
+# Ray clients need the mode when they join a running head; the head makes the token itself.
 demo: export RAY_AUTH_MODE := token
-# Of each process; a model of 0.6 M parameters needs one.
+# Threads per process; a model of 0.6 M parameters needs one.
 demo: export LLMZERO_OMP_NUM_THREADS ?= $(if $(findstring smollm2_cpu,$(CONFIG)),$(shell nproc),1)
 demo: export LLMZERO_FAILPOINTS := $(CURDIR)/build/failpoints
 demo: $(INSTALLED) $(if $(findstring smollm2,$(CONFIG)),models/SmolLM2-135M-Instruct data/smollm2)
@@ -50,7 +50,7 @@ demo: $(INSTALLED) $(if $(findstring smollm2,$(CONFIG)),models/SmolLM2-135M-Inst
 	$(BIN)/python -m jobs.search $(CONFIG)
 	@$(if $(filter jobs/configs/demo.yaml,$(CONFIG)),$(BIN)/python -m benchmarks.suite.scores --of random sum_alpha)
 
-# For the presets smollm2_*.yaml alone: a pretrained model, and a task made from a CSV file.
+# Only for the presets smollm2_*.yaml: a pretrained model, and a task made from a CSV file.
 models/SmolLM2-135M-Instruct: | $(INSTALLED)
 	$(BIN)/python -m pip --disable-pip-version-check -qq install --no-deps "gguf>=0.19,<0.20"
 	$(BIN)/python -m llmzero_ray.cli model smollm2 --out $@
@@ -58,8 +58,8 @@ models/SmolLM2-135M-Instruct: | $(INSTALLED)
 data/smollm2: | $(INSTALLED)
 	$(BIN)/python -m jobs.prepare smollm2
 
-# Seven processes at once, because one that waits for Ray, a disk, a sandbox or a deadline leaves a core idle. Each
-# ends with a closing line; that of the tests on Ray comes last.
+# Seven processes at once, because a process that waits for Ray, a disk, a sandbox or a deadline leaves a core idle.
+# Each prints a summary line at its end; that of the tests on Ray comes last.
 test: $(INSTALLED)
 	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
 	part() { $(BIN)/python -m pytest -m "$(MARKS)" "$${@:2}" > "$$logs/$$1" 2>&1 || touch "$$logs/failed"; }; \
@@ -72,7 +72,7 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not gpu"
 
-# Not in VENV, whose lock is for machines without a GPU. docs/gpu.md says what each test proves.
+# Does not use VENV, whose lock is for machines without a GPU. docs/gpu.md says what each test proves.
 test-gpu: export LLMZERO_GPU_REPORT ?= build/gpu_report.jsonl
 test-gpu:
 	$(GPU_PYTHON) -m pytest -m gpu -s -v tests/gpu
@@ -99,8 +99,8 @@ wheel: $(INSTALLED)
 	rm -rf build dist
 	$(BIN)/python -m build --wheel --no-isolation
 
-# Resolves requirements/local.in, and the versions for GPUs, again. Versions already locked are kept unless
-# local.in or pyproject.toml forbids them; `make lock UPGRADE=--upgrade` takes the newest.
+# Resolves requirements/local.in and the versions for GPUs again. Locked versions are kept unless local.in or
+# pyproject.toml forbids them; `make lock UPGRADE=--upgrade` takes the newest.
 lock:
 	test -x build/uv/bin/uv || { $(PYTHON) -m venv build/uv && build/uv/bin/python -m pip -qq install $(UV); }
 	cd requirements && ../build/uv/bin/uv pip compile local.in --quiet --output-file local.lock --excludes excludes.txt \

@@ -2,12 +2,12 @@
 
     python -m benchmarks.agent_cost [SEARCH] [--model claude-sonnet-5-5] [--proposals 15] [--verdicts 90]
 
-Takes the mean tokens of each agent's calls from SEARCH, the directory of a search run with
-`agents.backend: claude`; without one from benchmarks/agent_tokens.json: the largest request of the tests (a
-phase of 120 steps with a hundred metrics, a tree of 16 nodes) as it is sent, counted as characters / 3.6
-without its picture, and 1,500 tokens of the proposer's thinking.
-Prints one JSON line with two sums, because the prompt cache forgets after five minutes: every call finds the
-system prompt there, or none does.
+Takes the mean tokens of each agent's calls from SEARCH, the directory of a search that ran with
+`agents.backend: claude`. Without SEARCH it uses benchmarks/agent_tokens.json: the largest request of the
+tests (a phase of 120 steps with a hundred metrics, a tree of 16 nodes), counted as characters / 3.6 without
+its picture, plus 1,500 tokens of thinking for the proposer.
+Prints one JSON line with two sums, because the prompt cache expires after five minutes: one if every call
+finds the system prompt in the cache, one if none does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def recorded(search: Path) -> dict[str, dict[str, float]]:
-    """Agent -> mean tokens of a call: system (what can be cached), other input, output."""
+    """Agent -> mean tokens of a call: system prompt (which can be cached), other input, output."""
     follower = Follower(SearchStorage(str(search.parent), search.name))
     follower.poll()
     calls = [

@@ -1,10 +1,10 @@
-"""Cost of the adapter canary where it runs after every push of weights, in one engine of real VeRL.
+"""Cost of the adapter canary if it runs after every weight update, in one engine of real VeRL.
 
     python -m benchmarks.canary_cost [--steps 20] [--pairs 3]
 
-Trains warm phases in turn with and without the canary (two forward passes of a fixed text of at most 64
-tokens by the actor, one request to each vLLM server), from the same start. Prints one JSON line: seconds a
-step of each phase, the one validation at the end included; the difference of their medians; its share.
+Trains warm phases from the same start, alternately with and without the canary (two forward passes of the
+actor over a fixed text of at most 64 tokens, one request to each vLLM server). Prints one JSON line: seconds
+per step of each phase, including the one validation at its end; the difference of the medians; its share.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Gain of a search: finished searches next to the default recipe and the best of a static sweep.
+"""Gain of finished searches over the default recipe and over the best of a static sweep.
 
     python -m benchmarks.compare runs/demo-1 runs/demo-2 runs/demo-3 [--sweep benchmarks/static_sweep.yaml]
     [--out FILE]
 
-Searches bring their own measurements (best strategy, default recipe trained in one phase for the strategy's
-compute or steps, base model, all on the test split). The sweep's recipes are trained here, one phase each,
-for the median of the strategies' total steps, with the searches' task, model, engine and cadence; each is
-scored on the test split at its best validation step. Prints one JSON document.
+Reads the test scores that the searches measured: best strategy, default recipe trained in one phase for the
+strategy's compute or steps, base model. Trains the sweep's recipes, one phase each, for the median of the
+strategies' total steps, with the searches' task, model, engine and validation intervals; each is scored on
+the test split at its best validation step. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def _train(
 
 
 def _summary(results: dict[str, Any]) -> dict[str, Any]:
-    """Mean and range over the searches, and the sweep's best by validation, as a user would choose it."""
+    """Mean and range over the searches, and the sweep's recipe with the best validation, which a user would
+    choose."""
 
     def over(what: str) -> dict[str, Any]:
         values = [row[what]["test"] for row in results["searches"] if row[what]["test"] is not None]

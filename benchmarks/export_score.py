@@ -1,15 +1,15 @@
-"""Does an exported strategy, trained by plain VeRL, reach the score that it reaches here?
+"""Validation scores of an exported strategy trained by plain VeRL, against the same strategy trained here.
 
     python -m benchmarks.export_score runs/demo --phases 2 --seeds 3 --out build/export_score
 
-Trains the first `--phases` phases of a search's strategy once per seed, by the exported scripts (`python -m
-verl.trainer.main_ppo`, Ray started by VeRL) and by `llmzero_ray.retrain`, and prints both means of the
-validation at the last cut with their standard errors over the seeds and the difference; the same of the mean
-over all validations after a phase's start, which swings less than a single one.
-Seeds differ in the order of the rows, in the fresh adapter and in the rollouts. Each exported run is also
-held against the strategy: VeRL's printed configuration key by key, and the validation at step 0 of a phase
-against the one at the cut before, digit by digit; a difference ends the command with code 1. What has run
-already in `--out` is read, not repeated.
+Trains the first `--phases` phases of a search's strategy once per seed, both by the exported scripts (`python
+-m verl.trainer.main_ppo`, Ray started by VeRL) and by `llmzero_ray.retrain`. Prints the mean validation score
+of both at the last cut, with standard errors over the seeds, and the difference; then the same for the mean
+over all validations after a phase's start, which varies less than a single validation.
+Seeds differ in row order, fresh adapter and rollouts. Each exported run is also checked against the strategy:
+VeRL's printed configuration key by key, and the validation at step 0 of a phase against the one at the cut
+before, digit by digit. A difference ends the command with exit code 1. Runs that are already in `--out` are
+read, not repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STEP = re.compile(r"\bstep:(\d+) - ")
 
 
 def main() -> int:
-    """Measure, print, compare; 1 if a script did not train what the strategy says."""
+    """Measure, print and compare. Returns 1 if a script did not train what the strategy says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("search", type=Path, help="directory of a search on VeRL that has a strategy.yaml")
     parser.add_argument("--phases", type=int, default=2)
@@ -100,7 +100,7 @@ def compare(what: str, found: Mapping[str, Sequence[float]]) -> None:
 
 
 def mean_validation(root: Path, strategy: Strategy) -> float:
-    """Mean validation score of a strategy that is trained again, over the steps up to each phase's cut."""
+    """Mean validation score of a retrained strategy over the steps up to each phase's cut."""
     search = llmzero_ray.open(root)
     found = [
         row["val_score"]
@@ -119,7 +119,7 @@ def first_phases(strategy: Strategy, n: int) -> Strategy:
 
 
 def run_script(folder: Path, phase: StrategyPhase, number: int) -> str:
-    """VeRL's output for a phase; `number` 0 trains with the strategy's own order of the rows."""
+    """VeRL's output for a phase. With `number` 0 the rows are in the strategy's own order."""
     log = folder / f"phase_{phase.phase}.log"
     if not log.exists():
         words = [

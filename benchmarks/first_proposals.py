@@ -5,20 +5,20 @@
     python -m benchmarks.first_proposals --out FILE --table
     python -m benchmarks.first_proposals --out FILE --record REQUESTS
 
-For every task the recipe of jobs/configs/local.yaml is trained in phases of `--steps`, each from the last
-one's end; checkpoint K is the end of phase K (1, 2, ...). From each checkpoint every arm proposes one phase,
-which is trained for `--steps` with every seed and scored on the test split, item by item against the
-checkpoint:
+For every task the recipe of jobs/configs/local.yaml is trained in phases of `--steps` steps, each from the
+end of the one before; checkpoint K is the end of phase K (1, 2, ...). From each checkpoint every arm proposes
+one phase. It is trained for `--steps` steps with every seed, and its test answers are compared item by item
+with the checkpoint's:
 
     unchanged   the same settings
     expert      the rules of llmzero_ray/agents/expert
     random      one to three hyper-parameters by up to two first steps, up or down
 
-Each result is one JSON line of FILE, written when it is known: a run that was interrupted goes on where it
-was, and `--table` prints what is there. The error of a mean is the root of item error squared plus run error
-squared; the run error is the standard deviation of the unchanged arm between seeds, over the root of the
-seeds. `--record` writes the requests, with the directions that were better there, as a file of `llmzero
-prompt-eval`'s set.
+Each result is written at once as one JSON line of FILE: an interrupted run continues where it was, and
+`--table` prints the results so far. The squared error of a mean is the squared item error plus the squared
+run error; the run error is the standard deviation of the unchanged arm between seeds, divided by the square
+root of the number of seeds. `--record` writes the requests, with the directions that turned out better, as a
+request set for `llmzero prompt-eval`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Bench:
 
 
 def measure(family: str, options: argparse.Namespace) -> None:
-    """Results of one task that the file lacks."""
+    """Measure the results of one task that the file does not have yet."""
     known = {(r["task"], r["steps"], r["checkpoint"], r["arm"], r["seed"]) for r in results(options.out)}
     wanted = [
         (k, arm, seed)
@@ -151,7 +151,7 @@ def measure(family: str, options: argparse.Namespace) -> None:
 
 
 def _bench(family: str, options: argparse.Namespace) -> tuple[SearchConfig, PreparedTask, SearchStorage]:
-    """Configuration, task (made when it is not there) and storage of a family's phases."""
+    """Configuration, task (made if it does not exist) and storage of a family's phases."""
     work = (options.work or options.out.with_suffix(".work")).absolute()
     given = read_yaml(SHIPPED)
     sizes = given["task"]
@@ -195,8 +195,8 @@ def record(options: argparse.Namespace) -> None:
 
 
 def better(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Hyper-parameter -> 1 or -1, the direction in which phases from one checkpoint were better than those of
-    the same seed with the value unchanged, by more than two standard errors over all of them."""
+    """Hyper-parameter -> 1 or -1: the direction in which changed phases from a checkpoint beat unchanged
+    phases with the same seeds by more than two standard errors."""
     usual = {row["seed"]: row["gain"] for row in rows if row["arm"] == "unchanged"}
     moved: dict[str, dict[tuple[int, str], float]] = defaultdict(dict)
     for row in rows:
@@ -220,7 +220,7 @@ def better(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def train_path(bench: Bench, k: int, n_steps: int) -> None:
-    """Phases 0 to k - 1 of the path, as far as they are not on the disk."""
+    """Train those of the path's phases 0 to k - 1 that are not on disk."""
     for node in range(k):
         if (bench.storage.paths.adapter(node, n_steps) / "manifest.json").is_file():
             continue
@@ -258,7 +258,7 @@ def phase(
 
 
 def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Change of the test score by one arm's phase."""
+    """Change of the test score through one arm's phase."""
     began = time.monotonic()
     at = ResumeFrom(node=k - 1, step=options.steps)
     row: dict[str, Any] = {
@@ -302,7 +302,7 @@ def one_result(bench: Bench, k: int, arm: str, seed: int, options: argparse.Name
 
 
 def test_items(bench: Bench, adapter: str, name: str) -> tuple[ItemOutcome, ...]:
-    """Outcomes on the test split, measured once and kept."""
+    """Outcomes on the test split; measured once, then read from disk."""
     path = bench.storage.paths.root / f"{name}.json"
     if not path.is_file():
         items = bench.trainer.evaluate(adapter, bench.task.test, bench.config.eval.max_response_length)
@@ -314,7 +314,8 @@ def test_items(bench: Bench, adapter: str, name: str) -> tuple[ItemOutcome, ...]
 
 
 def request(bench: Bench, k: int, n_steps: int, seed: int) -> ProposalRequest:
-    """Proposer's request at a checkpoint: the phases behind it, and that checkpoint alone to go on from."""
+    """Request to the proposer at a checkpoint: the phases before it, and this checkpoint as the only possible
+    start."""
     path = tuple(view(bench, node, n_steps) for node in range(k))
     on, engine = path[-1], bench.config.engine
     return ProposalRequest(
@@ -407,7 +408,7 @@ def perturbed(bench: Bench, seed: str) -> Hyperparameters:
 
 
 def results(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file; none where it does not exist. A torn last line is left out."""
+    """The lines of a file; empty if it does not exist. An incomplete last line is skipped."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
@@ -470,8 +471,8 @@ def run_error(cells: Iterable[Sequence[tuple[float, float]]]) -> float | None:
 
 
 def mean_and_error(cells: Iterable[Sequence[tuple[float, float]]], run: float | None) -> tuple[float, float]:
-    """Mean over checkpoints of the means over seeds, with its error. Seeds share the items: they reduce the
-    run's share of the error alone."""
+    """Mean over checkpoints of the means over seeds, with its error. Seeds share the test items, so more
+    seeds reduce only the run error."""
     means, squares = [], []
     for cell in cells:
         means.append(statistics.fmean(gain for gain, _ in cell))

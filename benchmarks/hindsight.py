@@ -1,21 +1,21 @@
-"""Value of early stops and confirmation in hindsight, from the journals of searches that have ended.
+"""Value of early stops and of confirmation in hindsight, from the journals of finished searches.
 
     python -m benchmarks.hindsight runs/demo runs/first ... [--json]
 
-Each argument is a search, or the directory of a comparison. Printed for every search and as means over them:
+Each argument is a search, or the directory of a comparison. Prints for every search, and as means:
 
-- Stops. A phase that did not fail could have been stopped where it never came above the best score that was
-  known when it began, and the best strategy does not pass through it: a stop at its first validation (from
-  `stopper.min_steps` on, or half of a short phase) would have lost nothing. `could be saved` is what such
-  phases computed after that point, as a share of all compute. `was saved` is what stops left undone of the
-  planned steps, as a share of what the search would have computed without them.
-- Selection. The regret is the test score that was to be had minus that of the node chosen, by the best
-  validation score and by confirmation on fresh items. Which node was the one to have is said by one half of
-  the test items, how far the chosen one lies behind it by the other half, both ways round: no node looks good
-  by the items that named it. It needs searches with `confirm.k` of 2 or more and `final.test: all`, which a
-  comparison takes from a task's `set`.
+- Stops. A phase could have been stopped if it did not fail, never exceeded the best score known when it
+  began, and is not part of the best strategy: a stop at its first validation (from `stopper.min_steps` on, or
+  half of a short phase) would have lost nothing. `could be saved` is the compute of such phases after that
+  point, as a share of all compute. `was saved` is the compute of planned steps that actual stops skipped, as
+  a share of what the search would have computed without stops.
+- Selection. The regret is the best node's test score minus that of the chosen node, chosen by the best
+  validation score or by confirmation on fresh items. One half of the test items decides which node is best,
+  the other half measures the distance to it, and vice versa, so that no node is measured on the items that
+  selected it. This needs searches with `confirm.k` of 2 or more and `final.test: all`, which a comparison
+  takes from a task's `set`.
 
-The goal is at most half the regret with confirmation.
+Goal: with confirmation, at most half the regret.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ class Stops:
     compute: float
     """Compute of all phases."""
     could_be_saved: float
-    """Compute of phases that a stop would have ended without a loss, after that stop."""
+    """Compute of phases after the point at which a stop would have lost nothing."""
     was_saved: float
-    """That the stops which were made left undone."""
+    """Compute of planned steps that actual stops skipped."""
     n_stopped: int
     n_hopeless: int
-    """Phases that a stop would have ended without a loss, stopped ones included."""
+    """Number of phases that a stop could have ended without a loss, including phases that were stopped."""
 
     @property
     def share_left(self) -> float:
-        """`could_be_saved` of all compute."""
+        """`could_be_saved` as a share of all compute."""
         return self.could_be_saved / self.compute if self.compute else 0.0
 
     @property
     def share_saved(self) -> float:
-        """`was_saved` of what would have been computed without stops."""
+        """`was_saved` as a share of the compute without stops."""
         return self.was_saved / (self.was_saved + self.compute) if self.compute else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Accuracy that the choice of the winner lost in one search."""
+    """Test accuracy that the choice of the winner lost in one search."""
 
     by_validation: float
     by_confirmation: float
 
 
 def stops(facts: SearchFacts) -> Stops:
-    """Compute of its phases, and the part that stops in hindsight would have saved."""
+    """Compute of a search's phases, and the part that stops in hindsight would have saved."""
     known = _best_before(facts)
     whole = could = was = 0.0
     n_stopped = n_hopeless = 0
@@ -100,7 +100,7 @@ def stops(facts: SearchFacts) -> Stops:
 
 
 def _best_before(facts: SearchFacts) -> dict[int, float]:
-    """Node -> the best score of the nodes that had ended when its phase began; without one that had, none."""
+    """Node -> best score of the nodes that had ended when its phase began; missing if none had."""
     best: float | None = None
     known: dict[int, float] = {}
     for event in facts.events:
@@ -113,7 +113,7 @@ def _best_before(facts: SearchFacts) -> dict[int, float]:
 
 
 def _spent(facts: SearchFacts, run: PhaseRun) -> list[tuple[int, float, bool]]:
-    """(step, compute of the phase up to it, whether it was validated there)."""
+    """(step, compute of the phase up to that step, whether that step was validated)."""
     assert run.spec is not None
     cost, used = token_cost(facts.config), 0.0
     found = []
@@ -139,8 +139,8 @@ def selection(facts: SearchFacts) -> Selection | None:
 
 
 def regret(tested: Mapping[int, Mapping[int, float]], chosen: int) -> float:
-    """Distance of a node from the best one, from item -> outcome of each: the best one by one half of the
-    items, the distance by the other half, averaged over both ways round."""
+    """Distance of a node from the best one, given item -> outcome of each node. One half of the items selects
+    the best node, the other half measures the distance; averaged over both assignments of the halves."""
     items = sorted(set.intersection(*(set(outcomes) for outcomes in tested.values())))
     halves = (items[::2], items[1::2])
     found = []
@@ -152,7 +152,7 @@ def regret(tested: Mapping[int, Mapping[int, float]], chosen: int) -> float:
 
 
 def _outcomes(facts: SearchFacts) -> dict[int, dict[int, float]]:
-    """Node -> test item -> outcome of its best step, of all nodes that were tested."""
+    """Node -> test item -> outcome of its best step, for all nodes that were tested."""
     found = {}
     for what, job in facts.core.final.jobs.items():
         if job.node is not None and (what == "best" or what.startswith("node-")):
@@ -163,7 +163,7 @@ def _outcomes(facts: SearchFacts) -> dict[int, dict[int, float]]:
 
 
 def searches(places: Sequence[Path]) -> Iterator[SearchFacts]:
-    """Those named, and all that have ended in those that are comparisons.
+    """The named searches, and the finished searches of the named comparisons.
 
     Raises:
         LlmzeroError: a directory holds no search.

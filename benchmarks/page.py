@@ -2,15 +2,15 @@
 
     python -m benchmarks.page [--nodes 300] [--tries 5] [--events 17280] [--watch 240]
 
-A search at work of so many nodes, each of 500 steps, is shown by `llmzero ui` and as report.html. Each
-figure is the best of `--tries`. Then the open tab receives `--events` messages of the stream as fast as it
-takes them (a day of one every 5 s; each 60th redraws a node), and the server is watched for `--watch` seconds
-while nothing happens: its load, its slowest answer, and how late the loop of another process runs, which
-stands for the coordinator. Last come the delays until the page shows a new node, a further step of a running
-phase, and the coordinator's death by SIGKILL. Prints a line each, with the limit, and how busy the machine
-was. Exit code 1 if a limit is missed.
+Shows a running search of `--nodes` nodes, each of 500 steps, by `llmzero ui` and as report.html. Each figure
+is the best of `--tries`. Then the open tab receives `--events` messages of the stream as fast as it can take
+them (one every 5 s for a day; each 60th redraws a node). After that the idle server is watched for `--watch`
+seconds: its load, its slowest response, and the lag of the event loop of another process, which plays the
+coordinator. Last come the delays until the page shows a new node, a further step of a running phase, and the
+coordinator's death by SIGKILL. Prints one line for each figure, with its limit, and the machine's load. The
+exit code is 1 if a limit is exceeded.
 
-Needs playwright and chromium on the path, as the tests of the page do. Run nothing else at the same time.
+Needs playwright and chromium on the PATH, like the tests of the page. Run nothing else at the same time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.ui.large import Large
 FIRST_S, FRAMES, HEAP, GROWTH, SERVER = 2.0, 30.0, 150e6, 15e6, 0.03
 """Limits: seconds, frames per second, bytes, bytes, share of a core."""
 ANSWER_S, LATE_S, NODE_S, STEP_S, DEATH_S = 0.25, 0.01, 2.0, 6.0, 15.0
-"""Limits: the server's slowest answer, how much later another process's loop runs, and the three delays."""
+"""Limits: the server's slowest response, the added lag of another process's loop, and the three delays."""
 _NAP_S = 0.02
 _HOOKS = """
 requestAnimationFrame(function look() { // the frame after the one that has the tree
@@ -85,7 +85,7 @@ _STREAM = """async ([first, n]) => {
 
 
 def show(what: str, found: float, limit: float, *, unit: str, at_least: bool = False) -> bool:
-    """Print a figure with its limit; whether it holds."""
+    """Print a figure with its limit. Returns whether it is within the limit."""
     good = found >= limit if at_least else found <= limit
     sense = "at least" if at_least else "at most"
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg()[:2])
@@ -103,13 +103,14 @@ def first_picture(page: Page, address: str) -> float:
 
 
 def heap(devtools: Any) -> int:
-    """Bytes of JavaScript that are in use."""
+    """Bytes of the JavaScript heap in use."""
     devtools.send("HeapProfiler.collectGarbage")
     return int(devtools.send("Runtime.getHeapUsage")["usedSize"])
 
 
 def coordinator(root: Path, questions: Connection) -> None:
-    """Holds a search's lock, and tells how late its loop was since the last question (99 % of turns)."""
+    """Hold a search's lock, and answer each question with the loop's lag since the last one (99th
+    percentile)."""
     lock = SearchLock(root)  # held as long as it is referred to
     lock.acquire(private_head=True)
 
@@ -128,13 +129,13 @@ def coordinator(root: Path, questions: Connection) -> None:
 
 
 def late(questions: Connection) -> float:
-    """Seconds that the coordinator's loop was late since the last question."""
+    """Lag of the coordinator's loop since the last question, seconds."""
     questions.send(None)
     return float(questions.recv())
 
 
 def watched(page: Page, served: str, server: psutil.Process, seconds: float) -> tuple[float, float]:
-    """(Share of a core that the server takes while nothing happens, seconds of its slowest answer)."""
+    """(Share of a core that the idle server uses, seconds of its slowest response)."""
     used, begun, slowest = sum(server.cpu_times()[:2]), time.monotonic(), 0.0
     while time.monotonic() < begun + seconds:
         asked = time.monotonic()
@@ -154,7 +155,7 @@ def node_delay(page: Page, search: Large) -> float:
 
 
 def step_delay(page: Page, search: Large, step: int) -> float:
-    """Seconds until the page shows a step of the phase that runs."""
+    """Seconds until the page shows a new step of the running phase."""
     command = next(one for one in search.waiting.values() if isinstance(one, RunPhase))
     if step == 1:
         search.start(command)
@@ -166,7 +167,7 @@ def step_delay(page: Page, search: Large, step: int) -> float:
 
 
 def measure(page: Page, file: str, served: str, options: argparse.Namespace) -> bool:
-    """First picture, panning and memory; whether the limits hold."""
+    """Measure first picture, panning and memory. Returns whether all are within their limits."""
     devtools = page.context.new_cdp_session(page)
     good = []
     for name, address in (("report.html", file), ("llmzero ui", served)):
@@ -189,7 +190,8 @@ def measure(page: Page, file: str, served: str, options: argparse.Namespace) -> 
 
 
 def delays(page: Page, search: Large, beside: BaseProcess, tries: int) -> bool:
-    """Whether the delays of the page keep their limits; prints them, and ends the process `beside`."""
+    """Measure and print the delays of the page, and kill the process `beside`. Returns whether all are within
+    limits."""
     node = min(node_delay(page, search) for _ in range(tries))
     good = [show("llmzero ui, a new node is shown after", node, NODE_S, unit="s")]
     step = max(step_delay(page, search, step) for step in range(1, tries + 1))

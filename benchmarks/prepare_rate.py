@@ -22,11 +22,11 @@ from typing import Any
 
 _CHUNK = 20_000
 _WORDS = 60
-"""Words of a question; an option has a fifth of them."""
+"""Words per question; an option has a fifth of them."""
 
 
 def rows(n: int) -> Iterator[dict[str, Any]]:
-    """WildSci rows: five questions a paper, every tenth one voted down."""
+    """Rows in WildSci's layout: five questions per paper, every tenth one voted down."""
     rng = Random(1)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 11))) for _ in range(4000)]
     for index in range(n):
@@ -47,7 +47,7 @@ def rows(n: int) -> Iterator[dict[str, Any]]:
 
 
 def write(directory: Path, n: int) -> int:
-    """One file of `n` rows; its bytes."""
+    """Write one file of `n` rows. Returns its size in bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -61,7 +61,7 @@ def write(directory: Path, n: int) -> int:
 
 
 def measure(directory: str) -> None:
-    """Prepare what lies in `directory`, and print the figures."""
+    """Prepare the data set in `directory`, and print the figures."""
     from llmzero_ray.tasks.sources.prepare import prepare_source
     from llmzero_ray.tasks.task_yaml import parse_task_file
 

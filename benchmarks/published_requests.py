@@ -2,15 +2,15 @@
 
     python -m benchmarks.published_requests [--out FILE]
 
-Writes the file of `llmzero prompt-eval`'s set: for each of the four tasks a request before every transition
-of its best strategy, one after its last phase, and one for a fresh start. Configurations, step ranges and
-validation scores are the paper's (arXiv 2606.18388; scores: Tables 18 to 21 and section 4.3); so are the few
-values of metrics that it states, at the first and the last step of a phase. All else is absent, as it is not
-published. What it says of a phase without a value stands among the hints, in our words.
+Writes a request set for `llmzero prompt-eval`: for each of the four tasks one request before every transition
+of its best strategy, one after its last phase, and one for a fresh start. Configurations, step ranges,
+validation scores and the few published metric values at the first and last step of a phase are the paper's
+(arXiv 2606.18388; scores: Tables 18 to 21 and section 4.3). Everything unpublished is absent. What the paper
+says about a phase without giving a value is paraphrased in the hints.
 
-The direction of a transition counts as known where the score that followed differs by more than one standard
-error of 500 items from the one before. Node 2 of ChemCoT resumed from a failed node that the paper does not
-describe; here it resumes from the root. Not here: asking, scoring (llmzero_ray/methods/prompt_eval).
+The better direction of a transition counts as known if the scores before and after it differ by more than one
+standard error of 500 items. Node 2 of ChemCoT resumed from a failed node that the paper does not describe;
+here it resumes from the root. Not here: asking, scoring (llmzero_ray/methods/prompt_eval).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Phase:
     score: float
     """Best validation score."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Against the phase before, by our names."""
+    """Changes from the phase before, under this project's names."""
     metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Metric -> its values at the phase's first and last step."""
+    """Metric -> values at the phase's first and last step."""
     said: str = ""
-    """Statements on the phase's dynamics without a value."""
+    """What the paper says about the phase's dynamics without giving a value."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,8 @@ def _request(
 
 
 def _better(phase: Phase, later: Phase, full: Hyperparameters) -> dict[str, int]:
-    """Hyper-parameter -> 1 or -1, the direction after which the score was better; empty: not known."""
+    """Hyper-parameter -> 1 or -1: the direction of change after which the score was better. Empty if not
+    known."""
     error = math.sqrt(phase.score * (1 - phase.score) / N_VAL)
     gain = later.score - phase.score
     if abs(gain) <= error:

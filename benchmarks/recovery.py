@@ -2,16 +2,17 @@
 
     python -m benchmarks.recovery [--repeats 5]
 
-A search of the scripted engine on two slots is struck by kill -9 again and again:
+Kills (-9) parts of a search with the scripted engine on two slots, again and again, and measures:
 
-    coordinator   until the next one has taken over, which its first event says
-    back at work  until it has handled an event from elsewhere (a verdict; they are posted every 4 steps, and
-                  again every 2 s while nobody takes them); the runners that trained are the same processes
-    runner        until its loss is in the journal
-    machine       the same for the raylet under a slot that trains
-    steps         repeated per loss, against the steps between two full checkpoints
+    coordinator   time until the next one has taken over, which its first event shows
+    back at work  time until that one has handled an outside event (a verdict; one is posted every 4 steps,
+                  and again every 2 s until it is accepted); the training runners are still the same
+                  processes
+    runner        time until its loss is in the journal
+    machine       the same for the raylet under a training slot
+    steps         steps repeated per loss, against the steps between two full checkpoints
 
-Prints median and worst of each next to the target, then one JSON line. Times are those of the events, which
+Prints median and worst of each next to the target, then one JSON line. Times are taken from the events, which
 are written before anything acts on them. Run nothing else at the same time.
 """
 
@@ -44,7 +45,7 @@ _PEACE_S = 2.0
 
 
 class Scene:
-    """The search that is struck."""
+    """The search whose parts are killed."""
 
     def __init__(self, lab: Lab, root: Path) -> None:
         task = root / "task"
@@ -57,7 +58,8 @@ class Scene:
         self.witness = Witness(SearchStorage(config.storage, config.name))
 
     def coordinator(self) -> tuple[float, float]:
-        """Seconds from the kill until another coordinator takes over, and until it has handled an event."""
+        """(Seconds from the kill until another coordinator takes over, seconds until it has handled an
+        event)."""
         self._train()
         before = {run.slot: self._pid(runner_name(_NAME, run.slot)) for run in self._training()}
         n_events, began = self._n_events(), time.time()
@@ -69,11 +71,11 @@ class Scene:
         return taken - began, handled - began
 
     def runner(self) -> float:
-        """Seconds from the kill until the loss is durable."""
+        """Seconds from the kill until the loss is in the journal."""
         return self._lose(lambda run: kill(self._pid(runner_name(_NAME, run.slot))))
 
     def machine(self) -> float:
-        """The same for a raylet; a fresh machine takes its place."""
+        """The same for a raylet; a new machine replaces it."""
 
         def strike(run: PhaseRun) -> None:
             self.lab.kill_machine(self.lab.actors()[runner_name(_NAME, run.slot)].machine)
@@ -95,7 +97,7 @@ class Scene:
         return self._lost_after(n_events, run.slot)[0] - began
 
     def _train(self) -> None:
-        """Until two phases train, each past a full checkpoint and not near its end, and all is quiet."""
+        """Wait a while, then until two phases train, each past a full checkpoint and not near its end."""
         time.sleep(_PEACE_S)
         self._wait(lambda: len(self._training()) == 2)
 

@@ -1,9 +1,9 @@
-"""Measure how long a long search takes to be replayed. Run: python -m benchmarks.replay [--nodes 1000]
+"""Time to replay the journal of a long search. Run: python -m benchmarks.replay [--nodes 1000]
 
-The real coordinator core is driven through a whole search by scripted agents and phases, every event goes
-through a real journal, and the journal is then read (bytes, checksums, records), replayed, and each of its
-decisions taken again and compared. Prints a table (wall seconds, and for the whole the CPU seconds, which a
-busy machine does not change). Exit code 1 if the journal takes more than 2 s, or a decision differs.
+Scripted agents and phases drive the real coordinator core through a whole search, and every event goes
+through a real journal. The journal is then read (bytes, checksums, records) and replayed, and each of its
+decisions is recomputed and compared. Prints a table of wall-clock seconds, and the total CPU seconds, which
+do not depend on the machine's load. The exit code is 1 if this takes more than 2 s, or a decision differs.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tests.builders import TASK, make_config
 ROOT = Path("/storage/demo")
 TARGET_S = 2.0
 VERDICTS = 7
-"""Looks of the early stopper at one phase, each an agent call and a verdict."""
+"""Checks of one phase by the early stopper; each is an agent call and a verdict."""
 
 
 class ScriptedSearch:
-    """A search whose agents and phases are made up; its core, journal and events are the real ones."""
+    """A search with made-up agents and phases, but the real core, journal and events."""
 
     def __init__(self, config: SearchConfig, journal: Journal) -> None:
         self.core = CoordinatorCore(SearchPaths(root=ROOT))
@@ -60,7 +60,7 @@ class ScriptedSearch:
             self.post(ev.SlotReady(slot=slot))
 
     def post(self, event: Event) -> None:
-        """Journal an event and everything the core concludes from it."""
+        """Write an event to the journal, with everything that the core concludes from it."""
         pending: list[Event] = [event]
         while pending:
             begin = time.perf_counter()
@@ -180,7 +180,7 @@ def search_config(nodes: int) -> SearchConfig:
 
 
 def measure(store: LocalStore) -> dict[str, float]:
-    """Seconds to read, replay and check a journal, and how many decisions came out otherwise."""
+    """Seconds to read, replay and check a journal, and the number of decisions that differed."""
     gc.collect()
     begin, cpu = time.perf_counter(), time.process_time()
     events = read_all(store)
@@ -217,7 +217,7 @@ def percentiles(times_ms: list[float]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write a journal, read it back, print the figures."""
+    """Write a journal, replay it, and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000, help="runs of the search")
     options = parser.parse_args(argv)

@@ -1,13 +1,13 @@
-"""Time that settings of the engine save in one run on real VeRL, and the numbers that differ.
+"""Time that engine settings save in one run on real VeRL, and the values that they change.
 
     python -m benchmarks.rollouts [--steps 6] [--warm 1] [--task DIR] [--config FILE] [--before KEY=VALUE ...]
 
 Trains the task of a configuration (default: jobs/configs/local.yaml) as it is (`now`) and with the changes of
 `--before` (default: VeRL's own path, `engine.rollout_calls=per_request`): one cold phase, then warm ones, all
-with the same seed. Prints a table of seconds and of processor seconds of all processes below
-this one, the ratios, and how many values of the last phase are the same to the bit: every metric but times
-and memory, and the validations item by item. Two things move these figures: other load on the machine (the
-processor seconds less than the others), and which side comes first.
+with the same seed. Prints a table of wall-clock seconds, of CPU seconds of all child processes, and of their
+ratios. It also prints how many values of the last phase are bit-identical: every metric except times and
+memory, and the validations item by item. The times depend on other load on the machine (CPU seconds less so)
+and on which side runs first.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from llmzero_ray.tasks.prepare import prepare
 SIDES = ("before", "now")
 SHIPPED = Path(__file__).parent.parent / "jobs" / "configs" / "local.yaml"
 NOT_COMPARED = ("timing", "perf/", "global_seqlen/")
-"""Metrics of time and memory."""
+"""Metrics of time and memory, which are not compared."""
 
 
 class Processors:
-    """Processor seconds of all processes below this one, ended ones included as far as they were seen."""
+    """CPU seconds of all child processes, including ended ones that were observed."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, float], float] = {}
@@ -49,7 +49,7 @@ class Processors:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def seconds(self) -> float:
-        """So far."""
+        """CPU seconds so far."""
         with self._lock:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
@@ -58,7 +58,7 @@ class Processors:
             return sum(self._seen.values())
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         self._closed.set()
 
     def _watch(self) -> None:
@@ -110,7 +110,7 @@ def main() -> None:
 
 @dataclasses.dataclass
 class Measured:
-    """Costs of one side."""
+    """Costs of one of the two sides."""
 
     cold: dict[str, float]
     warm: list[dict[str, float]]
@@ -131,7 +131,7 @@ def measure(
     options: argparse.Namespace,
     processors: Processors,
 ) -> Measured:
-    """A cold phase and warm ones of an engine with these settings; `root` is its directory."""
+    """Run a cold phase and warm ones on an engine with these settings; `root` is its directory."""
     engine = make_engine(config, task, slot, root)
     base = dataclasses.replace(
         idle_spec(config, task.n_train, root),
@@ -198,14 +198,14 @@ def run(
 
 
 def of_steps(points: list[MetricPoint], *stages: str) -> float:
-    """Median over the training steps of what VeRL measured of these stages together, seconds."""
+    """Median over the training steps of the seconds that VeRL measured for these stages together."""
     return statistics.median(
         sum(point.metrics[f"timing_s/{stage}"] for stage in stages) for point in points if point.step > 0
     )
 
 
 def compared(one: list[MetricPoint], other: list[MetricPoint]) -> tuple[int, list[str]]:
-    """Number of values of two phases that are the same to the bit, and a line on each that is not."""
+    """Number of bit-identical values of two phases, and one line for each value that differs."""
     mine, theirs = values_of(one), values_of(other)
     different = []
     for name in sorted({*mine, *theirs}):
@@ -217,7 +217,7 @@ def compared(one: list[MetricPoint], other: list[MetricPoint]) -> tuple[int, lis
 
 
 def values_of(points: list[MetricPoint]) -> dict[str, Any]:
-    """Everything of a phase that must not change, by step and name."""
+    """All values of a phase that must not change, by step and name."""
     found: dict[str, Any] = {}
     for point in points:
         for name, value in point.metrics.items():

@@ -1,11 +1,11 @@
-"""Passes of the actor with each prompt computed once, against VeRL's way, on a model and the rows of a task.
+"""Actor passes that compute each prompt once, against VeRL's way, for a model and the rows of a task.
 
     python -m benchmarks.shared_prompts models/SmolLM2-135M-Instruct data/smollm2 [--prompts 4] [--answers 8]
 
-Both ways compute the same micro batch in turn: the first prompts of the task, each with answers of 1 to
+Both ways alternately compute the same micro batch: the first prompts of the task, each with answers of 1 to
 `--longest` random tokens. Prints one JSON line: median seconds of a pass without gradients (log-probabilities
-and entropies) and of one with (an update, without the optimizer); their ratios; the largest difference of a
-log-probability; the difference of the gradients as a share of their norm.
+and entropies) and with gradients (an update without the optimizer step); the ratios; the largest difference
+of a log-probability; the difference of the gradients as a share of their norm.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def made_batch(options: argparse.Namespace) -> Any:
-    """Micro batch as VeRL's worker gets it."""
+    """Micro batch in the form that VeRL's worker receives."""
     from verl.utils import tensordict_utils as tu
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
@@ -109,7 +109,7 @@ def made_batch(options: argparse.Namespace) -> Any:
 
 
 def engine_of(module: Any) -> Any:
-    """VeRL's FSDP engine with a module that is not sharded."""
+    """VeRL's FSDP engine with an unsharded module."""
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
     engine = object.__new__(FSDPEngineWithLMHead)
@@ -119,7 +119,7 @@ def engine_of(module: Any) -> Any:
 
 
 def passed(engine: Any, batch: Any, dtype: Any, gradients: bool) -> tuple[Any, Any]:
-    """(log-probabilities of the answers, the gradient of their sum or None)."""
+    """(log-probabilities of the answers, gradient of their sum or None)."""
     from verl.workers.utils.padding import no_padding_2_padding
 
     lower = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)

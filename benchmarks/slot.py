@@ -12,7 +12,7 @@ from llmzero_ray.engines.base import Slot
 
 @contextmanager
 def local_slot(search: str, cpus_per_gpu: int = 3) -> Iterator[Slot]:
-    """One logical GPU on a private Ray that ends with the block."""
+    """A slot of one logical GPU on a private Ray that ends with the block."""
     with local_slots(search, 1, cpus_per_gpu, store_bytes=None) as (slot,):
         yield slot
 
@@ -21,8 +21,8 @@ def local_slot(search: str, cpus_per_gpu: int = 3) -> Iterator[Slot]:
 def local_slots(
     search: str, count: int, cpus_per_gpu: int = 3, *, store_bytes: int | None = 300_000_000
 ) -> Iterator[tuple[Slot, ...]]:
-    """`count` slots of one logical GPU each on a private Ray that ends with the block; `store_bytes` limits
-    its object store, None leaves it to Ray."""
+    """`count` slots of one logical GPU each on a private Ray that ends with the block. `store_bytes` limits
+    its object store; None leaves the size to Ray."""
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     import ray
 

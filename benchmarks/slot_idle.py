@@ -1,10 +1,10 @@
-"""Time that a slot waits between two phases, in seconds, with fast and slow proposers.
+"""Idle seconds of a slot between two phases, with a fast and a slow proposer.
 
     python -m benchmarks.slot_idle [--runs 8] [--delay 3]
 
-One slot trains phases of the scripted engine of about 15 s each, twice: with the expert, and with a proposer
-that takes `--delay` seconds. Idle is the time from the end of a phase to the start of the next one, both as
-the journal has them. Prints median and worst of each, then one JSON line. Run nothing else at the same time.
+One slot trains phases of about 15 s on the scripted engine, once with the expert and once with a proposer
+that takes `--delay` seconds. Idle time is the time between the end of a phase and the start of the next one
+in the journal. Prints median and worst of each, then one JSON line. Run nothing else at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PATIENCE_S = 1200.0
 
 
 class SlowExpert:
-    """The expert's answers, after a while."""
+    """The expert with a delay before each answer."""
 
     def __init__(self, *, n_val: int, n_gpus: int) -> None:
         self._proposer = ExpertProposer(n_val=n_val, n_gpus=n_gpus)
@@ -59,12 +59,12 @@ class SlowExpert:
 
 
 def slow_expert(config: SearchConfig, n_val: int) -> SlowExpert:
-    """Named in a configuration as `benchmarks.slot_idle:slow_expert`."""
+    """Factory, named in a configuration as `benchmarks.slot_idle:slow_expert`."""
     return SlowExpert(n_val=n_val, n_gpus=config.slots.n_gpus)
 
 
 def idle_of(events: tuple[Event, ...]) -> list[float]:
-    """Seconds from each phase's end to the next one's start, on a search of one slot."""
+    """Seconds from each phase's end to the next one's start, in a search with one slot."""
     ended, seconds = None, []
     for event in events:
         if isinstance(event, ev.PhaseFinished | ev.PhaseFailed):
@@ -75,7 +75,7 @@ def idle_of(events: tuple[Event, ...]) -> list[float]:
 
 
 def measure(lab: Lab, root: Path, name: str, *, runs: int, agents: Mapping[str, Any]) -> list[float]:
-    """One search from start to end."""
+    """Run one search from start to end."""
     plain = scripted_config(
         name, root / "runs", root / "task", slots=1, runs=runs, script={"step_s": _STEP_S}, verdicts=False
     )

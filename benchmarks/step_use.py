@@ -1,18 +1,18 @@
-"""Use of the training steps of searches, from their journals.
+"""How searches used their training steps, from their journals.
 
     python -m benchmarks.step_use runs/demo runs/last_codes_alpha ...
 
-Each argument is a search, or the directory of a comparison. Printed for every search, and together for
-those whose names differ in the seed alone:
+Each argument is a search, or the directory of a comparison. Prints for every search, and for all searches
+together whose names differ only in the seed:
 
-- `steps`: of all phases, failed and stopped ones included.
-- `in strategy`: steps of the best strategy, up to the step at which it leaves each of its phases. The rest
-  trained what was dropped.
-- `scratch`: phases that started from the base model again (the root is none), their steps, and how many of
-  them the strategy passes through.
-- `raised`: phases with a higher learning rate than the phase whose checkpoint they start from, and how many
-  of them lost: they ended below the validation they started from, or failed. `raised again`: those among them
-  that start from a phase which had raised its rate already.
+- `steps`: steps of all phases, including failed and stopped ones.
+- `in strategy`: steps of the best strategy, each phase counted up to its cut. The other steps trained
+  adapters that were dropped.
+- `scratch`: phases except the root that started from the base model, their steps, and how many of them are
+  part of the strategy.
+- `raised`: phases with a higher learning rate than the phase whose checkpoint they resume, and how many of
+  them lost, that is failed or ended below the validation score they started from. `raised again`: those that
+  resume a phase which had itself raised the rate.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class StepUse:
     in_strategy: int
     """Steps of the best strategy."""
     scratch: int
-    """Phases, except the root, that started from the base model."""
+    """Phases except the root that started from the base model."""
     scratch_steps: int
     scratch_won: int
-    """Those that the strategy passes through."""
+    """Those that are part of the strategy."""
     raised: int
     """Phases with a higher learning rate than the phase that they continue."""
     raised_lost: int
     raised_again: int
-    """Those that continue a phase which had raised its rate already."""
+    """Those that continue a phase which had itself raised the rate."""
     raised_again_lost: int
 
 
 def count_steps(facts: SearchFacts) -> StepUse:
-    """Use of a search's steps; a phase that has not ended has no steps and is no loss."""
+    """Step use of a search. A phase that has not ended counts no steps and is not a loss."""
     runs = facts.runs
     scratch = [run for run in runs.values() if run.kind == "scratch"]
     raised = [run for run in runs.values() if _is_raised(facts, run)]
@@ -75,7 +75,7 @@ def count_steps(facts: SearchFacts) -> StepUse:
 
 
 def together(found: Sequence[StepUse]) -> StepUse:
-    """The sums of several searches."""
+    """The sum over several searches."""
     return StepUse(
         **{one.name: sum(getattr(search, one.name) for search in found) for one in fields(StepUse)}
     )
@@ -102,7 +102,7 @@ def _has_lost(run: PhaseRun) -> bool:
 
 
 def text_of(found: Sequence[tuple[str, StepUse]]) -> str:
-    """A table of the searches, then one of those that differ in the seed alone."""
+    """A table of the searches, then one with sums over seeds."""
     groups: dict[str, list[StepUse]] = {}
     for name, one in found:
         groups.setdefault(name.rpartition("-")[0] or name, []).append(one)

@@ -2,15 +2,15 @@
 
     python -m benchmarks.stop_record NAME [--work DIR] [--phases 8]
 
-Each search of `SEARCHES` has a proposer that draws at random: a share of its phases starts from the base
-model, the others from one of the two best checkpoints so far, with one to three changed hyper-parameters. No
-phase is stopped. What stoppers read goes to `benchmarks/recorded_phases/NAME.json` after each phase: metrics
-by step, validation scores, and which items were answered rightly. A second call adds phases to those that are
-there, as long as their adapters lie in `--work`.
+Each search of `SEARCHES` has a random proposer: a share of the phases starts from the base model, the others
+from one of the two best checkpoints so far, with one to three changed hyper-parameters. No phase is stopped.
+After each phase, everything that stoppers read is written to `benchmarks/recorded_phases/NAME.json`: metrics
+by step, validation scores, and which items were answered correctly. A second call adds phases to the recorded
+ones if their adapters are still in `--work`.
 
 `rare_chain` is a task on which a policy takes off late: the tiny model can run a register machine by writing
-the register down, but does so in few of its answers to the problems of this task. Needs minutes per search on
-two processors.
+down the register, but does so in few of its answers to this task's problems. A search takes minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ TEST_FREQ = 5
 
 
 class RareChain(Register):
-    """The register machine, where the working that leads to right answers is rare for the task's problems.
+    """The register machine, with problems to which the model rarely gives the worked answers that are right.
 
-    Demonstrations show it for start values below 4. The splits have other start values only, for which few
-    demonstrations show it.
+    Demonstrations show worked answers for start values below 4. The splits have only other start values, for
+    which few demonstrations are worked.
     """
 
     name = "rare_chain"
@@ -72,17 +72,17 @@ class RareChain(Register):
     """First generator seed of demonstrations, and their distance between seeds of tasks."""
 
     def __init__(self, share: float) -> None:
-        """`share`: of demonstrations with working, for the start values of the splits."""
+        """`share`: share of worked demonstrations for the start values of the splits."""
         self._share = share
 
     def problems(self, seed: int) -> Iterator[Problem]:
-        """All problems for demonstrations, those with start values from 4 on for the splits."""
+        """All problems for demonstrations; only those with start values of at least 4 for the splits."""
         for problem in super().problems(seed):
             if seed % self._STRIDE >= self._DEMONSTRATION_SEED or problem.prompt[0] not in "0123":
                 yield problem
 
     def demonstration(self, problem: Problem, rng: random.Random) -> str:
-        """The bare answer or one with all values of the register."""
+        """The bare answer, or an answer with all values of the register."""
         share = 0.9 if problem.prompt[0] in "0123" else self._share
         return worked_answer(partial_results(problem.prompt, modulus=10), rng, (1 - share, 0.0, share))
 
@@ -113,7 +113,7 @@ SEARCHES = {
         family=family_named("chain_sum"), task_seed=1, seed=22, n_steps=20, from_scratch=1 / 3, n_test=1024
     ),
 }
-"""Those of chain_sum train the task of jobs/configs/local.yaml with another seed."""
+"""Searches by name. Those of chain_sum train the task of jobs/configs/local.yaml with another seed."""
 
 Phase = dict[str, Any]
 """A phase as it is stored."""
@@ -210,7 +210,7 @@ def draw(
 def stored(
     kind: str, resume: ResumeFrom | None, base: int, changes: dict[str, Any], points: list[MetricPoint]
 ) -> Phase:
-    """A phase with what stoppers read; the outcome of each item is 0 or 1, by the items' order."""
+    """A phase with everything that stoppers read; each item's outcome is 0 or 1, in item order."""
     trained = [point for point in points if point.step > 0]
     logged = [name for name in KEPT if any(name in point.metrics for point in trained)]
     scored = [point for point in points if point.val_score is not None]
@@ -233,12 +233,12 @@ def stored(
 
 
 def shortened(value: float | None) -> float | None:
-    """Four significant digits: enough for a stopper, and small in a repository."""
+    """The value with four significant digits: enough for a stopper, and small in a repository."""
     return None if value is None else float(f"{value:.4g}")
 
 
 def write(name: str, phases: list[Phase]) -> None:
-    """The recording so far, one phase a line."""
+    """Write the recording so far, one phase per line."""
     lines = [json.dumps(phase, separators=(",", ":")) for phase in phases]
     plan = SEARCHES[name]
     head = f'{{"task":"{plan.family.name}","n_steps":{plan.n_steps},"n_val":{number(N_VAL)},"phases":[\n'

@@ -2,19 +2,20 @@
 
     python -m benchmarks.stop_recorded [--json]
 
-Three kinds of recordings: whole runs of static recipes on the suite's tasks (`suite/headroom_runs`, validated
-every ten steps, without train metrics), those of stop_record.py (`recorded_phases`, with the outcome of every
-item), and the shorter ones of the tests. Every phase is judged at each of its validations, as the stopper
-would, against every other phase of its task that does not descend from it as the incumbent. A winner is a
-phase whose best validation, had it run on, beats the incumbent's and the base model's; a losing phase is any
-other. The hindsight bound ends each losing phase at its first validation.
+There are three kinds of recordings: whole runs of static recipes on the suite's tasks (`suite/headroom_runs`,
+validated every ten steps, without training metrics), those of stop_record.py (`recorded_phases`, with the
+outcome of every item), and the shorter ones of the tests. As the early stopper would, the study judges every
+phase at each of its validations, against every other phase of its task as the incumbent, except its
+descendants. A winner is a phase whose best validation, had it not been stopped, beats the incumbent's and the
+base model's; any other phase is a losing one. The hindsight bound ends each losing phase at its first
+validation.
 
-The runs of one suite task make searches too: `ORDERS` random orders of `PHASES` of them, each phase judged
-against the best one so far. At equal steps these searches with stops are compared with the same ones without,
-and with phases that are planned short.
+The runs of one suite task also make up searches: `ORDERS` random orders of `PHASES` runs, each judged against
+the best one so far. At equal steps these searches are compared with and without stops, and with searches of
+phases that are planned short.
 
-The rule's form was chosen on `DEVELOPMENT`, its three standard errors after two had lost 5 % of the winners
-of `HELD_OUT`. Pairs and searches of one task share phases: they are no independent samples.
+The rule's form was chosen on `DEVELOPMENT`; its three standard errors were chosen after two had lost 5 % of
+the winners of `HELD_OUT`. Pairs and searches of one task share phases, so they are not independent samples.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ N_VAL = 1024
 """Validation items of the suite's tasks."""
 ORDERS, PHASES = 200, 8
 BUDGET, SHORT = 320, 20
-"""Steps of a search for the comparison of planned lengths: four whole runs; and of a phase planned short."""
+"""Steps of a search in the comparison of planned lengths (four whole runs), and steps of a phase planned
+short."""
 TASK = TaskView(
     name="recorded", n_train=4096, phase_steps=30, max_phase_steps=60, max_model_len=104, max_prompt_length=40
 )
@@ -86,8 +88,8 @@ class Recorded:
 
     views: tuple[NodeView, ...]
     chains: tuple[tuple[NodeView, ...], ...]
-    """Resume chain of each phase: every phase cut where the next one resumed, the phase itself at its best
-    step."""
+    """Resume chain of each phase: every earlier phase is cut where the next one resumed, the phase itself at
+    its best step."""
     outcomes: Outcomes
     n_val: int
 
@@ -117,7 +119,7 @@ def unrelated(runs: Sequence[Curves], n_val: int) -> Recorded:
 
 
 def is_late_take_off(view: NodeView) -> bool:
-    """Whether validation doubles, and had less than a quarter of its gain at half of the phase."""
+    """Whether validation doubles, with less than a quarter of the gain in the first half of the phase."""
     c, start = view.curves, view.curves.start_score
     early = c.until(view.n_steps // 2).val_scores
     if start is None or not early:
@@ -128,7 +130,7 @@ def is_late_take_off(view: NodeView) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A phase that was judged against an incumbent."""
+    """A phase judged against an incumbent."""
 
     name: str
     winner: bool
@@ -138,16 +140,17 @@ class Pair:
     """Step of its first validation."""
     stopped_at: int | None
     margin: float
-    """Best score of the phase, had it run on, minus the one to beat."""
+    """Best score of the phase, had it not been stopped, minus the score to beat."""
 
     @property
     def steps(self) -> int:
-        """Steps that it trained."""
+        """Steps that the phase trained."""
         return self.n_steps if self.stopped_at is None else self.stopped_at
 
 
 def pairs(name: str, search: Recorded) -> dict[tuple[int, int], Pair]:
-    """Every phase of a search against every other one that does not descend from it, by their numbers."""
+    """Each phase of a search paired with each other phase that does not descend from it, in order of their
+    numbers."""
     return {
         (running.node, incumbent.node): _judged(name, search, running, search.chains[incumbent.node])
         for running, incumbent in itertools.permutations(search.views, 2)
@@ -178,7 +181,7 @@ def _judged(name: str, search: Recorded, running: NodeView, chain: tuple[NodeVie
 
 
 def at_validations(search: Recorded, node: int) -> list[NodeView]:
-    """The phase at each of its validations before the last step: nothing else makes a decision due."""
+    """The phase at each of its validations before the last step, the only times of a decision."""
     view = search.views[node]
     return [
         dataclasses.replace(view, status="running", score=None, curves=view.curves.until(step))
@@ -188,8 +191,8 @@ def at_validations(search: Recorded, node: int) -> list[NodeView]:
 
 
 def figures(judged: Iterable[Pair]) -> dict[str, Any]:
-    """Effect of stopping over some pairs. Saved steps and their hindsight bound are shares of the steps of
-    losing phases."""
+    """Effect of stopping on some pairs. Saved steps and their hindsight bound are shares of the losing
+    phases' steps."""
     found = list(judged)
     losing = [pair for pair in found if not pair.winner]
     winners = [pair for pair in found if pair.winner]
@@ -214,7 +217,7 @@ def figures(judged: Iterable[Pair]) -> dict[str, Any]:
 
 def searched(search: Recorded, known_pairs: Mapping[tuple[int, int], Pair]) -> dict[str, Any]:
     """Effect of stops in searches over the phases of a task in random order, and the best validation at equal
-    steps: with stops, without, and with phases planned short."""
+    steps: with stops, without stops, and with phases planned short."""
     rng, judged = random.Random(0), list[Pair]()
     best: dict[str, list[float]] = {"cut": [], "whole": [], "short": []}
     for _ in range(ORDERS):
@@ -226,7 +229,8 @@ def searched(search: Recorded, known_pairs: Mapping[tuple[int, int], Pair]) -> d
 
 
 def _judgements(order: Sequence[int], known_pairs: Mapping[tuple[int, int], Pair]) -> list[Pair]:
-    """Each phase after the first against the best one so far; a stopped winner does not become the best."""
+    """Judge each phase after the first against the best one so far; a stopped winner does not become the
+    best."""
     found, incumbent = [], order[0]
     for node in order[1:]:
         pair = known_pairs[node, incumbent]
@@ -239,7 +243,7 @@ def _judgements(order: Sequence[int], known_pairs: Mapping[tuple[int, int], Pair
 def _best_at_budget(
     arm: str, order: Sequence[int], search: Recorded, known_pairs: Mapping[tuple[int, int], Pair]
 ) -> float:
-    """Best validation when `BUDGET` steps are used up. The last phase ends there."""
+    """Best validation within `BUDGET` steps; the last phase is cut there."""
     left, best, incumbent = BUDGET, -1.0, None
     for node in order:
         view = search.views[node]
@@ -257,7 +261,7 @@ def _best_at_budget(
 
 @cache
 def report() -> dict[str, dict[str, Any]]:
-    """Task -> its kind and figures: over pairs, and over searches for the tasks of the suite."""
+    """Task -> its kind and its figures: over pairs, and for the suite's tasks also over searches."""
     found = {}
     for kind, names in KINDS.items():
         for name in names:
@@ -292,8 +296,8 @@ def known(name: str) -> Recorded | None:
 
 
 def static_runs(name: str) -> list[Curves]:
-    """Runs of the suite's measurement of headroom, each recipe and seed once. Three times as long ones repeat
-    others."""
+    """Runs of the suite's headroom measurement, one for each recipe and seed. Runs of three times the length
+    are left out, because they repeat others."""
     rows = [
         json.loads(line)
         for line in (HEADROOM_RUNS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -355,7 +359,7 @@ def curves_of(phase: Mapping[str, Any]) -> Curves:
 
 
 def items_of(bits: str) -> tuple[ItemOutcome, ...]:
-    """Outcomes of the items, of which `bits` has a 0 or 1 each."""
+    """Outcomes of the items; `bits` has a 0 or 1 for each."""
     return tuple(
         ItemOutcome(index=i, data_source="recorded", score=float(bit), acc=float(bit))
         for i, bit in enumerate(bits)

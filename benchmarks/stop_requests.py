@@ -1,11 +1,12 @@
-"""Requests to the early stopper, built from recorded phases that nothing stopped (`recorded_phases`).
+"""Requests to the early stopper, built from recorded phases that ran to their end (`recorded_phases`).
 
     python -m benchmarks.stop_requests [--out FILE]
 
-Phases of real training, each against another phase of its search as the incumbent (stop_recorded.py), at the
-middle one of the validations at which it has not beaten it yet. Pairs whose best scores lie within the noise
-of a run are left out, as chance decides them; of the incumbents that beat a phase, two are kept, the closest
-ones. `llmzero prompt-eval --agent early_stopper` asks a model these requests.
+Each request shows a phase of real training, with another phase of its search as the incumbent
+(stop_recorded.py), at the middle one of the validations at which the phase has not yet beaten the incumbent.
+Pairs whose best scores are within the noise of a run are left out, because chance decides them. Of the
+incumbents that beat a phase, only the two closest are kept. `llmzero prompt-eval --agent early_stopper` sends
+these requests to a model.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ N_TRAIN = 4096
 RUN_NOISE = 0.02
 """Difference of two best scores up to which chance decides."""
 LOSSES = 2
-"""Incumbents a losing phase is judged against."""
+"""Number of incumbents against which a losing phase is judged."""
 
 
 def main() -> None:

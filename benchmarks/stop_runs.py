@@ -2,17 +2,17 @@
 
     python -m benchmarks.stop_runs
 
-`recorded_runs` has 125 runs of about 80 steps on three tasks of the suite, with metrics and the outcome of
-every validation item: the default recipe, a tenth of its rate, cosines, and eight phases of ten steps as one
-run, since each resumed where the one before ended: searches of docs/suite.md. `PASSES` times, the runs of a
-task in random order make searches of four. Each run is judged against the best one before it, at every
-validation at which it is behind and has a fifth of its steps left. Pairs whose best scores lie within the
-noise of a run are left out, as chance decides them. A winner is a run that would have beaten the best one and
-the base model.
+`recorded_runs` has 125 runs of about 80 steps on three tasks of the suite (docs/suite.md), with metrics and
+the outcome of every validation item: the default recipe, a tenth of its rate, cosines, and eight phases of
+ten steps that count as one run, because each resumed where the one before ended. `PASSES` times, the runs of
+a task are put into random order and grouped into searches of four. Each run is judged against the best
+earlier run of its search, at every validation at which it is behind and has a fifth of its steps left. Pairs
+whose best scores are within the noise of a run are left out, because chance decides them. A winner is a run
+that would have beaten the best earlier run and the base model.
 
 `stop_runs_answers.json` has the chances, in percent, that a Claude model gave. It answered in twelve
-conversations, each about searches that share no run. None saw a run as the best one before it had judged it.
-A run was asked about until its chance was below 3 %.
+conversations, each about searches that share no run. None saw a run as the best earlier run before it had
+judged that run. Requests about a run ended once its chance was below 3 %.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BOUNDS = (0, 3, 6, 11, 21, 41, 101)
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A run and the best one before it."""
+    """A run and the best earlier run of its search."""
 
     name: str
     task: str
@@ -59,26 +59,26 @@ class Judged:
     running: NodeView
     incumbent: NodeView
     before: Sequence[NodeView]
-    """The runs before it in its search, without their curves."""
+    """Earlier runs of the search, without their curves."""
     behind: Sequence[NodeView]
     """The run at each validation at which it is behind and has enough steps left to be stopped."""
 
     @property
     def margin(self) -> float:
-        """Best score of the run minus the one to beat."""
+        """Best score of the run minus the score to beat."""
         return (self.running.score or 0.0) - _to_beat(self.incumbent)
 
     @property
     def wins(self) -> bool:
-        """Whether the run, had nothing stopped it, would have beaten the best one."""
+        """Whether the run, had it not been stopped, would have beaten the best one."""
         return self.margin > 0
 
     def case(self, now: NodeView) -> str:
-        """Name of the question at one of these validations."""
+        """Name of the request at one of these validations."""
         return f"{self.name} at step {now.curves.steps[-1]}"
 
     def request(self, now: NodeView) -> StopRequest:
-        """The question at one of these validations."""
+        """The request at one of these validations."""
         config = _config()
         task = TaskView(
             name=self.task,
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def pairs() -> Iterator[Judged]:
-    """Every judged run of the searches."""
+    """All judged runs of the searches."""
     for number in range(PASSES):
         for task in sorted(path.name.partition(".")[0] for path in RUNS.glob("*.json.xz")):
             runs = load(task)
@@ -168,13 +168,13 @@ def load(task: str) -> Recorded:
 
 
 def answers() -> dict[str, int]:
-    """Question -> chance in percent."""
+    """Name of a request -> chance in percent."""
     found: dict[str, int] = json.loads(ANSWERS.read_text(encoding="utf-8"))
     return found
 
 
 def text() -> str:
-    """Table of what each judge saves and loses, if it ends every run at its first STOP."""
+    """Table of what each judge saves and loses if every run ends at the judge's first STOP."""
     chances, judged = answers(), list(pairs())
     stops = {"rules": {pair.name: _rules_stop(pair) for pair in judged}}
     for limit in LIMITS:
@@ -188,7 +188,7 @@ def text() -> str:
 
 
 def calibration() -> str:
-    """Table of how many requests got which chance, and how many of those were of winners."""
+    """Table of the number of requests by chance, and the share of them that were about winners."""
     chances = answers()
     given = [
         (chances[name], pair.wins)

@@ -1,15 +1,15 @@
-"""Rate of metric points that the stopper takes in, and its delay in stopping a phase meanwhile.
+"""Rate of metric points that the early stopper can ingest, and its delay in stopping a phase under that load.
 
     python -m benchmarks.stream [--runners 64] [--seconds 60] [--rates 1000] [--sizes small,full]
         [--phase-s 5,15]
 
-The real stopper on a private Ray of its own, N runner processes that publish at the given rates (points per
-second, all runners together) and a stand-in for the coordinator. Each phase streams for 5 to 15 seconds, then
-its loss is NaN: `stop_ms` is the time from there to the runner hearing `stop`. Rates apply to points of ten
-metrics (small) and of all metrics that VeRL logs (full); every tenth point validates. Prints one JSON line
-per round: points published and ingested per second, polls per second, points per poll, percentiles of the
-latency, and the cores that stopper, runners, stand-in and Ray itself kept busy, besides those that other work
-or the host took: figures count only where these two are about 0.
+Runs the real early stopper on a private Ray, with N runner processes that publish at the given rates (points
+per second, all runners together) and a stand-in for the coordinator. Each phase streams for 5 to 15 seconds,
+then its loss is NaN; `stop_ms` is the time from there until the runner receives `stop`. Rates apply to points
+of ten metrics (small) and of all metrics that VeRL logs (full); every tenth point has a validation. Prints
+one JSON line per round: points published and ingested per second, polls per second, points per poll,
+percentiles of the latency, and the cores kept busy by stopper, runners, stand-in and Ray, by other work, and
+by the host. Figures are valid only if the last two are about 0.
 
 64 runners take half a minute to start and about 5 GiB. Run nothing else at the same time.
 """
@@ -68,7 +68,7 @@ def main() -> None:
 
 @contextmanager
 def actors(n: int, root: str) -> Iterator[list[Any]]:
-    """Runners that answer, with stopper and stand-in, on a Ray that ends with the block."""
+    """Ready runners, the stopper and the stand-in, on a Ray that ends with the block."""
     import ray
 
     from actors.names import NAMESPACE, actor_options, coordinator_name, runner_name
@@ -148,7 +148,7 @@ def metric_names(size: str) -> tuple[str, ...]:
 
 
 def cpu_seconds() -> dict[str, float]:
-    """CPU time so far by who used it: this process and those it started, `others`, and the `host`."""
+    """CPU seconds so far by user: this process and its children, `others`, and the `host`."""
     spent: dict[str, float] = {}
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):

@@ -1,8 +1,8 @@
 """The two ends of the stream that `benchmarks.stream` measures: runners that only publish, and a stand-in for
-the coordinator that passes verdicts on.
+the coordinator that forwards verdicts.
 
-The runners are real ones as far as the stopper can tell: what it polls is the `MetricBuffer` of
-`PhaseRunner`, under its method names. They train nothing and write nothing to the disk.
+To the stopper the runners look real: it polls the `MetricBuffer` of `PhaseRunner` through the same methods.
+They train nothing and write nothing to disk.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ TASK = TaskView(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """Points that one runner is to publish."""
+    """The points that one runner publishes."""
 
     names: tuple[str, ...]
     points_per_s: float
     tick_s: float
-    """Points are published in bursts this far apart: one wake-up per point would be what is
-    measured."""
+    """Seconds between bursts of points; with one wake-up per point, the wake-ups would dominate the
+    measurement."""
     test_freq: int
     phase_s: tuple[float, float]
-    """Least and most seconds that a phase streams before its loss is NaN."""
+    """Minimum and maximum seconds that a phase streams before its loss is NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Window:
-    """The time that counts."""
+    """The time window of the measurement."""
 
     begin: float
     """Unix seconds."""
@@ -58,14 +58,15 @@ class Window:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Its outcome, in the time that counts."""
+    """Outcome of one runner within the measured window."""
 
     published: int
     ingested: int
-    """Points that the stopper has: the cursors it came back with, and all it was handed before a stop."""
+    """Points that the stopper has received, by the cursors of its polls, and those handed out before a
+    stop."""
     n_polls: int
     stop_s: tuple[float, ...]
-    """From the publication of a point with a NaN loss to the call of `stop`."""
+    """Seconds from the publication of a NaN loss to the call of `stop`."""
 
 
 class StreamingRunner:
@@ -85,7 +86,7 @@ class StreamingRunner:
     def poll(
         self, node: int, attempt: int, cursor: int, wait_s: float = 10.0, gather_s: float = 0.0
     ) -> tuple[tuple[MetricPoint, ...], bool]:
-        """Same as `PhaseRunner.poll`, with a note of what the stopper has by now."""
+        """Same as `PhaseRunner.poll`; also records what the stopper has received so far."""
         key = node, attempt
         self._polls += self._counts()
         self._has_taken(key, cursor)
@@ -94,7 +95,7 @@ class StreamingRunner:
         return answer
 
     def stop(self, node: int, attempt: int, reason: str) -> None:  # noqa: ARG002 - as the stopper calls it
-        """Note when the first one came; its last batch made the stopper say so."""
+        """Record the time of the first stop, which the last polled batch has caused."""
         if (node, attempt) == self._buffer.current and not self._heard.is_set():
             self._heard_at = time.perf_counter()
             self._has_taken((node, attempt), self._handed[node, attempt])
@@ -110,12 +111,12 @@ class StreamingRunner:
         return {"slot": self._slot.index}
 
     def prepare(self, load: Load) -> None:
-        """Make the points of a phase, and find the stopper."""
+        """Make the points of a phase, and look up the stopper."""
         self._load, self._points = load, points_of(load, seed=self._slot.index)
         self._stopper = ray.get_actor(stopper_name(self._slot.search), namespace=NAMESPACE)
 
     def stream(self, window: Window) -> Outcome:
-        """Phase after phase until the time is over."""
+        """Stream phases until the time is over."""
         self._since, self._until = window.begin, window.begin + window.seconds
         self._published = self._ingested = self._polls = 0
         stops = []
@@ -130,7 +131,8 @@ class StreamingRunner:
         )
 
     def _stream_phase(self) -> float | None:
-        """Until the stopper ends it: seconds that took, if it counts."""
+        """Stream until the stopper ends the phase. Returns the seconds to the stop if it is within the
+        window."""
         load, points = self._load, self._points
         self._phase += 1
         key = (self._slot.index * NODES_PER_SLOT + self._phase, 0)
@@ -171,7 +173,7 @@ class StreamingRunner:
 
 
 def points_of(load: Load, *, seed: int) -> list[MetricPoint]:
-    """Enough for the longest phase and its end; dictionaries are shared, a stopper cannot tell."""
+    """Points for the longest phase and its end. They share dictionaries, which the stopper cannot notice."""
     steady = random.Random(seed)
     reports = [{name: steady.uniform(0.45, 0.55) for name in load.names} for _ in range(50)]
     scored = [{**report, "val-core/task/acc/mean@1": 0.5} for report in reports]
@@ -191,14 +193,14 @@ def points_of(load: Load, *, seed: int) -> list[MetricPoint]:
 
 
 class StandIn:
-    """Takes verdicts as the coordinator does, and stops the phase at once."""
+    """Stand-in for the coordinator: takes verdicts and stops the phase at once."""
 
     def __init__(self, search: str) -> None:
         self._search = search
         self._runners: dict[int, Any] = {}
 
     async def post(self, verdict: ev.VerdictPosted) -> None:
-        """Pass a STOP on."""
+        """Forward a STOP to the runner."""
         slot = verdict.node // NODES_PER_SLOT
         if slot not in self._runners:
             self._runners[slot] = ray.get_actor(runner_name(self._search, slot), namespace=NAMESPACE)

@@ -1,17 +1,18 @@
-"""Cost of experiment trackers for a search: its seconds with them against its seconds without.
+"""Cost of experiment trackers for a search: its duration with trackers against its duration without.
 
     python -m benchmarks.tracking_cost [--repeats 2] [--runs 6]
 
-The same search of the scripted engine, whose steps take as long every time, is run in turns
+Runs the same search alternately on the scripted engine, whose steps always take the same time:
 
     none      without trackers
     local     with tensorboard, mlflow (file store) and wandb (offline), the real packages through VeRL
     hanging   with mlflow at a server that takes connections and never answers
 
-Prints for each the seconds from the first phase's begin to the last one's end, from there until the command
-would return (which waits `tracking.finish_s` for trackers at most, here 60 s), the points that were sent of
-those that there were, and the ratio of the medians to `none`, with the machine's load. Trackers send at a
-lower priority in processes of their own: on a busy machine they may finish late, and hold nothing up.
+Prints for each the seconds from the start of the first phase to the end of the last one, the seconds from
+there until the command would return (it waits for trackers for at most `tracking.finish_s`, here 60 s), the
+number of points sent and of all points, and the ratio of the medians to `none`, with the machine's load.
+Trackers send in separate processes at a lower priority: on a busy machine they may finish late, but delay
+nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def measure(root: Path, task: Path, runs: int, tracking: dict[str, Any]) -> tuple[float, float, int, int]:
-    """(seconds of the phases, seconds from there to the end, points sent, points to be sent) of a search."""
+    """(seconds of the phases, seconds from there to the end, points sent, all points) of a search."""
     data = scripted_search(
         root,
         task,

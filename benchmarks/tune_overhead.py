@@ -1,10 +1,10 @@
-"""Measure what a search under Ray Tune costs its controller. Run: python -m benchmarks.tune_overhead
+"""Cost of a tree search to Ray Tune's controller. Run: python -m benchmarks.tune_overhead
 
 Plays `--trials` trials of `--results` results each through the hooks of search algorithm and scheduler, in
-the order in which Tune's controller calls them, with Ray's own trials and the search's journal on the disk,
-without a cluster. Prints (or `--json`) milliseconds per result, of the processor and of the clock, the hooks
-of a trial's begin and end included; waits for a proposal, which has a thread of its own, are not. Target: <=
-10 ms per result at 200 trials.
+the order in which Tune's controller calls them, with Ray's own trial objects and the search's journal on
+disk, but without a cluster. Prints (with `--json` as JSON) milliseconds of CPU time and wall-clock time per
+result. They include the hooks at the start and end of a trial, but not waits for a proposal, which is made in
+its own thread. Target: <= 10 ms per result at 200 trials.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tests.tune.test_scheduler import Driver
 
 
 class Stopwatch:
-    """Seconds of the calls so far, of this thread's processor time and of the clock."""
+    """CPU seconds of this thread and wall-clock seconds of the calls so far."""
 
     def __init__(self) -> None:
         self.cpu: list[float] = []
         self.wall: list[float] = []
 
     def __call__(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Result of the call; its time is kept."""
+        """Result of the call, whose time is added."""
         cpu, wall = time.thread_time(), time.perf_counter()
         try:
             return call(*args)
@@ -40,7 +40,7 @@ class Stopwatch:
 
 
 def measure(trials: int, results: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of one search."""
+    """Milliseconds per result of one search."""
     driver = Driver(
         folder,
         space={"rate": tune.loguniform(1e-3, 1e3)},
@@ -78,7 +78,7 @@ def measure(trials: int, results: int, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Prints the figures."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200, help="at least 10")
     parser.add_argument("--results", type=int, default=10)

@@ -1,9 +1,10 @@
-"""Two slots that train at once on real VeRL against one alone: steps per second, on one machine.
+"""Steps per second of two slots that train at the same time, against one slot alone, on real VeRL on one
+machine.
 
     python -m benchmarks.two_slots [--steps 20]
 
-Prints one JSON line: steps per second of either slot alone, of both together, and the ratio of the latter to
-the mean of the former. Only the time in which both trained counts; starts and validations are left out.
+Prints one JSON line: steps per second of each slot alone and of both together, and the ratio of the latter to
+the mean of the former. Only the time in which both train counts, without starts and validations.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from llmzero_ray.tasks.prepare import prepare
 
 
 class SlotRunner:
-    """One slot's engine in a process of its own, as the project's runner has it; wrapped by Ray late."""
+    """One slot's engine in its own process, as in the project's runner; `start_runner` makes it a Ray
+    actor."""
 
     def __init__(self, config: dict[str, Any], task_dir: str, slot: Slot, log_dir: str) -> None:
         self._engine = make_engine(parse_config(config), load_task(task_dir), slot, log_dir)
         self._points: list[tuple[float, MetricPoint]] = []
 
     def run(self, spec: PhaseSpec) -> tuple[PhaseResult | PhaseFailure, list[tuple[float, MetricPoint]]]:
-        """The outcome, and every point with the time of `time.monotonic` at which it came."""
+        """The outcome, and every point with its arrival time (`time.monotonic`)."""
         self._points = []
         outcome = self._engine.run(spec, lambda point: self._points.append((time.monotonic(), point)))
         return outcome, self._points
@@ -72,13 +74,13 @@ def make_spec(config: dict[str, Any], task: PreparedTask, root: str, node: int, 
 
 
 def rate(points: Sequence[tuple[float, MetricPoint]], begin: float, end: float) -> float:
-    """Training steps per second that ended in (begin, end]; the last one, which validates, is left out."""
+    """Training steps per second that ended in (begin, end], without the last one, which validates."""
     times = [at for at, point in points[:-1] if point.step > 0 and begin < at <= end]
     return len(times) / (end - begin)
 
 
 def span(points: Sequence[tuple[float, MetricPoint]]) -> tuple[float, float]:
-    """From the end of the first step to the end of the last but one."""
+    """Time from the end of the first step to the end of the last but one."""
     times = [at for at, point in points if point.step > 0]
     return times[0], times[-2]
 

@@ -1,10 +1,10 @@
-"""Delay of a request while many slots wait for hardware, and regularity of the heartbeat.
+"""Delay of a user's request and regularity of the heartbeat while many slots wait for hardware.
 
     python -m benchmarks.waiting_slots [--waiting 32] [--hints 10]
 
-A search of the scripted engine trains on the one GPU of its cluster; `slots.count` is then raised, so that
-`--waiting` slots wait for hardware that never comes. Seconds from the moment a request is written, as
-`llmzero hint` and `llmzero stop --now` do, to its event in the journal:
+A search with the scripted engine trains on the only GPU of its cluster. Then `slots.count` is raised, so that
+`--waiting` slots wait for hardware that never comes. Measured are seconds from the moment at which a request
+is written, as `llmzero hint` and `llmzero stop --now` do, to its event in the journal:
 
     hint          until it is durable, which is when the next proposer sees it
     stop --now    the same for the stop
@@ -45,7 +45,7 @@ _BEAT_LOOK_S = 0.05
 
 
 class Heartbeats:
-    """Seconds between the heartbeats of a search that are seen from outside."""
+    """Seconds between the heartbeats of a search, observed from outside."""
 
     def __init__(self, root: Path) -> None:
         self.gaps: list[float] = []
@@ -83,7 +83,7 @@ class Scene:
         self.command = lab.command("jobs.search", path)
 
     def wait_with(self, n: int) -> None:
-        """Train on one slot and let `n` others wait."""
+        """Train on one slot while `n` others wait."""
         self._until(lambda: bool(self.witness.training()))
         request(self.root, "set", changes={"slots.count": n + 1})
         self._event(lambda event: isinstance(event, ev.SettingsChanged))
@@ -96,7 +96,7 @@ class Scene:
         return self._event(lambda event: isinstance(event, ev.HintGiven) and event.text == text) - asked
 
     def n_waiting(self) -> int:
-        """Slots without hardware now."""
+        """Number of slots without hardware now."""
         self.witness.look()
         return sum(not slot.ready for slot in self.witness.core.open_slots)
 
@@ -108,7 +108,7 @@ class Scene:
         return taken - asked, self._event(lambda event: isinstance(event, ev.SearchFinished)) - taken
 
     def _event(self, is_it: Callable[[Event], bool]) -> float:
-        """Time of the first such event, once it is there."""
+        """Time of the first such event; waits for it."""
         found: list[float] = []
 
         def look() -> bool:

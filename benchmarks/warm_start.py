@@ -1,9 +1,9 @@
-"""Time until a phase can take its first step, cold against warm, in one run on real VeRL.
+"""Time until a phase can take its first step after a cold and a warm start, in one run on real VeRL.
 
     python -m benchmarks.warm_start [--phases 5]
 
 Prints one JSON line: seconds of the cold start, of each warm start, and their ratio. The validation at step
-0, which both have, is not counted.
+0, which both have, does not count.
 """
 
 from __future__ import annotations

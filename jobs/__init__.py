@@ -1,1 +1,1 @@
-"""Entry points for `python -m jobs.<name>` and `ray job submit`; all work is done elsewhere."""
+"""Entry points for `python -m jobs.<name>` and `ray job submit`; they only call the command line."""

@@ -1,10 +1,10 @@
-"""Kill processes of searches and check what is left: python -m jobs.chaos --kills 200 [--seed 1]"""
+"""Kill processes of searches and check that nothing is lost: python -m jobs.chaos --kills 200 [--seed 1]"""
 
 import sys
 
 
 def main() -> int:
-    """From a checkout only: the chaos run is part of the tests."""
+    """Run in a checkout only, because the chaos run is part of the tests."""
     from tests.chaos.run import main as run
 
     return run()

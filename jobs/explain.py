@@ -1,4 +1,4 @@
-"""Say why a search decided as it did: python -m jobs.explain DIR | --history H.json | --closed-loop R.json"""
+"""Explain the decisions of a search: python -m jobs.explain DIR | --history H.json | --closed-loop R.json"""
 
 import sys
 

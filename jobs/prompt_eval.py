@@ -1,4 +1,4 @@
-"""Put recorded requests to the agents' model and score its answers: python -m jobs.prompt_eval [OPTIONS]"""
+"""Send recorded requests to the agents' model and score its answers: python -m jobs.prompt_eval [OPTIONS]"""
 
 import sys
 

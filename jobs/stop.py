@@ -1,4 +1,4 @@
-"""End a search in good order: python -m jobs.stop SEARCH"""
+"""End a search and write its report: python -m jobs.stop SEARCH"""
 
 import sys
 

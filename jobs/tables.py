@@ -1,4 +1,4 @@
-"""The paper's tables and figures from any searches: python -m jobs.tables RUN... [--out DIR]"""
+"""Write the paper's tables and figures from searches: python -m jobs.tables RUN... [--out DIR]"""
 
 import sys
 

@@ -1,10 +1,10 @@
 """Make the tiny model of a suite's task, once: python -m benchmarks.suite.freeze TASK ...
 
-A processor adds floating-point numbers in an order of its own. The same warm start therefore ends in another
-model on another processor: base models of one pair differed by .11 between two of them, and the headroom with
-it. So each model is kept in models/FAMILY, and is part of the hash that freezes a task. `made.json` next to
-the weights says what training found. A model that is there is not made again: remove it after a change of its
-family.
+Processors add floating-point numbers in different orders, so the same warm start gives another model on
+another processor: base models of one pair differed by .11 in accuracy between two processors, and so did the
+headroom. Each model is therefore kept in models/FAMILY and is part of the task's digest. `made.json` next to
+the weights has the results of its training. An existing model is not made again: remove it after you change
+its family.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def freeze(task: SuiteTask) -> Path:
-    """The directory of the task's model, made if it is not there; that takes minutes.
+    """The directory of the task's model, which is made if it does not exist; that takes minutes.
 
     Raises:
         TaskError: it cannot be made.

@@ -3,12 +3,13 @@
     python -m benchmarks.suite.headroom [TASK ...] [--data DIR] [--out FILE]
     python -m benchmarks.suite.headroom --table     what is measured; nothing is trained
 
-For each task, on one warm engine and seeds of its own: the default recipe at three seeds; each static arm of
-arms.yaml at the first seed, for the same compute; the two best of these by validation at the other seeds; the
-default and the best arm at three times the compute. Scored is the test split at the best validation step.
-A run that fails on its way counts 0; one that trains no step says nothing about its recipe, and ends the
-measurement. Each run is one line of headroom_runs/TASK.jsonl next to the table, not repeated: a killed
-measurement goes on with the next one. The table (headroom.json) gets a task when it is complete.
+For each task, on one warm engine and with reserved seeds, it trains the default recipe at three seeds; each
+static arm of arms.yaml at the first seed, for the same compute; the two best of these by validation at the
+other seeds; the default and the best arm at three times the compute. A run's score is that of the test split
+at the best validation step. A run that fails midway counts 0; one that trains no step says nothing about its
+recipe, and ends the measurement. Each run is one line of headroom_runs/TASK.jsonl next to the table and is
+never repeated: an interrupted measurement continues with the next run. A task enters the table
+(headroom.json) when it is complete.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.records import ComputeLimit, MetricPoint, PhaseFailure, PhaseResult, PhaseSpec, TokenCost
 
 SEEDS = (101, 102, 103)
-"""No comparison may use them."""
+"""Seeds of the headroom measurement; no comparison may use them."""
 CEILING = 3
-"""Times the budget at which the ceiling is measured."""
+"""Compute of the ceiling runs, in multiples of the budget."""
 DEFAULT = "default"
 _SECOND = 2
-"""Arms that are measured at all seeds."""
+"""Number of arms that are measured at all seeds."""
 TABLE = HERE / "headroom.json"
 Run = dict[str, Any]
 
 
 def main() -> None:
-    """Measure what is missing, unless the table alone is asked for, and print the table."""
+    """Measure what is missing, unless only the table is wanted, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("tasks", nargs="*", help="names of tasks; none: all")
     parser.add_argument("--data", type=Path, default=Path("data/suite"), help="directory of the tasks")
@@ -72,7 +73,7 @@ def main() -> None:
 
 
 def measure(task: SuiteTask, data: Path, path: Path) -> list[Run]:
-    """All runs of a task, those that are missing in the file at `path` trained first."""
+    """All runs of a task. Trains those that are missing in the file at `path`."""
     prepared, settings = prepare(task, data), config(task, data)
     known = _read(path, digest(task))
     if next_run(known, arms()) is None:
@@ -95,7 +96,7 @@ def measure(task: SuiteTask, data: Path, path: Path) -> list[Run]:
 
 
 def arms() -> dict[str, dict[str, Any]]:
-    """Static recipes by name: hyper-parameter -> value where they differ from the default."""
+    """Static recipes by name: hyper-parameter -> value that differs from the default."""
     found: dict[str, dict[str, Any]] = {DEFAULT: {}, **read_yaml(HERE / "arms.yaml")}
     return found
 
@@ -118,7 +119,7 @@ def next_run(known: Sequence[Run], arms: Mapping[str, Any]) -> Run | None:
 
 
 def ranked(runs: Sequence[Run]) -> list[str]:
-    """Arms but the default by mean validation score, the best first; failed runs count 0."""
+    """Arms except the default by mean validation score, best first; failed runs count 0."""
     scores: dict[str, list[float]] = {}
     for run in runs:
         scores.setdefault(run["arm"], []).append(run["validation"] or 0.0)
@@ -127,14 +128,14 @@ def ranked(runs: Sequence[Run]) -> list[str]:
 
 
 def best_arm(known: Sequence[Run]) -> str:
-    """By validation, among those that were measured at all seeds."""
+    """Best arm by validation, among those that were measured at all seeds."""
     whole = [run for run in known if run["times"] == 1]
     counted = [arm for arm in ranked(whole) if sum(run["arm"] == arm for run in whole) == len(SEEDS)]
     return counted[0]
 
 
 def _budget(known: Sequence[Run]) -> tuple[float, TokenCost] | None:
-    """(compute of the default's runs, cost of a token), from its first run; None before it."""
+    """(compute of a default run, cost of a token), from the default's first run; None before that."""
     first = next((run for run in known if run["arm"] == DEFAULT), None)
     return None if first is None else (first["compute"], TokenCost(**first["cost"]))
 
@@ -225,12 +226,12 @@ def summary(runs: Sequence[Run]) -> Run:
 
 
 def headrooms(path: Path = TABLE) -> dict[str, float]:
-    """Task -> headroom, of the tasks whose definition is still the one that was measured."""
+    """Task -> headroom, for tasks whose definition has not changed since the measurement."""
     return {name: float(found["headroom"]) for name, found in known_headroom(path).items()}
 
 
 def known_headroom(path: Path = TABLE) -> dict[str, Run]:
-    """Task -> its line of the table, of the tasks whose definition is still the one that was measured."""
+    """Task -> its line of the table, for tasks whose definition has not changed since the measurement."""
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {name: found for name, found in known.items() if found["digest"] == digest(task_named(name))}
 
@@ -257,10 +258,9 @@ def _keep(path: Path, task: SuiteTask, runs: Sequence[Run]) -> None:
 
 
 def _read(path: Path, wanted: str) -> list[Run]:
-    """Runs that were measured; a line that a kill cut off is left out.
+    """The measured runs; an incomplete last line is skipped.
 
-    Raises:
-        ConfigError: they are of another definition of the task.
+    Raises: ConfigError: they belong to another definition of the task.
     """
     runs: list[Run] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():

@@ -4,9 +4,9 @@
     python -m benchmarks.suite.plan last --last > compare.yaml     the last table: its methods on its seeds
     python -m benchmarks.suite.plan decay --budget steps --methods tenth cosine_tenth --seeds 21 22 23 > ...
 
-The headroom comes from headroom.json; a task without one, or whose definition has changed since, is refused,
-and so are the seeds that headroom was measured with. `best_of_8` is random search with eight whole runs at
-eight times the compute, a line of its own. The tasks are made where they are missing.
+The headroom comes from headroom.json. A task without headroom, or whose definition has changed since, is
+refused, and so are the seeds of the headroom measurement. `best_of_8` is random search with eight whole runs
+at eight times the compute, on a separate line. Missing tasks are made.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from llmzero_ray.errors import ConfigError, LlmzeroError
 
 
 def _phases(*changes: dict[str, Any]) -> dict[str, Any]:
-    """Equal phases of the default recipe, each with its `changes`; `lr` is a factor of the default's."""
+    """Equal phases of the default recipe, each with its `changes`; `lr` is a factor on the default's rate."""
     phases = [{"steps": 1, **({"changes": one} if one else {})} for one in changes]
     return {"search.method": "schedule", "search.schedule": {"relative_to": {"lr": 1.0}, "phases": phases}}
 
 
 def _resumed_with(**changes: Any) -> dict[str, Any]:
-    """Eight phases, of which those that resume have `changes`."""
+    """Eight phases; those that resume another one have `changes`."""
     return _phases({}, *(dict(changes) for _ in range(7)))
 
 
@@ -64,33 +64,34 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 """Methods of a comparison: name -> keys of search.yaml. `warm_up_3` warms up over the first three steps of
-every phase that resumes, and `slower` has its mean rate; `tenth` has a tenth of the default's rate in one
-phase; the cosines begin at that and at three tenths; `claude_again` is `claude` with later requests.
-Ablations are of `expert`; `as_...` the paper's published strategies, relative to the default."""
+every resumed phase, and `slower` has its mean rate throughout. `tenth` has a tenth of the default's rate in
+one phase; the cosines begin at a tenth and at three tenths. `claude_again` is `claude` with later requests.
+The ablations are of `expert`. `as_...` are the paper's published strategies, relative to the default."""
 PAST_METHODS = ("carried",)
-"""Methods that have scores and cannot be planned any more: `carried` was `unchanged` with each phase's
-optimizer taking over the state of the one before."""
+"""Methods that have scores but can no longer be planned: `carried` was `unchanged` with the optimizer state
+carried over from phase to phase."""
 TIMES = {"best_of_8": 8}
-"""Methods that get more than the budget of the others."""
+"""Methods that get more than the others' budget, with the factor."""
 CHECKED = {"confirm.k": 3, "phase.validate_start": "first"}
-"""Best of many noisy scores is too high: the best three of every method are confirmed on fresh items. A phase
-that resumes takes over what its start scored, which a method with one long phase need not measure either."""
+"""Settings of every run. The best of many noisy scores is too high, so the best three phases of every method
+are confirmed on fresh items. A resumed phase reuses the score of its start, because a method with one long
+phase does not pay for that validation either."""
 LAST_SEEDS = tuple(range(21, 31))
-"""Seeds of the last table alone, all others are for development. None of its runs may be read before the
+"""Seeds reserved for the last table; all others are for development. Its runs must not be read before the
 rules are final."""
 LAST_METHODS = ("expert", "tpe", "pbt", "default")
-"""Its methods: the variant of llmzero; the two strongest classical methods of the development seeds, which
-three pairs do not tell apart; the default recipe."""
+"""Methods of the last table: the variant of llmzero; the two strongest classical methods of the development
+seeds, which three pairs do not tell apart; the default recipe."""
 LLM_SEEDS = (104, 105, 106)
-"""Seeds of the table of a language model, which answered over a local server of the Messages API."""
+"""Seeds of the table with a language model, which answered over a local server of the Messages API."""
 LLM_METHODS = ("claude", "expert", "tpe", "pbt", "default")
 """Methods of that table."""
 MENDED_SEEDS = (107, 108, 109)
-"""Seeds of the table after it: its requests say what the model of the first one had asked for."""
+"""Seeds of the next table, whose requests have the additions that the model had asked for in the first."""
 MENDED_METHODS = ("claude", "expert")
 """Methods of that table."""
 LATER_SEEDS = (110, 111, 112)
-"""Seeds of the table with the same methods whose requests have at most 8,000 tokens."""
+"""Seeds of the table with the same methods and requests of at most 8,000 tokens."""
 
 
 def main() -> None:

@@ -6,10 +6,11 @@
     python -m benchmarks.suite.real --keep runs/real        # adds its ended searches to real_searches.tar.xz
     python -m benchmarks.suite.real --table                 # scores of the searches there
 
-MODEL is the directory that `llmzero model smollm2` makes. The first command prints the accuracy of greedy and
-of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer; nothing is trained. The
-second one writes questions of the chosen kinds to CSV files, prepares them as a user does, and prints a plan
-of a comparison from the recipe smollm2_cpu. It compares the searches with a static configuration.
+MODEL is the directory that `llmzero model smollm2` makes. The first command trains nothing: it prints the
+accuracy of greedy and of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer.
+The second one writes questions of the chosen kinds to CSV files, prepares them as a user would, and prints
+the plan of a comparison with the recipe smollm2_cpu as default. It compares the searches with a static
+configuration.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ PAIRS = {
 """Pairs of the second tier: name -> kind of question. Chosen by base accuracy alone, between .05 and .6."""
 ONE_NUMBER: Mapping[str, Any] = {"regex": {"pattern": r"^\D*(\d+)\D*$"}}
 REWARDS: Mapping[str, Any] = {"smallest": ONE_NUMBER}
-"""Pair -> its reward where it is not `math`: an answer that names two numbers says neither."""
+"""Pair -> its reward if that is not `math`. An answer with two numbers counts as wrong."""
 SEARCHES = Path(__file__).parent / "real_searches.tar.xz"
 KEPT = (
     "search.yaml",
@@ -80,9 +81,9 @@ KEPT = (
     "nodes/*/metrics.parquet",
     "nodes/*/agents/*",
 )
-"""Files of a search that are kept: no weights, no logs, no answers to validation items."""
+"""Files of a search that are kept; weights, logs and answers to validation items are not."""
 RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
-"""The default recipe, and how many of its runs of how many steps give the compute of every method."""
+"""The default recipe, and the number and length of its runs that give every method's compute."""
 
 
 def _static(**changes: float | str) -> dict[str, Any]:
@@ -106,7 +107,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Methods -> dotted keys: the recipe, a static configuration, the same along a cosine to zero (its plan needs
+"""Method -> dotted keys: the recipe, a static configuration, the same along a cosine to zero (its plan needs
 `budget: steps`, so that its last step is known), the search with rules and with a language model."""
 _DEFAULT_METHODS = [name for name in METHODS if name != "cool_cosine"]
 Item = tuple[str, object]
@@ -191,7 +192,7 @@ KINDS: dict[str, Kind] = {
     "first in the alphabet": _alphabet,
     "sums, differences, products": _mixed,
 }
-"""Question's name -> what makes one. Sampled answers depend on this order."""
+"""Kind of question -> function that makes one. Sampled answers depend on this order."""
 
 
 def main() -> None:
@@ -231,7 +232,7 @@ def main() -> None:
 
 
 def make(pair: str, data: Path) -> Path:
-    """Directory of a pair's task, made from a CSV file of its questions if it is not there."""
+    """Directory of a pair's task, made from a CSV file of its questions if it does not exist."""
     folder = data / f"real_{pair}"
     folder.mkdir(parents=True, exist_ok=True)
     draw, found = random.Random(pair), dict[str, object]()
@@ -278,8 +279,8 @@ def comparison(
 
 
 def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
-    """Names of the ended searches of a comparison, all of which it adds to the archive, in place of earlier
-    ones of the same names. Paths of this machine become those of a checkout."""
+    """Add the finished searches of a comparison to the archive, replacing earlier ones of the same names, and
+    return their names. Paths of this machine become paths of a checkout."""
     added = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -311,19 +312,19 @@ def keep(directory: Path, archive: Path = SEARCHES) -> list[str]:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Member of an archive without its time and its owner."""
+    """Member of an archive without time and owner."""
     return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", deep=False)
 
 
 def _event(text: str) -> bytes:
-    """File of a journal's event whose paths were changed, with its new checksum."""
+    """File of a journal event with replaced paths and its new checksum."""
     body = event_file.unpack(json.loads(text), None, trusted=True)
     return event_file.encode(body.event, body.name, journal=body.journal, writer=body.writer)
 
 
 def scores(archive: Path = SEARCHES) -> TextTable:
     """Table of the kept searches: test accuracy of the strategy and of the base model, training steps, and
-    each validation of the first phase. A dash is a figure that was not measured."""
+    each validation of the first phase. A dash marks a figure that was not measured."""
     rows = []
     with tempfile.TemporaryDirectory() as folder, tarfile.open(archive) as kept:
         kept.extractall(folder, filter="data")
@@ -343,8 +344,8 @@ def scores(archive: Path = SEARCHES) -> TextTable:
 
 
 def leads(rows: Sequence[Sequence[str]]) -> TextTable:
-    """Table of each method's mean test accuracy over the seeds that it shares with the default and the rules,
-    two at least, and of its leads over both ± one standard error over these seeds."""
+    """Table of each method's mean test accuracy over the seeds that it shares with the default and the rules
+    (at least two), and of its leads over both, ± one standard error over these seeds."""
     test = {(pair, method, seed): float(score) for pair, method, seed, _, score, *_ in rows if score != "–"}
     found = []
     for pair, method in ((pair, method) for pair in PAIRS for method in METHODS):

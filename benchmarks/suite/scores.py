@@ -1,20 +1,20 @@
-"""The committed scores of search methods on the suite: which were measured, and what they are together.
+"""The committed scores of search methods on the suite, as tables.
 
     python -m benchmarks.suite.scores                       the tables
-    python -m benchmarks.suite.scores --tasks sum_long codes_alpha      of some pairs alone
-    python -m benchmarks.suite.scores --methods expert tpe --seeds 1 2 3      the first one next to the others
-    python -m benchmarks.suite.scores --add runs/NAME       take over what has ended of a comparison
-    python -m benchmarks.suite.scores --of random sum_alpha     one line, for who compares with it
+    python -m benchmarks.suite.scores --tasks sum_long codes_alpha      of some pairs only
+    python -m benchmarks.suite.scores --methods expert tpe --seeds 1 2 3      the first against the others
+    python -m benchmarks.suite.scores --add runs/NAME       add the finished runs of a comparison
+    python -m benchmarks.suite.scores --of random sum_alpha     one line, to compare with
 
 scores.json has one row for each (task, method, seed): the test score of the policy that validation chose, and
-what was spent. Its rows may come from several comparisons. Rows of a task whose definition has changed since,
-its model included, are left out.
+the compute spent. Rows may come from several comparisons. Rows of a task are left out if its definition,
+including its model, has changed since.
 
-Five tables are printed: of the development seeds, on which the search was fixed, and of the last seeds, on
-which the methods that development named are compared, over the (task, seed) pairs that all of them have: all
-together, and pair by pair with the lead of the search over each of the others. It says where those rows come
-from different versions of the code; compute is compared only where they do not, since each comparison prices
-it by a pilot of its own. The third adds a language model to the rules, the fourth and the fifth the same
+Five tables are printed. The first has the development seeds, on which the search was developed. The second
+compares the chosen methods on the last seeds, over the (task, seed) pairs that all of them have: all
+together, and pair by pair with the lead of the search over each other method. It says if rows come from
+different versions of the code; compute is compared only if they do not, because each comparison prices
+compute by its own pilot. The third adds a language model to the rules; the fourth and the fifth repeat that
 with later requests.
 """
 
@@ -55,7 +55,7 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Take over, or print."""
+    """Add scores, or print them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--add", type=Path, help="directory of a comparison (jobs.compare)")
     parser.add_argument("--of", nargs=2, metavar=("METHOD", "TASK"))
@@ -85,22 +85,21 @@ def main() -> None:
 
 
 def read(path: Path = SCORES) -> list[Row]:
-    """All rows that were kept."""
+    """All rows of scores.json."""
     found: list[Row] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
     return found
 
 
 def current(rows: list[Row]) -> list[Row]:
-    """Those of tasks that are still defined as they were."""
+    """The rows of tasks whose definition has not changed."""
     digests = {task.name: digest(task) for task in TASKS}
     return [row for row in rows if digests.get(row["task"]) == row["digest"]]
 
 
 def ended(directory: Path) -> list[Row]:
-    """A row for each run of a comparison that has ended. A run that failed has the base model's score.
+    """A row for each finished run of a comparison. A failed run has the base model's score.
 
-    Raises:
-        ConfigError: it is no comparison, or not one of the suite as it is defined now.
+    Raises: ConfigError: it is not a comparison, or not one of the suite as it is now defined.
     """
     path = directory / "compare.json"
     if not path.is_file():
@@ -149,7 +148,7 @@ def _rows_of(task: SuiteTask, known: Row, directory: Path) -> list[Row]:
 
 
 def merged(rows: list[Row], new: list[Row]) -> list[Row]:
-    """Sorted; a new row takes the place of an old one of the same task, method and seed."""
+    """Sorted rows; a new row replaces an old one of the same task, method and seed."""
     by_run = {(row["task"], row["method"], row["seed"]): row for row in [*rows, *new]}
     return [by_run[key] for key in sorted(by_run)]
 
@@ -157,8 +156,7 @@ def merged(rows: list[Row], new: list[Row]) -> list[Row]:
 def line(rows: list[Row], method: str, task: str) -> str:
     """Results of a method on a task, as one sentence.
 
-    Raises:
-        ConfigError: nothing is known.
+    Raises: ConfigError: there are no such scores.
     """
     task_named(task)
     own = [row for row in rows if (row["method"], row["task"]) == (method, task)]
@@ -193,8 +191,8 @@ def tables(rows: list[Row]) -> str:
 def compared(
     rows: list[Row], methods: Sequence[str] = LAST_METHODS, seeds: Sequence[int] = LAST_SEEDS
 ) -> str:
-    """The named methods over the pairs of these seeds that all of them have; differences are the first one's
-    lead."""
+    """Comparison of the named methods on the (task, seed) pairs that all of them have; a difference is the
+    lead of the first one."""
     by_run = {(row["method"], row["task"], row["seed"]): row for row in rows if row["method"] in methods}
     common = {
         task.name: [seed for seed in seeds if all((method, task.name, seed) in by_run for method in methods)]
@@ -240,9 +238,9 @@ def compared(
 def _compute(
     by_run: Mapping[tuple[str, str, int], Row], method: str, common: Mapping[str, Sequence[int]]
 ) -> str:
-    """Compute of a method, as a multiple of the default recipe's run at the same seed; mean over pairs.
+    """Compute of a method as a multiple of the default recipe's run at the same seed, averaged over pairs.
 
-    Empty where the default recipe is not among the methods.
+    Empty if the default recipe is not among the methods.
     """
     shares = [
         float(by_run[method, task, seed]["compute"]) / float(by_run["default", task, seed]["compute"])
@@ -254,7 +252,7 @@ def _compute(
 
 
 def leads(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Lead of the first method over each other one on each task, as Markdown.
+    """Lead of the first method over each other method on each task, as Markdown.
 
     Each figure is the mean of the differences at the same seeds ± its standard error.
     """

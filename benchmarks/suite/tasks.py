@@ -1,7 +1,8 @@
-"""The tasks of the suite: what each is for, how it is made, its search.yaml, and a hash that freezes it all.
+"""The tasks of the suite: purpose, construction, search.yaml, and a digest of the whole definition.
 
-They are chosen by kind, and kept by measured headroom (headroom.py), never by which method does well on them.
-The pair `sum` is the negative control: its default recipe is expected to be the best static one.
+Tasks are chosen by kind and kept for their measured headroom (headroom.py), never for the method that does
+well on them. The pair `sum` is the negative control: its default recipe is expected to be the best static
+one.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ HERE = Path(__file__).parent
 BASE = HERE / "suite.yaml"
 MODELS = HERE / "models"
 MADE = "made.json"
-"""Next to a model's weights, written after them: what its warm start found."""
+"""File next to a model's weights, written after them, with the results of its warm start."""
 WEIGHTS = "model.safetensors"
 N_CONFIRM = 1024
-"""Items on which the best strategies of a search are confirmed; no split has them."""
+"""Number of items on which the best strategies of a search are confirmed; they are in no split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class SuiteTask:
     """Its purpose in the suite."""
     family: Family
     set: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted keys of search.yaml that belong to the task itself, the same for every recipe."""
+    """Dotted keys of search.yaml that belong to the task and are the same for every recipe."""
     is_noisy: bool = False
 
 
@@ -66,7 +67,8 @@ LATE = Registers(
     worked_starts="01",
     warm_start=plan_of(n_steps=1000, batch_size=96, lr=2e-3),
 )
-"""The chain is known and seldom shown: reward grows slowly until sampling has found it often enough."""
+"""The model knows worked chains but seldom shows them: reward grows slowly until sampling finds them
+often."""
 CAPPED = Registers(
     name="register_capped",
     least=8,
@@ -131,7 +133,7 @@ def task_named(name: str) -> SuiteTask:
 
 
 def config(task: SuiteTask, data: Path) -> SearchConfig:
-    """The task's search.yaml: the suite's, with its directory below `data`."""
+    """The task's search.yaml: the suite's, with a task directory below `data`."""
     found = read_yaml(BASE)
     change_settings(found, settings(task, data))
     return parse_config(found, source=f"suite, {task.name}")
@@ -143,10 +145,9 @@ def settings(task: SuiteTask, data: Path) -> dict[str, Any]:
 
 
 def prepare(task: SuiteTask, data: Path) -> PreparedTask:
-    """The task below `data`, made if it is not there, with the model that the suite keeps.
+    """The task below `data` with the model that the suite keeps; made if it does not exist.
 
-    Raises:
-        TaskError: it cannot be made, another one is there, or the suite has no model for it.
+    Raises: TaskError: it cannot be made, another one is in its place, or the suite has no model for it.
     """
     target = _directory(task, data)
     create_once(target, lambda directory: write(directory, task, spec_of(task)), no_progress)
@@ -154,8 +155,8 @@ def prepare(task: SuiteTask, data: Path) -> PreparedTask:
 
 
 def write(directory: Path, task: SuiteTask, wanted: FamilySpec) -> None:
-    """Rows, fresh items to confirm winners on, the kept model, and to a noisy task its reward, as a file of
-    its own."""
+    """Write rows, fresh items to confirm winners on, the kept model, and for a noisy task its reward as a
+    separate file."""
     write_task(directory, dataclasses.replace(wanted, make_model=False), no_progress)
     known = read_manifest(directory)
     problems = fresh_problems(task.family, wanted.sizes, wanted.seed, N_CONFIRM)
@@ -181,20 +182,20 @@ def write(directory: Path, task: SuiteTask, wanted: FamilySpec) -> None:
 
 
 def spec_of(task: SuiteTask) -> FamilySpec:
-    """Values that determine a task's rows and model."""
+    """The values that determine a task's rows and model."""
     wanted = parse_config(read_yaml(BASE), source="suite").task
     sizes = {"train": wanted.n_train, "val": wanted.n_val, "test": wanted.n_test}
     return FamilySpec(family=task.family, sizes=sizes, seed=wanted.seed, make_model=True)
 
 
 def model_of(task: SuiteTask) -> Path:
-    """Directory of the kept model; tasks of one family share it."""
+    """Directory of the kept model, which tasks of one family share."""
     return MODELS / task.family.name
 
 
 def _directory(task: SuiteTask, data: Path) -> Path:
-    """Named after the content: a family that was changed gets a directory of its own, never the rows and the
-    model of its old definition. Tasks of the same rows and reward share one, and with it the model."""
+    """Directory named after the content, so that a changed family never uses rows and model of its old
+    definition. Tasks with the same rows and reward share a directory, and so the model."""
     name = f"{task.family.name}_noisy" if task.is_noisy else task.family.name
     return (data / f"{name}-{_hash(_content(task))[:8]}").absolute()
 
@@ -206,8 +207,8 @@ def digest(task: SuiteTask) -> str:
 
 
 def _content(task: SuiteTask) -> dict[str, Any]:
-    """Content that decides the task's rows, reward and model: its own values, the family's parameters and its
-    code, and the model itself.
+    """Everything that determines the task's rows, reward and model: its own values, the family's parameters
+    and code, and the model itself.
 
     Raises:
         TaskError: the suite keeps no model of this family.
@@ -231,7 +232,7 @@ def _content(task: SuiteTask) -> dict[str, Any]:
 
 
 def _code(path: Path) -> str:
-    """A module's code without imports and docstrings: both may change where no row does."""
+    """A module's code without imports and docstrings, whose changes do not affect any row."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

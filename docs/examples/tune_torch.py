@@ -1,8 +1,8 @@
-"""Search a training strategy of a small network with Ray Tune: python docs/examples/tune_torch.py [FOLDER]
+"""Search for a training strategy of a small network with Ray Tune: python docs/examples/tune_torch.py [DIR]
 
 A network of 4,000 parameters learns which of two spirals a point lies on. Each trial is a phase of five
 epochs with its own learning rate, weight decay and batch size; it starts from scratch or from a checkpoint of
-another trial. Then the best strategy is trained again as one trial. About about a minute on two CPUs.
+another trial. Then the best strategy is trained again as one trial. Takes about a minute on two CPUs.
 """
 
 import math
