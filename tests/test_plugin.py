@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,24 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Any:
     catalogue.subcommands.cache_clear()
     yield lambda group, name, value: made.append(importlib.metadata.EntryPoint(name, value, group))
     catalogue.subcommands.cache_clear()
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Installs a package of one module, `of_a_stranger`, with one entry point, as pip does."""
+
+    def install(code: str, group: str, value: str, name: str = "mine") -> None:
+        info = tmp_path / "site" / "of_a_stranger-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-a-stranger\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+        (tmp_path / "site" / "of_a_stranger.py").write_text(code)
+        monkeypatch.syspath_prepend(tmp_path / "site")
+
+    catalogue.subcommands.cache_clear()
+    yield install
+    catalogue.subcommands.cache_clear()
+    sys.modules.pop("of_a_stranger", None)
 
 
 def table(monkeypatch: pytest.MonkeyPatch, **commands: Subcommand) -> str:
@@ -98,6 +117,24 @@ def test_a_method_whose_module_is_broken_is_one_sentence_with_its_cure(
         make_search("broken", SearchRules(), 3)
 
 
+@pytest.mark.parametrize("field", ["agents.proposer", "search.method", "task.family"])
+@pytest.mark.parametrize(
+    ("code", "value", "message"),
+    [
+        ("raise SystemExit(7)", "of_a_stranger:make", r"cannot be loaded: SystemExit: 7\. Install or repair"),
+        ("", "of_a_stranger:make", "cannot be loaded: module 'of_a_stranger' has no attribute 'make'"),
+        ("", "of_a_stranger", r"stands for 'of_a_stranger'; must be package\.module:name\. Repair its"),
+        ("make = 3", "of_a_stranger:make", "is a int; must be callable"),
+    ],
+)
+def test_what_a_package_registers_and_cannot_be_loaded_is_one_sentence(
+    stranger: Any, field: str, code: str, value: str, message: str
+) -> None:
+    stranger(code, plugin.GROUPS[field], value)
+    with pytest.raises(ConfigError, match=rf"^{field} is 'mine', which {message}"):
+        plugin.load_factory("mine", field=field)
+
+
 # --- commands -----------------------------------------------------------------------------------------------
 
 
@@ -125,6 +162,16 @@ def test_a_table_that_cannot_be_loaded_is_said_and_leaves_the_other_commands_alo
         said.count("\n") == 1 and "No module named 'no_such_package'. Install or repair its package" in said
     )
     assert main(["list", "--storage", str(tmp_path)]) == 0
+
+
+def test_a_package_that_exits_when_it_is_imported_ends_no_command_without_a_word(
+    stranger: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger("raise SystemExit(5)", "llmzero_ray.commands", "of_a_stranger:COMMANDS")
+    assert main(["--help"]) == 2
+    assert "'mine' is an entry point of llmzero_ray.commands, which cannot be loaded: SystemExit: 5" in (
+        capsys.readouterr().err
+    )
 
 
 def test_a_command_that_there_is_already_is_refused(

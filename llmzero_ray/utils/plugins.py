@@ -99,10 +99,10 @@ def load(value: str, what: str) -> Any:
     Raises:
         ConfigError: it cannot be imported.
     """
-    module, _, attribute = value.partition(":")
+    module, attribute = _parts(value, what)
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
         reason = one_line(f"{kind}{error}", 300)
         raise ConfigError(
@@ -110,18 +110,30 @@ def load(value: str, what: str) -> Any:
         ) from error
 
 
+def _parts(value: str, what: str) -> tuple[str, str]:
+    """Module and object of `package.module:name`; `what` as in `load`."""
+    module, _, attribute = value.partition(":")
+    if not module or not attribute:
+        raise ConfigError(
+            f"{what}, which stands for {value!r}; must be package.module:name. Repair its package, or "
+            "correct the name."
+        )
+    return module, attribute
+
+
 def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
     """Entry point of that name. `own` are further names that the field accepts, for the error message.
     Nothing is imported.
 
     Raises:
-        ConfigError: no installed package registers it, or two do.
+        ConfigError: no installed package registers it, two do, or it stands for no `package.module:name`.
     """
     group = GROUPS[field]
     if name in own_points(group):
         return own_points(group)[name]
     found = points(group)
     if name in found:
+        _parts(found[name].value, f"{field} is {name!r}")
         return found[name]
     ours = own_points(group)
     known = [*BUILT_IN.get(group, ()), *own, *ours, *sorted(set(found) - set(ours))]
