@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import pytest
 from llmzero_ray.cli import catalogue
 from llmzero_ray.cli.main import main
 from llmzero_ray.cli.subcommand import Subcommand
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.config import StopperSettings
+from llmzero_ray.errors import ConfigError, TaskError
+from llmzero_ray.prepared.families import family_named
 from llmzero_ray.search import SearchRules, make_search, shipped_method, shipped_methods
+from llmzero_ray.stopping.rules import make_rules
 from llmzero_ray.utils import plugins as plugin
 
 
@@ -135,6 +138,42 @@ def test_what_a_package_registers_and_cannot_be_loaded_is_one_sentence(
         plugin.load_factory("mine", field=field)
 
 
+MADE: dict[str, Callable[[], Any]] = {
+    "search.method": lambda: make_search("mine", SearchRules(), 3),
+    "task.family": lambda: family_named("mine"),
+    "stopper.rules": lambda: make_rules(StopperSettings(rules=["mine"])),
+}
+"""Field -> what the factory of its value `mine` makes."""
+
+
+@pytest.mark.parametrize("field", MADE)
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "raise RuntimeError('no file\\nhere')",
+            r"which cannot be made: RuntimeError: no file here\. Repair",
+        ),
+        ("raise SystemExit(3)", r"which cannot be made: SystemExit: 3\. Repair its package, or take another"),
+        ("return object()", r"whose factory gives a value of type object without .*; must have .*\. Repair"),
+    ],
+)
+def test_a_factory_that_raises_or_gives_something_else_is_one_sentence(
+    stranger: Any, field: str, code: str, message: str
+) -> None:
+    stranger(f"def make(*_): {code}", plugin.GROUPS[field], "of_a_stranger:make")
+    with pytest.raises(ConfigError, match=rf"^{field} is 'mine', {message}") as error:
+        MADE[field]()
+    assert "\n" not in str(error.value)
+
+
+def test_an_error_of_ours_that_a_factory_raises_is_said_as_it_stands(stranger: Any) -> None:
+    code = "from llmzero_ray.errors import TaskError\ndef make(): raise TaskError('no dictionary here')"
+    stranger(code, "llmzero_ray.families", "of_a_stranger:make")
+    with pytest.raises(TaskError, match=r"^no dictionary here$"):
+        family_named("mine")
+
+
 # --- commands -----------------------------------------------------------------------------------------------
 
 
@@ -172,6 +211,15 @@ def test_a_package_that_exits_when_it_is_imported_ends_no_command_without_a_word
     assert "'mine' is an entry point of llmzero_ray.commands, which cannot be loaded: SystemExit: 5" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("code", ["COMMANDS = [1]", "COMMANDS = {'greet': 1}"])
+def test_a_table_that_is_none_is_said(stranger: Any, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stranger(code, "llmzero_ray.commands", "of_a_stranger:COMMANDS")
+    assert main(["--help"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "of_a_stranger:COMMANDS, an entry point of llmzero_ray.commands" in said
+    assert "must be a table, name -> Subcommand. Repair or uninstall its package." in said
 
 
 def test_a_command_that_there_is_already_is_refused(

@@ -186,11 +186,17 @@ def subcommands() -> dict[str, Subcommand]:
     one that it names in `after`, or comes last.
 
     Raises:
-        ConfigError: an extension's table cannot be loaded, or names a command that already exists.
+        ConfigError: an extension's table cannot be loaded, is no table, or names a command that there is
+            already.
     """
     found = dict(BUILT_IN)
     for name, point in points(GROUP).items():
         table: Mapping[str, Subcommand] = extension(GROUP, name)
+        if not isinstance(table, Mapping) or not all(isinstance(one, Subcommand) for one in table.values()):
+            raise ConfigError(
+                f"{point.value}, an entry point of {GROUP}, is a {type(table).__name__}; must be a table, "
+                "name -> Subcommand. Repair or uninstall its package."
+            )
         for command, one in table.items():
             if command in found:
                 raise ConfigError(

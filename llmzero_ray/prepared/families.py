@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmzero_ray.utils.plugins import load, registered
+from llmzero_ray.utils.plugins import make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def family_named(name: str) -> Family:
     """The family that is registered under a name.
 
     Raises:
-        ConfigError: no installed package registers it, or the package cannot be imported.
+        ConfigError: no installed package registers it, or the package's cannot be loaded or made.
     """
-    family: Family = load(registered(name, field="task.family").value, f"task.family is {name!r}")()
+    family: Family = make(name, field="task.family")
     return family

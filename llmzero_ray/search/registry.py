@@ -18,7 +18,7 @@ from llmzero_ray.config.search_rules import SearchRules
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.search.base import SearchMethod, SearchNode, plans_its_runs
 from llmzero_ray.search.tree_search import TreeSearch
-from llmzero_ray.utils.plugins import load_factory, own_points
+from llmzero_ray.utils.plugins import load_factory, make, own_points
 
 TREE = "llmzero"
 
@@ -55,9 +55,10 @@ def make_search(
     configuration of the first run.
 
     Raises:
-        ConfigError: the factory cannot be loaded, or the method lacks what it needs.
+        ConfigError: the factory cannot be loaded or raises, or the method lacks what it needs.
     """
-    factory = load_method(method)
-    more = (seed, default) if plans_its_runs(factory) else ()
-    found: SearchMethod[SearchNode] = factory(rules, budget, *more)
+    if method == TREE:
+        return TreeSearch(rules, budget)
+    more = (seed, default) if plans_its_runs(load_method(method)) else ()
+    found: SearchMethod[SearchNode] = make(method, rules, budget, *more, field="search.method")
     return found

@@ -26,7 +26,7 @@ from llmzero_ray.records.metrics import (
     REWARDS,
     Curves,
 )
-from llmzero_ray.utils.plugins import load_factory
+from llmzero_ray.utils.plugins import make
 from llmzero_ray.utils.text import one_line
 
 logger = logging.getLogger(__name__)
@@ -145,17 +145,7 @@ class _ExternalRule:
     """A rule of another package. After its first failure, which is logged, it is no longer called."""
 
     def __init__(self, name: str, settings: StopperSettings) -> None:
-        factory = load_factory(name, field="stopper.rules")
-        try:
-            self._rule: StopRule | None = factory(settings)
-        except Exception as error:
-            reason = one_line(f"{type(error).__name__}: {error}")
-            raise ConfigError(f"stopper.rules is {name!r}, which cannot be made: {reason}") from error
-        if not callable(getattr(self._rule, "check", None)):
-            raise ConfigError(
-                f"stopper.rules is {name!r}, which gives a value of type {type(self._rule).__name__}; it "
-                "must have a method `check(phase)`."
-            )
+        self._rule: StopRule | None = make(name, settings, field="stopper.rules")
         self._name = name
 
     def check(self, phase: NodeView) -> str | None:

@@ -20,7 +20,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, LlmzeroError
 from llmzero_ray.utils.text import nearest, one_line
 
 GROUPS = {
@@ -33,7 +33,19 @@ GROUPS = {
     "stopper.rules": "llmzero_ray.stop_rules",
     "reward": "llmzero_ray.rewards",
 }
-"""Configuration field -> group of entry points whose names it accepts."""
+"""Field -> group of entry points whose names it takes."""
+_NAMES_ALONE = ("reward", "task.family")
+"""Fields that take no `package.module:factory`."""
+_MEMBERS = {
+    "engine.backend": ("run", "stop", "stage", "evaluate", "close"),
+    "agents.backend": ("propose", "analyze", "judge"),
+    "agents.proposer": ("propose",),
+    "search.method": ("nodes", "ask", "explain", "create", "clone", "offered_checkpoint_nodes", "tell"),
+    "task.family": ("name", "version", "licence", "warm_start", "problems", "demonstration"),
+    "tracking.backends": ("check", "finish"),
+    "stopper.rules": ("check",),
+}
+"""Field -> members that an object of its factory must have."""
 BUILT_IN = {
     "llmzero_ray.engines": ("verl",),
     "llmzero_ray.agents": ("expert", "claude", "recorded"),
@@ -70,12 +82,47 @@ def load_factory(name: str, *, field: str) -> Callable[..., Any]:
     Raises:
         ConfigError: nothing is registered under that name, or it is not importable or not callable.
     """
-    named = name if ":" in name else registered(name, field=field).value
+    as_it_stands = ":" in name and field not in _NAMES_ALONE
+    named = name if as_it_stands else registered(name, field=field).value
     factory = load(named, f"{field} is {name!r}")
     if not callable(factory):
         raise ConfigError(f"{field} is {name!r}, which is a {type(factory).__name__}; must be callable")
     found: Callable[..., Any] = factory
     return found
+
+
+def make(name: str, *arguments: Any, field: str) -> Any:
+    """The object that the factory of a configuration field gives for these arguments.
+
+    Raises:
+        ConfigError: the factory cannot be loaded or raises, or its object lacks a member.
+        LlmzeroError: the factory raises this one.
+    """
+    factory, what = load_factory(name, field=field), f"{field} is {name!r}"
+    made = call(factory, *arguments, what=f"{what}, which cannot be made")
+    needed = _MEMBERS[field]
+    if lacking := [member for member in needed if not hasattr(made, member)]:
+        raise ConfigError(
+            f"{what}, whose factory gives a value of type {type(made).__name__} without "
+            f"{', '.join(lacking)}; must have {', '.join(needed)}. Repair its package, or take another name."
+        )
+    return made
+
+
+def call(function: Callable[..., Any], *arguments: Any, what: str) -> Any:
+    """What a function of another package returns; `what` begins the message where it raises.
+
+    Raises:
+        ConfigError: it raises.
+        LlmzeroError: it raises this one.
+    """
+    try:
+        return function(*arguments)
+    except LlmzeroError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 300)
+        raise ConfigError(f"{what}: {reason}. Repair its package, or take another name.") from error
 
 
 def extension(group: str, name: str) -> Any:
@@ -138,7 +185,7 @@ def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
     ours = own_points(group)
     known = [*BUILT_IN.get(group, ()), *own, *ours, *sorted(set(found) - set(ours))]
     near = nearest(name, known)
-    forms = [*known, *(() if field in ("reward", "task.family") else ("package.module:factory",))]
+    forms = [*known, *(() if field in _NAMES_ALONE else ("package.module:factory",))]
     raise ConfigError(
         f"{field} is {name!r}; must be {', '.join(forms)}, or a name that an "
         f"installed package registers as an entry point of {group}."
