@@ -7,18 +7,21 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from llmzero_ray.agents.backend import make_agents
 from llmzero_ray.cli import catalogue
 from llmzero_ray.cli.main import main
 from llmzero_ray.cli.subcommand import Subcommand
-from llmzero_ray.config import StopperSettings
+from llmzero_ray.config import SearchConfig, StopperSettings, TrackingConfig, parse_config
+from llmzero_ray.engines.registry import make_engine
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared.families import family_named
 from llmzero_ray.search import SearchRules, make_search, shipped_method, shipped_methods
 from llmzero_ray.stopping.rules import make_rules
+from llmzero_ray.storage.trackers import make_trackers
 from llmzero_ray.utils import plugins as plugin
 
 
@@ -138,10 +141,20 @@ def test_what_a_package_registers_and_cannot_be_loaded_is_one_sentence(
         plugin.load_factory("mine", field=field)
 
 
+def config_with(field: str) -> SearchConfig:
+    """A configuration whose field is `mine`."""
+    block, key = field.split(".")
+    return parse_config({"name": "x", block: {key: "mine"}})
+
+
 MADE: dict[str, Callable[[], Any]] = {
     "search.method": lambda: make_search("mine", SearchRules(), 3),
     "task.family": lambda: family_named("mine"),
     "stopper.rules": lambda: make_rules(StopperSettings(rules=["mine"])),
+    "agents.backend": lambda: make_agents(config_with("agents.backend"), 32),
+    "agents.proposer": lambda: make_agents(config_with("agents.proposer"), 32),
+    "engine.backend": lambda: make_engine(config_with("engine.backend"), *[cast(Any, None)] * 3),
+    "tracking.backends": lambda: make_trackers(cast(Any, None), TrackingConfig(backends=("mine",)), None),
 }
 """Field -> what the factory of its value `mine` makes."""
 

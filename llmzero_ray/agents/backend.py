@@ -24,7 +24,7 @@ from llmzero_ray.records.agents import (
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.search import load_method, needs_model, shipped_method
 from llmzero_ray.utils.api_key import KEY_ENVS
-from llmzero_ray.utils.plugins import BUILT_IN, load_factory
+from llmzero_ray.utils.plugins import BUILT_IN, call, load_factory, make
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.agents import DrawFigure
@@ -76,19 +76,20 @@ def make_agents(config: SearchConfig, n_val: int, services: AgentServices | None
     all three protocols, a proposer's returns a `Proposer`.
 
     Raises:
-        ConfigError: the backend cannot be imported, or there are no recorded answers.
+        ConfigError: the backend or the proposer cannot be loaded or made, or no answer was recorded.
     """
     agents = _backend_agents(config, n_val, services)
     method = load_method(config.search.method)
     if hasattr(method, "make_agents"):
         _check_has_model(config, method)
-        brought: Agents = method.make_agents(config, n_val, agents, services)
+        what = f"search.method is {config.search.method!r}, whose agents cannot be made"
+        brought: Agents = call(method.make_agents, config, n_val, agents, services, what=what)
         return brought
     if config.agents.proposer == "backend":
         return agents
     if config.agents.proposer == "strategy":
         return dataclasses.replace(agents, proposer=_strategy_proposer(config.agents, config.model))
-    own: Proposer = _own_proposer(config.agents)(config, n_val)
+    own: Proposer = make(config.agents.proposer, config, n_val, field="agents.proposer")
     return dataclasses.replace(agents, proposer=own)
 
 
@@ -124,7 +125,7 @@ def _backend_agents(config: SearchConfig, n_val: int, services: AgentServices | 
             raise ConfigError(f"agents.backend {backend!r} works inside a search only.")
         agent: Any = _model_agents(config, n_val, services)
     else:
-        agent = _own_backend(config.agents)(config, n_val)
+        agent = make(backend, config, n_val, field="agents.backend")
     return Agents(proposer=agent, error_analyzer=agent, early_stopper=agent)
 
 
@@ -135,11 +136,11 @@ def load_plugins(agents: AgentsConfig, model: ModelConfig | None = None) -> None
         ConfigError: a plug-in cannot be loaded, or the strategy does not fit.
     """
     if agents.backend not in BACKENDS:
-        _own_backend(agents)
+        load_factory(agents.backend, field="agents.backend")
     if agents.proposer == "strategy":
         _strategy_proposer(agents, model)
     elif agents.proposer not in PROPOSERS:
-        _own_proposer(agents)
+        load_factory(agents.proposer, field="agents.proposer")
 
 
 def _strategy_proposer(agents: AgentsConfig, model: ModelConfig | None) -> Proposer:
@@ -150,14 +151,6 @@ def _strategy_proposer(agents: AgentsConfig, model: ModelConfig | None) -> Propo
             "agents.proposer is 'strategy', which needs agents.recorded_from: the strategy.yaml to repeat."
         )
     return StrategyProposer.of(agents.recorded_from, model)
-
-
-def _own_backend(agents: AgentsConfig) -> Callable[..., Any]:
-    return load_factory(agents.backend, field="agents.backend")
-
-
-def _own_proposer(agents: AgentsConfig) -> Callable[..., Any]:
-    return load_factory(agents.proposer, field="agents.proposer")
 
 
 def agent_facts(config: SearchConfig) -> dict[str, Any]:
@@ -210,7 +203,7 @@ def check_agents(
     """
     method = load_method(config.search.method)
     if hasattr(method, "check"):
-        method.check(config)
+        call(method.check, config, what=f"search.method is {config.search.method!r}, whose check failed")
     _check_has_model(config, method)
     load_plugins(config.agents, config.model)
     if agent_facts(config):

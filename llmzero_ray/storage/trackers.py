@@ -10,7 +10,7 @@ from typing import Protocol
 
 from llmzero_ray.config import TrackingConfig
 from llmzero_ray.storage.search_storage import SearchStorage
-from llmzero_ray.utils.plugins import load_factory
+from llmzero_ray.utils.plugins import load_factory, make
 
 
 class Tracker(Protocol):
@@ -34,12 +34,18 @@ def make_trackers(storage: SearchStorage, settings: TrackingConfig, keys: str | 
         keys: path of the file with the trackers' keys, or None.
 
     Raises:
-        ConfigError: no factory has the given name.
+        ConfigError: a name leads to no factory, or to one that makes no tracker.
     """
     named: dict[Callable[..., Tracker], list[str]] = {}
     for name in settings.backends:
         named.setdefault(load_factory(name, field="tracking.backends"), []).append(name)
     return [
-        factory(storage, settings.model_copy(update={"backends": tuple(names)}), keys)
-        for factory, names in named.items()
+        make(
+            names[0],
+            storage,
+            settings.model_copy(update={"backends": tuple(names)}),
+            keys,
+            field="tracking.backends",
+        )
+        for names in named.values()
     ]
