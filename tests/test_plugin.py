@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 
 from llmzero_ray.agents.backend import make_agents
 from llmzero_ray.cli import catalogue
+from llmzero_ray.cli.doctor.checks import CHECKS, Context
+from llmzero_ray.cli.doctor.command import rows_of_check
+from llmzero_ray.cli.doctor.scratch import Scratch
 from llmzero_ray.cli.main import main
 from llmzero_ray.cli.subcommand import Subcommand
 from llmzero_ray.config import SearchConfig, StopperSettings, TrackingConfig, parse_config
@@ -141,10 +145,11 @@ def test_what_a_package_registers_and_cannot_be_loaded_is_one_sentence(
         plugin.load_factory("mine", field=field)
 
 
-def config_with(field: str) -> SearchConfig:
-    """A configuration whose field is `mine`."""
+def config_with(field: str, name: str = "mine", **more: Any) -> SearchConfig:
+    """A configuration whose field is that name."""
     block, key = field.split(".")
-    return parse_config({"name": "x", block: {key: "mine"}})
+    value = [name] if field in ("stopper.rules", "tracking.backends") else name
+    return parse_config({"name": "x", block: {key: value}, **more})
 
 
 MADE: dict[str, Callable[[], Any]] = {
@@ -157,6 +162,23 @@ MADE: dict[str, Callable[[], Any]] = {
     "tracking.backends": lambda: make_trackers(cast(Any, None), TrackingConfig(backends=("mine",)), None),
 }
 """Field -> what the factory of its value `mine` makes."""
+
+
+@pytest.mark.parametrize("name", ["mine", "nosuch"])
+@pytest.mark.parametrize("field", MADE)
+def test_the_checks_before_training_load_every_name(
+    stranger: Any, field: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stranger("import nothing_here", plugin.GROUPS[field], "of_a_stranger:make")
+    config = config_with(field, name, storage=str(tmp_path))
+    text = tmp_path / "search.yaml"
+    text.write_text(yaml.safe_dump(config.to_json()))
+    assert main(["search", str(text), "--dry-run", "--seconds-per-step", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"llmzero: {field} is {name!r}") and err.count("\n") == 1
+    (check,) = [one for one in CHECKS if one.name == "configuration"]
+    (row,) = rows_of_check(check, Context(config=config, step=False, scratch=Scratch(config)))
+    assert (row.status, f"llmzero: {row.found}\n") == ("FAIL", err)
 
 
 @pytest.mark.parametrize("field", MADE)

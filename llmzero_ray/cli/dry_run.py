@@ -24,6 +24,7 @@ from llmzero_ray.estimate import (
     first_limit,
     with_server_sizes,
 )
+from llmzero_ray.launch.preflight import check_extensions
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.utils.text import GIB, plain
 
@@ -36,9 +37,11 @@ def show_estimate(
     """Print the estimate and return the exit code.
 
     Raises:
-        ConfigError: the configuration cannot be trained, or no measured step time exists.
+        ConfigError: the configuration cannot be trained, it names something that cannot be loaded, or no
+            measured step time exists.
         TaskError: the task does not exist.
     """
+    check_extensions(config)
     console = TerminalConsole()
     say = partial(print_line, console)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmzero_ray.agents.backend import check_agents
+from llmzero_ray.agents.backend import check_agents, load_plugins
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.strategy_file import other_model
 from llmzero_ray.engines.capacity import largest_machine, shortfall
@@ -16,6 +16,7 @@ from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.launch import actors
 from llmzero_ray.launch.nodes import NoResult, nodes_up, run_on_nodes
 from llmzero_ray.prepared import PreparedTask, check_model_dir
+from llmzero_ray.prepared.families import family_named
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.report import load_strategy
 from llmzero_ray.search import make_search
@@ -150,23 +151,36 @@ def check_verl_keys(config: SearchConfig, task: PreparedTask) -> None:
 def check_backends(
     config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]
 ) -> tuple[str, ...]:
-    """Check that search method, stop rules, engine, trackers, agents and model can be loaded, because some of
-    them are needed only much later.
+    """Check everything that a search needs only much later: what `check_extensions` does, the model's
+    directory, and that the agents can call theirs.
 
     `spent` and `book` as in `check_agents`. Returns notes about unusual properties of the model.
+    """
+    check_extensions(config)
+    notes: tuple[str, ...] = ()
+    if config.engine.backend == "verl" and config.model.path is not None:
+        notes = check_model_dir(config.model.path)
+    check_agents(config, spent, book)
+    return notes
+
+
+def check_extensions(config: SearchConfig) -> None:
+    """Check that all that the configuration names can be loaded: search method, stop rules, task family,
+    engine, trackers and agents. Method, rules and family are made, too; the others need a search.
+
+    Raises:
+        ConfigError: one cannot be loaded or made; the message names the field.
     """
     check_names()
     make_search(config.search.method, config.search, config.budget.runs)
     make_rules(config.stopper)
-    notes: tuple[str, ...] = ()
+    if config.task.family is not None:
+        family_named(config.task.family)
     if config.engine.backend != "verl":
         load_factory(config.engine.backend, field="engine.backend")
-    elif config.model.path is not None:
-        notes = check_model_dir(config.model.path)
     for tracker in config.tracking.backends:
         load_factory(tracker, field="tracking.backends")
-    check_agents(config, spent, book)
-    return notes
+    load_plugins(config.agents, config.model)
 
 
 def strategy_note(config: SearchConfig) -> str | None:

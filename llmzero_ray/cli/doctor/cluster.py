@@ -7,25 +7,23 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.capacity import shortfall, side_cpus
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.launch import actors
-from llmzero_ray.launch.preflight import check_verl_keys
+from llmzero_ray.launch.preflight import check_extensions, check_verl_keys
 from llmzero_ray.prepared import PreparedTask
-from llmzero_ray.utils.plugins import load_factory
 
 MUST_GROW = "the machines that are up do not hold the slots, and more may be added"
 
 
 def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
-    """Check that the default recipe can be trained, and that the engine can be loaded.
+    """Check that the default recipe can be trained, and that all that the configuration names can be loaded.
 
     Raises:
         ConfigError: it cannot.
     """
+    check_extensions(config)
     root_hyperparameters(config, None if task is None else task.n_train)
     backend = config.engine.backend
     found = f"engine {backend}, platform {config.engine.platform}"
-    if backend != "verl":
-        load_factory(backend, field="engine.backend")
-    elif task is not None:
+    if backend == "verl" and task is not None:
         check_verl_keys(config, task)
         found += "; VeRL's own configuration takes the root"
     return CheckFinding("ok", found)
