@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 import yaml
@@ -26,6 +26,7 @@ from llmzero_ray.prepared.families import family_named
 from llmzero_ray.search import SearchRules, make_search, shipped_method, shipped_methods
 from llmzero_ray.stopping.rules import make_rules
 from llmzero_ray.storage.trackers import make_trackers
+from llmzero_ray.tasks.task_yaml import RewardKind
 from llmzero_ray.utils import plugins as plugin
 
 
@@ -93,7 +94,11 @@ def test_a_factory_that_a_user_names_is_not_imported_to_learn_whether_it_ships()
 @pytest.mark.parametrize(
     ("group", "name"),
     [(group, name) for group, names in plugin.BUILT_IN.items() for name in names]
-    + [("llmzero_ray.methods", "random")],
+    + [
+        ("llmzero_ray.methods", "random"),
+        ("llmzero_ray.tasks", "of_file"),
+        ("llmzero_ray.pages", "report"),
+    ],
 )
 def test_a_package_may_not_take_a_name_that_there_is(register: Any, group: str, name: str) -> None:
     plugin.check_names()
@@ -104,6 +109,11 @@ def test_a_package_may_not_take_a_name_that_there_is(register: Any, group: str, 
         "llmzero-ray has that name, too. Uninstall one of them, or register another name",
     ):
         plugin.check_names()
+
+
+def test_names_that_mean_something_without_an_entry_point_are_all_listed() -> None:
+    assert plugin.BUILT_IN["llmzero_ray.stop_rules"] == tuple(make_rules(StopperSettings()))
+    assert plugin.BUILT_IN["llmzero_ray.rewards"] == get_args(RewardKind)
 
 
 def test_two_packages_may_not_register_one_name(register: Any) -> None:

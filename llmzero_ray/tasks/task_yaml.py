@@ -81,7 +81,7 @@ class OwnReward(StrictModel):
         if self.kind == "python" and self.options:
             raise ValueError("reward: python takes no options; write them into the function")
         if self.kind not in _KINDS:
-            registered(self.kind, field="reward", own=_KINDS)
+            registered(self.kind, field="reward")
         elif self.kind != "python" and self.allow_unsandboxed:
             raise ValueError(
                 "reward: allow_unsandboxed is for python alone; the other kinds run no code of yours"

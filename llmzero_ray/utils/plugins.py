@@ -34,6 +34,8 @@ GROUPS = {
     "reward": "llmzero_ray.rewards",
 }
 """Field -> group of entry points whose names it takes."""
+_OWN_GROUPS = ("llmzero_ray.tasks", "llmzero_ray.pages")
+"""Groups in which the core finds parts of this project (`extension`)."""
 _NAMES_ALONE = ("reward", "task.family")
 """Fields that take no `package.module:factory`."""
 _MEMBERS = {
@@ -51,6 +53,8 @@ BUILT_IN = {
     "llmzero_ray.agents": ("expert", "claude", "recorded"),
     "llmzero_ray.proposers": ("backend", "strategy"),
     "llmzero_ray.methods": ("llmzero",),
+    "llmzero_ray.stop_rules": ("non_finite", "collapse"),
+    "llmzero_ray.rewards": ("exact_match", "mcq", "math", "regex", "python"),
 }
 """Group -> names that work without an entry point. No package may register them."""
 _PROJECT = "llmzero-ray"
@@ -168,9 +172,8 @@ def _parts(value: str, what: str) -> tuple[str, str]:
     return module, attribute
 
 
-def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
-    """Entry point of that name. `own` are further names that the field accepts, for the error message.
-    Nothing is imported.
+def registered(name: str, *, field: str) -> EntryPoint:
+    """The entry point of that name. Nothing is imported.
 
     Raises:
         ConfigError: no installed package registers it, two do, or it stands for no `package.module:name`.
@@ -183,7 +186,8 @@ def registered(name: str, *, field: str, own: Iterable[str] = ()) -> EntryPoint:
         _parts(found[name].value, f"{field} is {name!r}")
         return found[name]
     ours = own_points(group)
-    known = [*BUILT_IN.get(group, ()), *own, *ours, *sorted(set(found) - set(ours))]
+    built_in = () if field == "stopper.rules" else BUILT_IN.get(group, ())  # shipped rules go unnamed
+    known = [*built_in, *ours, *sorted(set(found) - set(ours))]
     near = nearest(name, known)
     forms = [*known, *(() if field in _NAMES_ALONE else ("package.module:factory",))]
     raise ConfigError(
@@ -232,7 +236,7 @@ def check_names() -> None:
     Raises:
         ConfigError: two do, or one registers a name that is built in.
     """
-    for group in GROUPS.values():
+    for group in (*GROUPS.values(), *_OWN_GROUPS):
         points(group)
 
 

@@ -135,7 +135,7 @@ def reward_entry(reward: OwnReward) -> RewardEntry:
     if reward.kind in KINDS:
         return RewardEntry(module=KINDS[reward.kind])
     if reward.function is None:
-        point = registered(reward.kind, field="reward", own=(*KINDS, "python"))
+        point = registered(reward.kind, field="reward")
         return RewardEntry(
             module=point.module, name=point.attr, gold_response=reward.gold, allow_unsandboxed=allowed
         )
