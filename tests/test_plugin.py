@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -137,7 +138,7 @@ def test_a_method_whose_module_is_broken_is_one_sentence_with_its_cure(
         make_search("broken", SearchRules(), 3)
 
 
-@pytest.mark.parametrize("field", ["agents.proposer", "search.method", "task.family"])
+@pytest.mark.parametrize("field", ["agents.proposer", "search.method", "task.family", "reward"])
 @pytest.mark.parametrize(
     ("code", "value", "message"),
     [
@@ -217,6 +218,21 @@ def test_an_error_of_ours_that_a_factory_raises_is_said_as_it_stands(stranger: A
     stranger(code, "llmzero_ray.families", "of_a_stranger:make")
     with pytest.raises(TaskError, match=r"^no dictionary here$"):
         family_named("mine")
+
+
+def test_score_tries_a_reward_that_a_package_registers(
+    stranger: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "def half(solution_str, **_): return {'score': 0.5, 'acc': float(solution_str == 'Rome')}"
+    stranger(code, "llmzero_ray.rewards", "of_a_stranger:half", name="city")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"data_source": "x", "solution_str": "Rome", "ground_truth": "Rome"}))
+    command = ["score", "--jsonl", str(rows), "--allow-unsandboxed", "--reward"]
+    assert main([*command, "city"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"score": 0.5, "acc": 1.0}
+    assert main([*command, "citi"]) == 2
+    assert "(exact_match, mcq, math, regex, city)" in (said := capsys.readouterr().err)
+    assert "Did you mean 'city'?" in said
 
 
 # --- commands -----------------------------------------------------------------------------------------------

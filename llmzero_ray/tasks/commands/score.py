@@ -22,6 +22,7 @@ from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
 from llmzero_ray.prepared.reward import LoadedReward, open_reward
 from llmzero_ray.prepared.sandbox import ALLOW
 from llmzero_ray.tasks.shipped_rewards import KINDS, reward_module, unmet
+from llmzero_ray.utils.plugins import GROUPS, points, registered
 from llmzero_ray.utils.text import clean, nearest
 
 _TEXTS = ("data_source", "solution_str", "ground_truth")
@@ -48,14 +49,17 @@ def score(
     reward: Annotated[
         str | None,
         typer.Option(
-            metavar="R", help=f"{', '.join(KINDS)}, or FILE.py[:function] (default: by data_source)"
+            metavar="R",
+            help=f"{', '.join(KINDS)}, a name that a package registers, or FILE.py[:function] "
+            "(default: by data_source)",
         ),
     ] = None,
     task: Annotated[str | None, typer.Option(metavar="DIR", help="use the reward of a prepared task")] = None,
     allow_unsandboxed: Annotated[
         bool,
         typer.Option(
-            "--allow-unsandboxed", help="run the code of FILE.py even if this machine has no sandbox for it"
+            "--allow-unsandboxed",
+            help="run the code of FILE.py or a package even if this machine has no sandbox for it",
         ),
     ] = False,
 ) -> int:
@@ -104,13 +108,18 @@ def _named(
         return read_manifest(Path(task)).reward, Path(task)
     if reward is None or reward in KINDS:
         return None if reward is None else RewardEntry(module=KINDS[reward]), Path()
+    packages = points(GROUPS["reward"])
+    if reward in packages:
+        point = registered(reward, field="reward")
+        return RewardEntry(module=point.module, name=point.attr, allow_unsandboxed=allow_unsandboxed), Path()
     place, colon, name = reward.rpartition(":")
     path, function = (place, name) if colon and place.endswith(".py") else (reward, "compute_score")
     if not Path(path).is_file() or not path.endswith(".py"):
-        near = nearest(reward, KINDS)
+        known = [*KINDS, *packages]
+        near = nearest(reward, known)
         hint = f" Did you mean {near!r}?" if near else ""
         raise TaskError(
-            f"reward {reward} is neither a known kind ({', '.join(KINDS)}) nor a Python file FILE.py or "
+            f"reward {reward} is neither a known kind ({', '.join(known)}) nor a Python file FILE.py or "
             f"FILE.py:function.{hint}"
         )
     return RewardEntry(path=path, name=function, allow_unsandboxed=allow_unsandboxed), Path()
