@@ -86,19 +86,21 @@ RECIPE, N_RUNS, RUN_STEPS = "smollm2_cpu", 4, 10
 """The default recipe, and the number and length of its runs that give every method's compute."""
 
 
-def _static(**changes: float | str) -> dict[str, Any]:
-    """A static configuration, as a schedule of one phase that changes the default."""
-    phase = {"steps": N_RUNS * RUN_STEPS, "changes": changes}
+def _schedule(*phases: Mapping[str, float | str]) -> dict[str, Any]:
+    """A schedule of equally long phases, each of which changes the configuration before it."""
+    n_steps = N_RUNS * RUN_STEPS // len(phases)
+    planned = [{"steps": n_steps, "changes": dict(changes)} for changes in phases]
     return {
         "search.method": "schedule",
-        "search.schedule": {"source": "static configuration", "phases": [phase]},
+        "search.schedule": {"source": "benchmarks.suite.real", "phases": planned},
     }
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "default": {},
-    "cool_fast": _static(temperature=0.6, lr=2.0e-4),
-    "cool_cosine": _static(temperature=0.6, lr=2.0e-4, lr_scheduler="cosine"),
+    "cool_fast": _schedule({"temperature": 0.6, "lr": 2.0e-4}),
+    "cool_cosine": _schedule({"temperature": 0.6, "lr": 2.0e-4, "lr_scheduler": "cosine"}),
+    "cool_falls": _schedule({"temperature": 0.6, "lr": 2.0e-4}, {"lr": 5.0e-5}),
     "expert": {"search.method": "llmzero"},
     "claude": {
         "search.method": "llmzero",
@@ -107,9 +109,10 @@ METHODS: dict[str, dict[str, Any]] = {
         "agents.price": [3.0, 15.0, 3.75, 0.3],
     },
 }
-"""Method -> dotted keys: the recipe, a static configuration, the same along a cosine to zero (its plan needs
-`budget: steps`, so that its last step is known), the search with rules and with a language model."""
-_DEFAULT_METHODS = [name for name in METHODS if name != "cool_cosine"]
+"""Method -> dotted keys: the recipe; a static configuration; the same along a cosine to zero (its plan needs
+`budget: steps`, so that its last step is known); the same with a quarter of the rate in the second half; the
+search with rules and with a language model."""
+_DEFAULT_METHODS = [name for name in METHODS if name not in ("cool_cosine", "cool_falls")]
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]
 NUMBER, WORD = "Reply with the number only.", "Reply with the word only."
