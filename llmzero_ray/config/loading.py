@@ -14,12 +14,22 @@ from typing import Any
 
 from llmzero_ray.config import presets
 from llmzero_ray.config.search_config import SearchConfig
-from llmzero_ray.config.yaml_text import local_path, read_yaml, replace_key, validated
+from llmzero_ray.config.yaml_text import (
+    held_settings,
+    local_path,
+    read_yaml,
+    refuse_removed,
+    replace_key,
+    validated,
+)
 from llmzero_ray.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_PROPOSERS = "its proposals gained no more than the rules'. Take `backend`, which the rules are by default."
+_PROPOSERS = (
+    "its proposals gained no more than those of the built-in rules. Remove the key: then `agents.backend` "
+    "proposes, which is the built-in rules by default."
+)
 REMOVED = {
     "agents.archive": "results of earlier searches never improved a proposal. Remove the key.",
     "agents.guided_share": "it belonged to the proposer `hybrid`. Remove the key.",
@@ -121,9 +131,7 @@ def parse_config(data: Mapping[str, Any], *, source: str = "search.yaml") -> Sea
     Raises:
         ConfigError: everything that is wrong, one line each.
     """
-    gone = [f"{source}: {name} does not exist since 0.2: {REMOVED[name]}" for name in _held(REMOVED, data)]
-    if gone:
-        raise ConfigError("\n".join(gone))
+    refuse_removed(data, REMOVED, source)
     return validated(SearchConfig, _with_new_names(data, source), source)
 
 
@@ -140,28 +148,16 @@ def stored_config(data: Mapping[str, Any], *, source: str) -> SearchConfig:
 def without_removed(data: Mapping[str, Any]) -> dict[str, Any]:
     """Data of a configuration, copied without its settings in `REMOVED`."""
     kept = copy.deepcopy(dict(data))
-    for name in _held(REMOVED, kept):
+    for name in held_settings(REMOVED, kept):
         block, _, key = name.partition(": ")[0].partition(".")
         del kept[block][key]
     return kept
 
 
-def _held(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:
-    """The names, each a setting or `setting: value`, that the data of a configuration holds."""
-    flat = {
-        f"{block}.{key}": value
-        for block, values in data.items()
-        if isinstance(values, Mapping)
-        for key, value in values.items()
-    }
-    held = flat.keys() | {f"{name}: {value}" for name, value in flat.items()}
-    return [name for name in names if name in held]
-
-
 def _with_new_names(data: Mapping[str, Any], source: str | None = None) -> dict[str, Any]:
     """The data of a configuration with the names in `RENAMED` replaced by the new ones. `source` opens a note
     about each; None gives no notes. A setting under both names keeps both, so that the old one is refused."""
-    held = _held(RENAMED, data)
+    held = held_settings(RENAMED, data)
     found = copy.deepcopy(dict(data)) if held else dict(data)
     for old in held:
         block, _, rest = RENAMED[old].partition(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 from urllib.parse import unquote
@@ -221,8 +221,15 @@ def validated(model: type[Model], data: Any, source: str) -> Model:
         raise ConfigError(_problems(error, model, source)) from error
 
 
-def load_file(model: type[Model], path: Path, settings: Mapping[str, Any] | None = None) -> Model:
-    """A YAML file as a `model`, dotted keys replaced by `settings`.
+def load_file(
+    model: type[Model],
+    path: Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    removed: Mapping[str, str] | None = None,
+) -> Model:
+    """A YAML file as a `model`, dotted keys replaced by `settings`; `removed` are the settings that went, as
+    `refuse_removed` takes them.
 
     Raises:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
@@ -230,7 +237,32 @@ def load_file(model: type[Model], path: Path, settings: Mapping[str, Any] | None
     data = read_yaml(path)
     for key, value in (settings or {}).items():
         replace_key(data, key.split("."), value)
+    refuse_removed(data, removed or {}, path.name)
     return validated(model, data, path.name)
+
+
+def held_settings(names: Iterable[str], data: Mapping[str, Any]) -> list[str]:
+    """The names, each a setting or `setting: value`, that the data of a file holds at its top or in a block
+    there."""
+    flat = {key: value for key, value in data.items() if "." not in str(key)}
+    for block, values in data.items():
+        if isinstance(values, Mapping):
+            flat |= {f"{block}.{key}": value for key, value in values.items()}
+    held = flat.keys() | {f"{name}: {value}" for name, value in flat.items()}
+    return [name for name in names if name in held]
+
+
+def refuse_removed(data: Mapping[str, Any], removed: Mapping[str, str], source: str) -> None:
+    """Refuse settings that went. `removed` gives for each setting, or `setting: value`, why and what to do.
+
+    Raises:
+        ConfigError: the data holds some of them, one line each.
+    """
+    gone = [
+        f"{source}: {name} does not exist since 0.2: {removed[name]}" for name in held_settings(removed, data)
+    ]
+    if gone:
+        raise ConfigError("\n".join(gone))
 
 
 def to_yaml(data: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.manifest import Manifest, RewardEntry, SplitFile, SplitFiles
-from llmzero_ray.tasks.sft.config import SftConfig, load_sft
+from llmzero_ray.tasks.sft.config import REMOVED, SftConfig, load_sft
 from llmzero_ray.tasks.sft.gold import demonstrations, gold_responses
 from llmzero_ray.tasks.sft.job import open_job, result_in
 from llmzero_ray.tasks.shipped_rewards import KINDS
@@ -40,6 +40,15 @@ def test_settings_replace_dotted_keys_and_paths_become_absolute(tmp_path: Path) 
     assert loaded.lora is not None
     assert (loaded.lora.rank, loaded.lora.alpha) == (4, 9)
     assert [loaded.task, loaded.model, loaded.output] == [str(Path(name).absolute()) for name in "tmo"]
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_setting_that_went_is_refused_in_one_sentence_with_what_to_do(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    with pytest.raises(ConfigError) as refused:
+        load_sft(path, {name: 1})
+    assert str(refused.value) == f"w.yaml: {name} does not exist since 0.2: {REMOVED[name]}"
 
 
 def test_epochs_become_steps_the_last_batch_filled_up() -> None:

@@ -12,6 +12,22 @@ from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, setting
 
 _MAX_SEED = 2**31 - 1
+REMOVED = {
+    "checkpoints_kept": "the newest full checkpoint is kept until the end. Remove the key.",
+    "dtype": "weights are bfloat16 on GPUs and float32 on CPUs. Remove the key.",
+    "final_lr_share": "the learning rate falls to 5% of its peak. Remove the key.",
+    "gold_response": "the form of right answers belongs to the task. Write it as reward.gold_response in the "
+    "task's manifest.json.",
+    "lora.merge": "the result is always a whole model, with the adapter merged. Remove the key.",
+    "lora.targets": "an adapter is on all linear layers. Remove the key.",
+    "max_failures": "a warm start continues three times after a lost worker. Remove the key.",
+    "max_grad_norm": "gradients are clipped to the norm 1. Remove the key.",
+    "n_val": "the held-out loss is that of the first 512 validation rows. Remove the key.",
+    "rationale": "only the right answer is learnt. Remove the key.",
+    "start_timeout_s": "a warm start waits until the cluster has room for it. Remove the key.",
+    "weight_decay": "it is .01. Remove the key.",
+}
+"""Setting of version 0.1 that no longer exists -> what holds instead, and what to do."""
 
 
 class LoraSettings(StrictModel):
@@ -91,7 +107,7 @@ def load_sft(path: str | Path, settings: Mapping[str, Any] | None = None) -> Sft
     Raises:
         ConfigError: no such file, broken YAML, or everything that is wrong in it.
     """
-    config = load_file(SftConfig, presets.path_of(str(path)), settings)
+    config = load_file(SftConfig, presets.path_of(str(path)), settings, removed=REMOVED)
     paths = {name: getattr(config, name) for name in ("task", "model", "output")}
     absolute = {name: str(Path(given).expanduser().absolute()) for name, given in paths.items() if given}
     return config.model_copy(update=absolute)
