@@ -53,7 +53,8 @@ REMOVED = {
     "stopper.reward_drop": "the collapse detector stops at 60% of the reward lost. Remove the key.",
     "stopper.truncation_flood": "it is a fact for the early stopper, never a stop. Remove the key.",
 }
-"""Setting, or `setting: value`, of version 0.1 that no longer exists -> why, and what to do."""
+"""Setting, or `setting: value`, of version 0.1 or of a recorded search of benchmarks/suite that no longer
+exists -> why, and what to do."""
 RENAMED: dict[str, str] = {
     "agents.backend: replay": "agents.backend: recorded",
     "agents.replay_from": "agents.recorded_from",

@@ -36,7 +36,10 @@ class TornBodyError(BodyError):
 class OtherVersionError(BodyError):
     """The body is intact, but this version cannot read it."""
 
-    fix = "Another version of llmzero-ray wrote it: continue with that version. Nothing is lost."
+    fix = (
+        "Another version of llmzero-ray wrote it. If that is a newer one, upgrade; if it is an older one, "
+        "start a search of another name."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

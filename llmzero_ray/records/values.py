@@ -430,7 +430,8 @@ _RETIRED = {
     "ProposalRequest": frozenset({"lessons"}),
     "TaskView": frozenset({"carries_optimizer"}),
 }
-"""Fields that version 0.1 wrote and this version ignores when it reads a record."""
+"""Fields that version 0.1 or a recorded search of benchmarks/suite holds, and this one leaves out when it
+reads a record."""
 
 
 def register_record(cls: type[R]) -> type[R]:
