@@ -56,8 +56,9 @@ Priors: TypeAlias = Literal["paper", "appendix_f"]
 OnCap: TypeAlias = Literal["expert", "stop"]
 OnOutage: TypeAlias = Literal["wait", "rules"]
 """Values of the settings of `agents` with these names."""
-AGENT_METHODS = ("llmzero", "skills")
-"""Search methods whose phases agents propose. All others plan their runs themselves."""
+_AGENT_METHODS = ("llmzero", "skills")
+"""Search methods whose phases are stopped early unless the file says otherwise. Their classes are not asked
+(search.plans_its_runs), since a file is read without importing a method, which may be a user's own."""
 
 
 def hub_model(path: str) -> tuple[str | None, str | None]:
@@ -644,7 +645,7 @@ class SearchConfig(StrictModel):
     def _planned_runs_are_not_stopped(cls, data: Any) -> Any:
         """`stopper.enabled: false` where a method that plans its runs leaves the switch out."""
         match data:
-            case {"search": {"method": method}} if method not in AGENT_METHODS:
+            case {"search": {"method": method}} if method not in _AGENT_METHODS:
                 stopper = data.get("stopper", {})
                 if isinstance(stopper, Mapping):
                     return {**data, "stopper": {"enabled": False, **stopper}}

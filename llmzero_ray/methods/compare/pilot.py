@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig
-from llmzero_ray.config.search_config import AGENT_METHODS
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.compute import amount, measured_cost, plus
 from llmzero_ray.methods.compare.plan import PILOT, ComparedRun, ComparePlan, times_of, with_keys
 from llmzero_ray.records import PhaseFailure, TokenCost, TokenCounts
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.search import load_method, plans_its_runs
 from llmzero_ray.storage.metric_files import load_points
 from llmzero_ray.utils.files import replace_file
 
@@ -106,10 +106,10 @@ def with_budget(config: SearchConfig, pilot: Pilot, *, by_compute: bool, times: 
     if not by_compute:
         return with_keys(config, changed)
     changed["budget.compute"] = times * pilot.compute
-    if config.search.method in AGENT_METHODS:
-        changed["budget.runs"] = MORE * config.budget.runs
-    else:
+    if plans_its_runs(load_method(config.search.method)):
         changed["phase.max_steps"] = max(config.phase.max_steps, MORE * whole)
+    else:
+        changed["budget.runs"] = MORE * config.budget.runs
     return with_keys(config, changed)
 
 

@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 
 import llmzero_ray
 from llmzero_ray.config import SearchConfig, parse_config, presets
-from llmzero_ray.config.search_config import AGENT_METHODS
 from llmzero_ray.config.yaml_text import AS_TUPLE, LocalPath, StrictModel, read_yaml, replace_key, setting
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.prepared.manifest import MANIFEST, read_manifest
 from llmzero_ray.prepared.splits import SPLITS
+from llmzero_ray.search import load_method, plans_its_runs
 from llmzero_ray.utils.files import file_digest, text_digest
 
 _NAME = r"^[a-z0-9][a-z0-9_]{0,19}$"
@@ -153,7 +153,7 @@ def _config(
     data["final"]["test"] = data["final"]["test"] or True  # keeps `all`
     data["budget"]["runs"] *= method.times
     whole = data["budget"]["runs"] * data["phase"]["n_steps"]
-    if data["search"]["method"] not in AGENT_METHODS:  # agents propose phases of any length
+    if plans_its_runs(load_method(str(data["search"]["method"]))):  # agents propose phases of any length
         data["phase"]["max_steps"] = max(data["phase"]["max_steps"], whole)
     return parse_config(data, source=f"{run.task}, {run.method}")
 
