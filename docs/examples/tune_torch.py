@@ -14,7 +14,7 @@ import ray
 import torch
 from ray import tune
 
-from llmzero_ray.tune import StrategyReplay, get_checkpoint, tree_search
+from llmzero_ray.tune import StrategyRetraining, get_checkpoint, tree_search
 
 SPACE = {
     "lr": tune.loguniform(1e-4, 1e-1),
@@ -97,7 +97,7 @@ def main(folder):
     print(strategy.read_text())
     again = tune.Tuner(
         train,
-        tune_config=tune.TuneConfig(scheduler=StrategyReplay(strategy)),
+        tune_config=tune.TuneConfig(scheduler=StrategyRetraining(strategy)),
         run_config=tune.RunConfig(name="replay", storage_path=folder, verbose=0),
     ).fit()
     print(f"trained again as one trial: accuracy {again[0].metrics['accuracy']:.3f}")

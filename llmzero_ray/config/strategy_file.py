@@ -294,7 +294,7 @@ def of_verl(strategy: Strategy | TuneStrategy, source: str) -> Strategy:
     if isinstance(strategy, TuneStrategy):
         raise ConfigError(
             f"{source} is the strategy of a search under Ray Tune (format {strategy.format}); train it again "
-            "with StrategyReplay in a Tuner."
+            "with StrategyRetraining in a Tuner."
         )
     return strategy
 

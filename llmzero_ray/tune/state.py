@@ -541,8 +541,8 @@ class TuneSearch:
             self._storage.write_call(*call)
 
     def strategy(self) -> str | None:
-        """Best strategy so far as the text of a strategy.yaml for `StrategyReplay`. None if there is no score
-        yet.
+        """Best strategy so far as the text of a strategy.yaml for `StrategyRetraining`. None if there is no
+        score yet.
 
         Steps count from the phase's start. The strategy leaves each phase at its `cut_step`.
         """

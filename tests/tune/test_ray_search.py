@@ -12,7 +12,7 @@ from ray import cloudpickle, tune
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records.agents import NodeView, ProposalRequest
 from llmzero_ray.search import SearchRules
-from llmzero_ray.tune import StrategyReplay, tree_search
+from llmzero_ray.tune import StrategyRetraining, tree_search
 from tests.tune import trainables
 from tests.tune.trainables import Climber, climb, notes
 
@@ -159,7 +159,7 @@ def test_a_found_strategy_is_trained_again_as_one_trial(experiment: Experiment, 
     replay = tune.Tuner(
         climb,
         param_space={"notes": str(tmp_path / "again.jsonl")},
-        tune_config=tune.TuneConfig(scheduler=StrategyReplay(tmp_path / "exp" / "strategy.yaml")),
+        tune_config=tune.TuneConfig(scheduler=StrategyRetraining(tmp_path / "exp" / "strategy.yaml")),
         run_config=tune.RunConfig(name="again", storage_path=str(tmp_path), verbose=0),
     ).fit()
     assert replay[0].metrics["x"] == pytest.approx(best.score)

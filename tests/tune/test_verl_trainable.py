@@ -16,7 +16,7 @@ from llmzero_ray.errors import CapacityError
 from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.report import load_strategy
 from llmzero_ray.tasks.prepare import prepare
-from llmzero_ray.tune import StrategyReplay, tree_search, verl_trainable
+from llmzero_ray.tune import StrategyRetraining, tree_search, verl_trainable
 from tests.searches import CHECKOUT, scripted_search
 from tests.waiting import wait_until
 
@@ -184,7 +184,7 @@ def test_a_strategy_of_a_search_on_verl_is_trained_again_on_the_slots(tmp_path: 
     )
     results = tune.Tuner(
         train,
-        tune_config=tune.TuneConfig(scheduler=StrategyReplay(path)),
+        tune_config=tune.TuneConfig(scheduler=StrategyRetraining(path)),
         run_config=tune.RunConfig(name="again", storage_path=str(tmp_path), verbose=0),
     ).fit()
     assert not results.errors and reserved() == []

@@ -432,7 +432,7 @@ def _answer_title(one: Answer) -> str:
     return f"{how}{kind}, score {number(one.score)}{', cut off at the cap' if one.cut else ''}"
 
 
-def _answer_text(one: Answer, room: int, *, repeats: bool) -> str:
+def _answer_text(one: Answer, max_chars: int, *, repeats: bool) -> str:
     whole = one.pred is not None and one.pred.strip() == one.response.strip() != ""
     pred = "all of it" if whole else first_words(one.pred or "", 80) or "(nothing)"
     taken = [] if one.pred is None else [f"taken as the answer: {pred}"]
@@ -440,12 +440,12 @@ def _answer_text(one: Answer, room: int, *, repeats: bool) -> str:
         taken.append(f"expected: {first_words(one.expected, 80)}")
     if one.below is not None:
         node, response, right = one.below
-        said = middle_cut(one_line(response, None), room // 2) or "(nothing)"
+        said = middle_cut(one_line(response, None), max_chars // 2) or "(nothing)"
         taken.append(f"node {node} answers, {'right' if right else 'wrong'}: {said}")
-    prompt, response = (middle_cut(text, room) for text in (one.prompt, one.response))
+    prompt, response = (middle_cut(text, max_chars) for text in (one.prompt, one.response))
     asked = ["prompt: the one before"] if repeats else ["prompt:", prompt]
     text = "\n".join([*asked, "answer:", response, *taken])
-    return quote(text, label="answer", max_lines=120, max_chars=2400, width=room)
+    return quote(text, label="answer", max_lines=120, max_chars=2400, width=max_chars)
 
 
 def answer_text(proposal: Proposal | None) -> str:
@@ -457,11 +457,11 @@ def answer_text(proposal: Proposal | None) -> str:
     return one_line(f"{proposal.n_steps} steps from {nodes.start_of(at)}: {changed}", 1000)
 
 
-def _hints(hints: Sequence[str], room: int) -> list[str]:
+def _hints(hints: Sequence[str], max_chars: int) -> list[str]:
     """Newest hints that fit, oldest first, each on one line without control characters."""
     kept: list[str] = []
     for hint in (one_line(text, None) for text in reversed(hints)):
-        if sum(map(len, kept)) + len(hint) > room:
+        if sum(map(len, kept)) + len(hint) > max_chars:
             break
         kept.insert(0, hint)
     return kept

@@ -52,13 +52,12 @@ def quote(text: str, *, label: str, max_lines: int = 40, max_chars: int = 3000, 
     return f"<<<data {mark}\n{body}\n>>>end {mark}"
 
 
-def middle_cut(text: str, room: int) -> str:
-    """Cleaned text of at most `room` characters: its beginning and its end, because a question may be at the
-    end."""
+def middle_cut(text: str, max_chars: int) -> str:
+    """Cleaned text of at most `max_chars` characters: its beginning and its end, where a question may be."""
     text = clean(text).strip()
-    if len(text) <= room:
+    if len(text) <= max_chars:
         return text
-    half = (room - 5) // 2
+    half = (max_chars - 5) // 2
     return f"{text[:half]} ... {text[-half:]}"
 
 

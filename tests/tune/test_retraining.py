@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from ray.tune.experiment import Trial
 
+from llmzero_ray import tune
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.storage.strategy import load_strategy
-from llmzero_ray.tune import StrategyReplay
+from llmzero_ray.tune import StrategyRetraining
 from llmzero_ray.tune.phase_start import PhaseStart
 from llmzero_ray.tune.verl_trainable import VerlTrainable
 
@@ -57,9 +58,9 @@ class OneTrial:
 
 
 @pytest.fixture
-def replay(tmp_path: Path) -> StrategyReplay:
+def retraining(tmp_path: Path) -> StrategyRetraining:
     (tmp_path / "strategy.yaml").write_text(TEXT)
-    return StrategyReplay(tmp_path / "strategy.yaml")
+    return StrategyRetraining(tmp_path / "strategy.yaml")
 
 
 def controller(trial: OneTrial) -> Any:
@@ -71,56 +72,58 @@ def result(step: int) -> dict[str, Any]:
 
 
 def test_a_phase_ends_at_its_cut_and_the_next_one_goes_on_with_its_configuration(
-    replay: StrategyReplay,
+    retraining: StrategyRetraining,
 ) -> None:
     trial = OneTrial()
-    replay.on_trial_add(None, trial)
+    retraining.on_trial_add(None, trial)
     assert trial.config == {"data": "here", "rate": 1.0}
-    assert [replay.on_trial_result(None, trial, result(step)) for step in (1, 2)] == ["CONTINUE", "PAUSE"]
+    assert [retraining.on_trial_result(None, trial, result(step)) for step in (1, 2)] == ["CONTINUE", "PAUSE"]
     trial.status, trial.last_result = Trial.PAUSED, result(2)
     trial.save(2)
-    assert replay.choose_trial_to_run(controller(trial)) is trial
+    assert retraining.choose_trial_to_run(controller(trial)) is trial
     assert trial.config == {"data": "here", "rate": 5.0}
-    decisions = [replay.on_trial_result(None, trial, result(step)) for step in (3, 4, 5)]
+    decisions = [retraining.on_trial_result(None, trial, result(step)) for step in (3, 4, 5)]
     assert decisions == ["CONTINUE", "CONTINUE", "STOP"]
 
 
-def test_a_restored_trial_has_the_configuration_of_its_newest_checkpoint(replay: StrategyReplay) -> None:
+def test_a_restored_trial_has_the_configuration_of_its_newest_checkpoint(
+    retraining: StrategyRetraining,
+) -> None:
     trial = OneTrial(saved=2)
-    replay.on_trial_add(None, trial)
+    retraining.on_trial_add(None, trial)
     assert trial.config["rate"] == 5.0
 
 
-def test_a_cut_without_a_checkpoint_is_one_message(replay: StrategyReplay) -> None:
+def test_a_cut_without_a_checkpoint_is_one_message(retraining: StrategyRetraining) -> None:
     trial = OneTrial(saved=1)
-    replay.on_trial_add(None, trial)
+    retraining.on_trial_add(None, trial)
     trial.status, trial.last_result = Trial.PAUSED, result(2)
     with pytest.raises(ConfigError, match=r"leaves a phase after step 2, where .* no checkpoint"):
-        replay.choose_trial_to_run(controller(trial))
+        retraining.choose_trial_to_run(controller(trial))
 
 
 def test_a_cut_that_the_trainable_did_not_save_is_one_message_although_ray_saved(
-    replay: StrategyReplay,
+    retraining: StrategyRetraining,
 ) -> None:
     trial = OneTrial(saved=2)
-    replay.on_trial_add(None, trial)
+    retraining.on_trial_add(None, trial)
     trial.status, trial.last_result = Trial.PAUSED, {**result(2), "should_checkpoint": False}
     with pytest.raises(ConfigError, match=r"phase\.save_freq must divide that step"):
-        replay.choose_trial_to_run(controller(trial))
+        retraining.choose_trial_to_run(controller(trial))
 
 
-def test_a_second_trial_is_refused(replay: StrategyReplay) -> None:
-    replay.on_trial_add(None, OneTrial())
+def test_a_second_trial_is_refused(retraining: StrategyRetraining) -> None:
+    retraining.on_trial_add(None, OneTrial())
     with pytest.raises(ConfigError, match="trains one trial, and the Tuner made more"):
-        replay.on_trial_add(None, OneTrial("u"))
+        retraining.on_trial_add(None, OneTrial("u"))
 
 
 def test_a_strategy_of_a_search_on_verl_gives_verls_keys() -> None:
     path = RUNS / "finished" / "strategy.yaml"
     strategy = load_strategy(path)
-    replay = StrategyReplay(path)
-    assert [phase.end_step for phase in replay.phases] == [phase.end_step for phase in strategy.phases]
-    config = dict(replay.phases[1].config)
+    retraining = StrategyRetraining(path)
+    assert [phase.end_step for phase in retraining.phases] == [phase.end_step for phase in strategy.phases]
+    config = dict(retraining.phases[1].config)
     start = PhaseStart.of(config)
     del config["llmzero_phase"]
     assert config == strategy.phases[1].hyperparameters
@@ -135,13 +138,13 @@ def test_a_strategy_of_another_rank_than_the_slots_is_one_message(
     trial = OneTrial()
     config = parse_config({"name": "x", "model": {"lora_rank": 4}})
     trial.trainable = type("Slots", (VerlTrainable,), {"slot_use": SimpleNamespace(config=config)})
-    replay = StrategyReplay(RUNS / "finished" / "strategy.yaml")
+    retraining = StrategyRetraining(RUNS / "finished" / "strategy.yaml")
     callbacks: list[Any] = []
     runner = SimpleNamespace(_callbacks=SimpleNamespace(_callbacks=callbacks))
     with pytest.raises(ConfigError, match=r"model\.lora_rank is 4; the strategy was found with 16"):
-        replay.on_trial_add(runner, trial)
+        retraining.on_trial_add(runner, trial)
     trial.trainable.slot_use.config = parse_config({"name": "x", "model": {"path": "/other"}})
-    StrategyReplay(RUNS / "finished" / "strategy.yaml").on_trial_add(runner, trial)
+    StrategyRetraining(RUNS / "finished" / "strategy.yaml").on_trial_add(runner, trial)
     assert "the base model is /other, the strategy's was " in caplog.text
     assert len(callbacks) == 2  # the slots are given back whatever ends the experiment
 
@@ -160,4 +163,10 @@ def test_a_file_that_holds_no_strategy_is_one_message(tmp_path: Path, text: str 
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        StrategyReplay(path)
+        StrategyRetraining(path)
+
+
+def test_the_old_name_means_the_new_one_and_a_note_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert tune.StrategyReplay is StrategyRetraining
+    note = "StrategyReplay is called StrategyRetraining since 0.2. Rename it: 0.3 refuses the old name."
+    assert caplog.messages == [note]

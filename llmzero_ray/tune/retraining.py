@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayPhase:
+class TrialPhase:
     """Configuration of a phase, and its end."""
 
     config: Mapping[str, Any]
@@ -36,7 +36,7 @@ class ReplayPhase:
     """Number of results of the whole trial when the phase ends."""
 
 
-class StrategyReplay(FIFOScheduler):
+class StrategyRetraining(FIFOScheduler):
     """Trains the phases of a strategy.yaml one after the other in one trial.
 
     At the end of a phase the trial is saved, paused, and continued with the next configuration. After the
@@ -65,7 +65,7 @@ class StrategyReplay(FIFOScheduler):
         """
         if self._trial_id not in (None, trial.trial_id):
             raise ConfigError(
-                f"StrategyReplay({str(self.path)!r}) trains one trial, and the Tuner made more; leave "
+                f"StrategyRetraining({str(self.path)!r}) trains one trial, and the Tuner made more; leave "
                 "num_samples at 1 and domains out of param_space."
             )
         if self._trial_id is None:
@@ -109,7 +109,7 @@ class StrategyReplay(FIFOScheduler):
 
     def debug_string(self) -> str:
         """One line for Tune's tables."""
-        return f"StrategyReplay: {len(self.phases)} phases of {self.path.name}"
+        return f"StrategyRetraining: {len(self.phases)} phases of {self.path.name}"
 
     @staticmethod
     def _saved_steps(trial: Any) -> int:
@@ -117,16 +117,16 @@ class StrategyReplay(FIFOScheduler):
         saved = internals.latest_checkpoint(trial)
         return 0 if saved is None else int(saved[1].get(STEP, 0))
 
-    def _phase_after(self, done: int) -> ReplayPhase:
-        """The phase of the step after `done` steps; past the end, the last phase."""
+    def _phase_after(self, done: int) -> TrialPhase:
+        """The phase of the step that follows `done` steps; the last one after the end."""
         return next((phase for phase in self.phases if done < phase.end_step), self.phases[-1])
 
-    def _configure(self, trial: Any, phase: ReplayPhase) -> None:
+    def _configure(self, trial: Any, phase: TrialPhase) -> None:
         trial.set_config({**trial.config, **phase.config})
 
 
-def _phases(strategy: Strategy | TuneStrategy) -> list[ReplayPhase]:
-    found: list[ReplayPhase] = []
+def _phases(strategy: Strategy | TuneStrategy) -> list[TrialPhase]:
+    found: list[TrialPhase] = []
     phases: tuple[StrategyPhase | TuneStrategyPhase, ...] = strategy.phases
     for number, phase in enumerate(phases):
         begin = found[-1].end_step if found else 0
@@ -141,5 +141,5 @@ def _phases(strategy: Strategy | TuneStrategy) -> list[ReplayPhase]:
                 n_steps=phase.n_steps,
             )
             config = {**phase.hyperparameters, CONFIG_KEY: str(start)}
-        found.append(ReplayPhase(config=config, end_step=begin + phase.cut_step))
+        found.append(TrialPhase(config=config, end_step=begin + phase.cut_step))
     return found
