@@ -424,7 +424,7 @@ def test_the_proposer_and_the_stop_rule_of_the_page_run_beside_a_rule_that_raise
     assert "finished: 3 nodes" in done.stdout
     assert re.search(r"^1 actor_rollout_ref.actor.optim.lr 0.001 -> 0.0005$", done.stdout, flags=re.M)
     root, *others = llmzero_ray.open(tmp_path / "runs" / "demo").nodes().to_pylist()
-    assert [node["rationale"] for node in others] == ["halve it"] * 2
+    assert [node["rationale"] for node in others] == ["halved"] * 2
     assert root["status"] == "early_stopped"
     assert root["ended_by"].startswith("verdict: patience: no score since step 1 was better than")
     log = (tmp_path / "runs" / "demo" / "logs" / "stopper.log").read_text()
