@@ -38,9 +38,18 @@ from llmzero_ray.engines.verl.cpu.shared_prompts import share_prompts
 from llmzero_ray.engines.verl.full_checkpoint import loading_data_alone
 from llmzero_ray.engines.verl.internals import weight_socket
 from llmzero_ray.engines.verl.merging import Rounding, merged_weights
+from llmzero_ray.hyperparameters import VERL_SPACE
 
 AND_REFERENCE = "llmzero_and_reference"
-"""Key that makes `compute_log_prob` also return the reference policy's log-probabilities."""
+"""Key that asks `compute_log_prob` also for the reference policy's log-probabilities."""
+_ACTOR = "actor_rollout_ref.actor."
+_HOT = tuple(
+    row.key.removeprefix(_ACTOR)
+    for row in (*VERL_SPACE.parameters, *VERL_SPACE.proposable)
+    if row.hot and row.key.startswith(_ACTOR)
+)
+"""Hot hyper-parameters of the actor, each a field of VeRL's configuration of the loss or, as `optim.NAME`, of
+the optimizer."""
 
 
 class PhaseWorker(ActorRolloutRefWorker):
@@ -175,36 +184,24 @@ class PhaseWorker(ActorRolloutRefWorker):
         held = {id(p) for group in engine.optimizer.param_groups for p in group["params"]}
         group = engine.optimizer.param_groups[0]
         loss = self.actor.loss_fn.keywords["config"]
-        actor = "actor_rollout_ref.actor"
-        effective = {
-            f"{actor}.optim.lr": group.get("initial_lr", group["lr"]),
-            f"{actor}.optim.weight_decay": group["weight_decay"],
-            f"{actor}.optim.betas": tuple(group["betas"]) if "betas" in group else None,
-            f"{actor}.ppo_micro_batch_size_per_gpu": self.actor.engine_config.micro_batch_size_per_gpu,
+        # VeRL's engine reads its own optimizer configuration at every step and schedule.
+        configurations = {"": loss, "optim": engine.optimizer_config}
+        effective = {}
+        for name in _HOT:
+            part, _, field = name.rpartition(".")
+            effective[f"{_ACTOR}{name}"] = getattr(configurations[part], field)
+        return effective | {
+            f"{_ACTOR}optim.lr": group.get("initial_lr", group["lr"]),
+            f"{_ACTOR}optim.weight_decay": group["weight_decay"],
+            f"{_ACTOR}optim.betas": tuple(group["betas"]) if "betas" in group else None,
+            f"{_ACTOR}policy_loss.loss_mode": loss.policy_loss.get("loss_mode"),
+            f"{_ACTOR}ppo_micro_batch_size_per_gpu": self.actor.engine_config.micro_batch_size_per_gpu,
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": (
                 self.actor.engine_config.infer_micro_batch_size_per_gpu
             ),
             "optimizer_holds_adapter": trainable <= held and bool(trainable),
             "optimizer_state_empty": not engine.optimizer.state,
         }
-        # VeRL's engine reads these from its own optimizer configuration whenever it uses them.
-        schedule = ("lr_scheduler_type", "lr_warmup_steps", "lr_warmup_steps_ratio", "min_lr_ratio")
-        for name in ("clip_grad", *schedule):
-            effective[f"{actor}.optim.{name}"] = getattr(engine.optimizer_config, name)
-        for name in (
-            "kl_loss_coef",
-            "use_kl_loss",
-            "kl_loss_type",
-            "entropy_coeff",
-            "clip_ratio",
-            "clip_ratio_low",
-            "clip_ratio_high",
-            "clip_ratio_c",
-            "loss_agg_mode",
-        ):
-            effective[f"{actor}.{name}"] = getattr(loss, name)
-        effective[f"{actor}.policy_loss.loss_mode"] = loss.policy_loss.get("loss_mode")
-        return effective
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def adapter_digest(self, path: str | None, seed: int) -> tuple[str, str]:
