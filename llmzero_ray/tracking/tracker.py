@@ -205,7 +205,9 @@ class SearchTracker:
         if core.started is None:
             return
         for run in core.runs.values():
-            if run.spec is None or not run.started or run.node in self._done:
+            # A phase that was lost and ends as it was has points, but no attempt that is started.
+            begun = run.started or run.outcome is not None
+            if run.spec is None or not begun or run.node in self._done:
                 continue
             feeds = self._feeds_of(node_run(core, run.node))
             points = tuple(node_points(self._storage, run))

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,16 +28,19 @@ import pytest
 from llmzero_ray.cli.optuna_study import mirror
 from llmzero_ray.config import TrackingConfig, parse_config
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import RunPhase
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.metric_files import load_points
+from llmzero_ray.storage.metric_files import load_points, lost_phase
 from llmzero_ray.storage.trackers import make_trackers
-from llmzero_ray.tracking import TrackerProcess, backend_process, tracker_keys
+from llmzero_ray.tracking import TrackerProcess, backend_process, tracker, tracker_keys
 from llmzero_ray.tracking.backend_process import RunOpening, last_step
-from llmzero_ray.tracking.runs import node_run, summary_points
+from llmzero_ray.tracking.runs import TrackedPoint, node_run, summary_points
 from llmzero_ray.tracking.tracker import SearchTracker, track
 from llmzero_ray.utils.api_key import TRACKER_KEYS, key_hidden, remove_key_file, tracker_key_file
 from tests.blackbox.inputs import copy_of
+from tests.report.builder import Phase, SearchBuilder
 from tests.waiting import PATIENCE_S, wait_until
 
 
@@ -104,6 +107,37 @@ def test_each_node_is_a_run_over_global_steps_and_a_second_start_adds_nothing(tm
             assert first[name][-1][1][key] == pytest.approx(value, nan_ok=True)
     assert send(root, "file")
     assert file_points(root) == first
+
+
+def test_a_phase_that_was_lost_and_ends_as_it_was_is_a_run_with_its_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = SearchBuilder(tmp_path).ready()
+    search.play(phases=0)
+    (command,) = (one for one in search.waiting.values() if isinstance(one, RunPhase))
+    search.start(command)
+    search.write_points(command.spec, Phase(val={0: 40, 10: 50}), until=12)
+    salvaged = lost_phase(search.storage, 0, "gone", n_gpus=1, attempt=0)
+    search.post(
+        ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="gone", salvaged=salvaged, restart_step=10),
+        ev.UserStop(reason="enough"),
+    )
+    assert (search.core.runs[0].status, search.core.runs[0].started) == ("completed", False)
+    feeds: dict[str, list[int]] = {}
+
+    class Feed:
+        def __init__(self, opening: RunOpening, *_: Any) -> None:
+            self.name = opening.name
+
+        def offer(self, points: Iterable[TrackedPoint]) -> None:
+            feeds[self.name] = [point.step for point in points]
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(tracker, "RunFeed", Feed)
+    SearchTracker(search.storage, {}, TrackingConfig(backends=("file",))).look()
+    name = search.config.name
+    assert feeds == {f"{name}/0": list(range(13)), name: [1]}
 
 
 @pytest.mark.slow
