@@ -56,6 +56,7 @@ class Alerts:
         self._lines: list[str] = []
         self._events, self._sent = 0, _sent(state)
         self._urgent, self._capped, self._best = False, False, -math.inf
+        self._dollars = 0.0  # cost of the calls up to the last event that was read
         self._facts: SearchFacts | None = None
         self._needed: dict[tuple[int | None, str], float] = {}
         self._needs_at = self._next_at = self._not_before = 0.0
@@ -106,7 +107,8 @@ class Alerts:
         return not (self._lines and self._urgent)
 
     def _lines_of(self, follower: Follower, event: Event) -> Iterator[str]:
-        """Lines about an event. Call it once for every event, sent before or not, to know the best score."""
+        """Lines about an event. Call it once for every event, sent before or not, to know the best score and
+        the dollars spent by then."""
         core = follower.core
         told = event_line(core, event) or ""
         match event:
@@ -116,12 +118,15 @@ class Alerts:
                     yield f"New best: {told}"
             case ev.BudgetReached() | ev.SearchPaused() | ev.SearchAborted():
                 yield told
-            case ev.AgentCalled() if not self._capped and core.started is not None:
+            case ev.AgentCalled():
+                self._dollars += event.dollars
+                if self._capped or core.started is None:
+                    return
                 cap = core.config.budget.dollars
-                if event.outcome == "cap" or (cap is not None and core.dollars >= cap):
+                if event.outcome == "cap" or (cap is not None and self._dollars >= cap):
                     self._capped = True
                     then = "the search ends" if core.config.agents.on_cap == "stop" else "rules decide now"
-                    yield f"budget.dollars is used up (${core.dollars:.2f} of ${cap or 0:g}): {then}"
+                    yield f"budget.dollars is used up (${self._dollars:.2f} of ${cap or 0:g}): {then}"
             case ev.SearchFinished():
                 facts = SearchFacts(follower, before=self._facts)
                 yield f"It has ended because {summary.end_in_words(facts)}."

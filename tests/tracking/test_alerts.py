@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.config import TrackingConfig, parse_config
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
@@ -22,6 +24,7 @@ from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.tracking import alerts, send_alert, tracker
 from llmzero_ray.utils.api_key import NOTIFY_URLS
 from tests.blackbox.inputs import copy_of
+from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder
 from tests.report.conftest import METRICS, scripted
 from tests.waiting import PATIENCE_S
@@ -147,6 +150,37 @@ def diverge(search: SearchBuilder) -> None:
     search.start(command)
     bad = {**METRICS, "actor/kl_loss": [float("nan")] * 20}
     search.write_points(command.spec, Phase(val={0: 60}, metrics=bad), until=6)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_cap_that_is_reached_is_told_also_by_a_tracker_that_started_again(
+    again: bool, tmp_path: Path
+) -> None:
+    search = SearchBuilder(tmp_path, config=make_config(budget={"dollars": 1.0})).ready()
+    follower, state = Follower(search.storage), tmp_path / "alerts.json"
+    made = quiet(state)
+    for n, dollars in enumerate((0.3, 0.8, 0.1)):
+        if n == 1 and again:
+            state.write_text(json.dumps({"events": len(follower.events)}))
+            follower, made = Follower(search.storage), quiet(state)
+        search.post(call(n, dollars))
+        follower.poll()
+        made.look(follower)
+    assert made._lines == ["budget.dollars is used up ($1.10 of $1): rules decide now"]
+
+
+def quiet(state: Path) -> alerts.Alerts:
+    """Alerts that collect lines, and send none."""
+    made = alerts.Alerts(state, {NOTIFY_URLS: "json://127.0.0.1:1"})
+    made._not_before = made._needs_at = math.inf
+    return made
+
+
+def call(n: int, dollars: float) -> ev.AgentCalled:
+    return ev.AgentCalled(
+        node=0, agent="proposer", call="", outcome="ok", model="m", prompt="", dollars=dollars,
+        source="core:call", attempt=0, sequence=n,
+    )  # fmt: skip
 
 
 @needs_apprise
