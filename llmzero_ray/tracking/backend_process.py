@@ -6,8 +6,8 @@ in global state, may hang without a network, and may end their process.
 The first line of the standard input is `RunOpening` as JSON, and each further line a point, [step, values].
 The end of the input finishes the run. A point is noted in the state file before it is given to the tracker,
 and a process that reopens the run continues after it. A kill can therefore lose one point but never
-duplicates one. Consecutive points that the tracker rejects, for example because it cannot be reached, are
-removed from the state file again.
+duplicates one. A point that the tracker rejects is given to it again before the next one. Consecutive points
+that it rejects, for example because it cannot be reached, are removed from the state file again.
 """
 
 from __future__ import annotations
@@ -98,20 +98,25 @@ def _feed(opening: RunOpening, path: Path, lines: TextIO) -> int:
         return FAILED
     _after_opening(opening, state, tracking)
     _write(path, state)
-    refused: list[int] = []  # the consecutive points rejected last
+    refused: dict[int, Mapping[str, float]] = {}  # the consecutive points rejected last
     taken, lost = state["step"], 0
     for line in lines:
         step, values = json.loads(line)
         if step <= state["step"]:
             continue
+        for earlier in sorted(refused):
+            if not _log(tracking, warnings, earlier, refused[earlier]):
+                break
+            taken = earlier
+            del refused[earlier]
         state["step"] = step
         _write(path, state)
         if _log(tracking, warnings, step, values):
-            lost += len(refused)  # it accepts later points, so it rejects these for good
+            lost += len(refused)  # rejected twice, and it accepts later points: it rejects these for good
             refused.clear()
             taken = step
         else:
-            refused.append(step)
+            refused[step] = values
         if len(refused) >= MAX_FAILURES:
             break
     if refused:
