@@ -18,6 +18,8 @@ from llmzero_ray.records.events import (
     CloneAsked,
     FinalScored,
     FinalWhat,
+    PhaseFailed,
+    PhaseFinished,
     RunnerSilent,
     VerdictPosted,
 )
@@ -155,6 +157,10 @@ class PhaseRun:
         """Directory of its adapter after `step`, saved by the attempt that is recorded in its outcome."""
         kept = () if self.outcome is None else self.outcome.checkpoints
         return paths.adapter(self.node, step, next((one.attempt for one in kept if one.step == step), 0))
+
+    def ended_with(self, event: PhaseFinished | PhaseFailed) -> bool:
+        """Whether it ended with this event. False for a late outcome of an attempt that was given up."""
+        return self.outcome is not None and event.phase_attempt == self.attempt
 
     def begin_again(self) -> None:
         """Discard the current attempt and queue a new one."""

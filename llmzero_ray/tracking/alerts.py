@@ -113,7 +113,7 @@ class Alerts:
         told = event_line(core, event) or ""
         match event:
             case ev.PhaseFinished(result=PhaseResult(best_score=float(score))) if event.node >= 0:
-                if score > self._best:
+                if score > self._best and core.runs[event.node].ended_with(event):
                     self._best = score
                     yield f"New best: {told}"
             case ev.BudgetReached() | ev.SearchPaused() | ev.SearchAborted():

@@ -110,7 +110,7 @@ def summary_points(core: CoordinatorCore, events: Iterable[Event]) -> Iterable[T
         if not isinstance(event, PhaseFinished | PhaseFailed) or event.node < 0:
             continue
         run = core.runs[event.node]
-        if run.spec is None:
+        if run.spec is None or not run.ended_with(event):
             continue
         outcome = event.result if isinstance(event, PhaseFinished) else event.failure
         step, hours = step + 1, hours + outcome.gpu_hours

@@ -115,6 +115,7 @@ class Followed:
 
 def _best_so_far(follower: Follower) -> list[float]:
     """The best validation score after each phase that has one, in the order in which they ended."""
-    ended = (event.node for event in follower.events if isinstance(event, PhaseFinished) and event.node >= 0)
-    scores = [score for node in ended if (score := follower.core.runs[node].score) is not None]
+    ends = (event for event in follower.events if isinstance(event, PhaseFinished) and event.node >= 0)
+    runs = [run for event in ends if (run := follower.core.runs[event.node]).ended_with(event)]
+    scores = [run.score for run in runs if run.score is not None]
     return list(itertools.accumulate(scores, max))

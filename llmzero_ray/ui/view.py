@@ -326,7 +326,7 @@ def _progress(facts: SearchFacts) -> list[dict[str, Any]]:
         if not isinstance(event, ev.PhaseFinished | ev.PhaseFailed) or event.node == REFERENCE:
             continue
         run = facts.runs[event.node]
-        if run.outcome is None:
+        if run.outcome is None or not run.ended_with(event):
             continue
         hours, steps = hours + run.outcome.gpu_hours, steps + run.outcome.steps_done
         if run.score is not None and (best is None or run.score > best[1]):

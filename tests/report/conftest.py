@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmzero_ray.records import StopDecision
+from llmzero_ray.records import events as ev
+from llmzero_ray.records.commands import RunPhase
 from llmzero_ray.report import Outcome, write_outcome
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.render import report_text
@@ -46,6 +48,27 @@ def scripted(directory: Path, runs: int = 6) -> SearchBuilder:
         -1: Phase(val={0: 40, 10: 55, 20: 65, 30: 77, 40: 76, 50: 74}, wall_s=250.0),
     }
     search.finals = {"base": items(30), "best": items(80), "reference": items(75, first=20)}
+    return search
+
+
+def ended_late(directory: Path) -> SearchBuilder:
+    """A search whose node 0 ended when it was paused: its outcome comes after the pause, and again for its
+    next attempt."""
+    search = SearchBuilder(directory, config=make_config(budget={"runs": 2}, search={"rho_min": 0.0})).ready()
+    search.play(phases=0)
+    (first,) = (one for one in search.waiting.values() if isinstance(one, RunPhase))
+    phase = Phase(val={0: 40, 10: 50, 20: 60})
+    search.start(first)
+    search.write_points(first.spec, phase)
+    search.post(ev.SearchPaused(reason="user"))
+    search.post(ev.phase_ended(0, 0, search.outcome(first.spec, phase)))
+    search.waiting.clear()
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    search.ready().play(phases=0)
+    (again,) = (one for one in search.waiting.values() if isinstance(one, RunPhase))
+    assert again.spec.attempt == 1
+    search.start(again)
+    search.post(ev.phase_ended(0, 1, search.outcome(again.spec, phase)))
     return search
 
 

@@ -26,7 +26,7 @@ from llmzero_ray.utils.api_key import NOTIFY_URLS
 from tests.blackbox.inputs import copy_of
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder
-from tests.report.conftest import METRICS, scripted
+from tests.report.conftest import METRICS, ended_late, scripted
 from tests.waiting import PATIENCE_S
 
 SECRET = "hunter2hunter2"
@@ -150,6 +150,14 @@ def diverge(search: SearchBuilder) -> None:
     search.start(command)
     bad = {**METRICS, "actor/kl_loss": [float("nan")] * 20}
     search.write_points(command.spec, Phase(val={0: 60}, metrics=bad), until=6)
+
+
+def test_a_late_outcome_of_an_attempt_that_was_given_up_is_no_new_best(tmp_path: Path) -> None:
+    search = ended_late(tmp_path)
+    follower, made = Follower(search.storage), quiet(tmp_path / "alerts.json")
+    follower.poll()
+    late, *counts = (event for event in follower.events if isinstance(event, ev.PhaseFinished))
+    assert [len(list(made._lines_of(follower, event))) for event in (late, *counts)] == [0, 1]
 
 
 @pytest.mark.parametrize("again", [False, True])

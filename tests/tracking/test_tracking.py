@@ -41,6 +41,7 @@ from llmzero_ray.tracking.tracker import SearchTracker, track
 from llmzero_ray.utils.api_key import TRACKER_KEYS, key_hidden, remove_key_file, tracker_key_file
 from tests.blackbox.inputs import copy_of
 from tests.report.builder import Phase, SearchBuilder
+from tests.report.conftest import ended_late
 from tests.waiting import PATIENCE_S, wait_until
 
 
@@ -107,6 +108,12 @@ def test_each_node_is_a_run_over_global_steps_and_a_second_start_adds_nothing(tm
             assert first[name][-1][1][key] == pytest.approx(value, nan_ok=True)
     assert send(root, "file")
     assert file_points(root) == first
+
+
+def test_a_phase_whose_outcome_came_late_and_again_is_one_point(tmp_path: Path) -> None:
+    facts = SearchFacts(ended_late(tmp_path).storage)
+    (point,) = summary_points(facts.core, facts.events)
+    assert (point.values["search/node"], point.values["search/gpu_hours"]) == (0, facts.core.gpu_hours)
 
 
 def test_a_phase_that_was_lost_and_ends_as_it_was_is_a_run_with_its_points(

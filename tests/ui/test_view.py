@@ -21,7 +21,7 @@ from llmzero_ray.ui.page import data_text
 from llmzero_ray.ui.view import Live, thinned, view
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, items
-from tests.report.conftest import METRICS, Written, scripted
+from tests.report.conftest import METRICS, Written, ended_late, scripted
 from tests.ui.large import Large
 
 
@@ -101,6 +101,12 @@ def test_best_so_far_never_falls_and_grows_with_what_was_spent(search: SearchBui
     assert scores == sorted(scores)
     assert hours == sorted(hours)
     assert progress[-1]["steps"] == 20 + 20 + 20 + 7 + 20 + 12
+
+
+def test_a_phase_whose_outcome_came_late_and_again_counts_once(tmp_path: Path) -> None:
+    search = ended_late(tmp_path)
+    assert [one["steps"] for one in view(SearchFacts(search.storage))["progress"]] == [20]
+    assert Followed(search.root, steering=False).row()["scores"] == [0.6]
 
 
 def test_a_view_follows_the_journal_the_metrics_and_the_coordinator(
