@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -37,9 +39,11 @@ from llmzero_ray.storage.metric_files import (
     MetricWriter,
     compact,
     last_points,
+    last_written,
     load_curves,
     load_items,
     lost_phase,
+    part_stats,
     with_gain,
     write_items,
 )
@@ -325,6 +329,35 @@ def test_compaction_changes_nothing_but_the_files(storage: SearchStorage) -> Non
         "metrics.parquet",
         "val_items.parquet",
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "read", "none"),
+    [
+        ("stat", lambda storage: last_written(storage, 0), None),
+        ("stat", lambda storage: part_stats(storage, 0), []),
+        ("read_text", lambda storage: last_points(storage, 0, 0), (None, None)),
+    ],
+)
+def test_files_that_are_compacted_before_they_are_read_are_no_error(
+    asked: str,
+    read: Callable[[SearchStorage], Any],
+    none: Any,
+    storage: SearchStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(storage, *phase())
+    given = getattr(Path, asked)
+
+    def late(path: Path, **options: Any) -> Any:
+        if path.parent.name == "parts":
+            monkeypatch.undo()
+            compact(storage, 0, 0)
+        return given(path, **options)
+
+    monkeypatch.setattr(Path, asked, late)
+    assert read(storage) == none
+    assert load_curves(storage, 0) == CURVES
 
 
 def test_nothing_to_compact_is_no_error(storage: SearchStorage) -> None:

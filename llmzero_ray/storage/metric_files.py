@@ -318,9 +318,11 @@ def _without(rows: list[dict[str, Any]], attempt: int | None) -> list[dict[str, 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    if not path.is_file():
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:  # there is none, or it has been compacted
         return rows
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in text.splitlines():
         try:
             rows.append(json.loads(line))
         except ValueError:
@@ -377,5 +379,13 @@ def last_points(storage: SearchStorage, node: int, attempt: int) -> tuple[Metric
 
 def last_written(storage: SearchStorage, node: int) -> float | None:
     """Unix seconds at which a running phase last reported a step. None before the first."""
-    times = [path.stat().st_mtime for path in storage.paths.parts(node).glob("*.jsonl")]
-    return max(times, default=None)
+    return max((part.st_mtime for part in part_stats(storage, node)), default=None)
+
+
+def part_stats(storage: SearchStorage, node: int) -> list[os.stat_result]:
+    """Sizes and times of the files of a running phase. Empty before the first, and after compaction."""
+    found: list[os.stat_result] = []
+    with contextlib.suppress(FileNotFoundError):  # they are being compacted
+        for path in storage.paths.parts(node).glob("*.jsonl"):
+            found.append(path.stat())
+    return found

@@ -16,6 +16,7 @@ from llmzero_ray.errors import JournalError, LlmzeroError
 from llmzero_ray.records.events import PhaseFinished
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.metric_files import part_stats
 from llmzero_ray.ui.view import Live, view
 from llmzero_ray.utils.text import one_line
 
@@ -68,12 +69,7 @@ class Followed:
         core, now, begun = follower.core, time.time(), time.thread_time()
         status = run_status(follower)
         training = [run.node for run in core.runs.values() if run.active and run.started]
-        sizes = [
-            part.stat().st_size
-            for node in training
-            if (parts := self.storage.paths.parts(node)).is_dir()
-            for part in parts.iterdir()
-        ]
+        sizes = [part.st_size for node in training for part in part_stats(self.storage, node)]
         at_work = status.stage not in ("finished", "interrupted", "never begun")
         tick = int(now / _TICK_S) if at_work else 0
         events, seen = (len(follower.events), status.stage), (sizes, tick)

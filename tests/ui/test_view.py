@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from llmzero_ray.coordinator.follow import Follower, run_status
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.commands import RunPhase
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.metric_files import compact
 from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.ui.followed import Followed
 from llmzero_ray.ui.page import data_text
@@ -133,6 +135,25 @@ def test_a_view_follows_the_journal_the_metrics_and_the_coordinator(
     assert "silent" in silent["needs"][0]["text"]
     assert "llmzero resume" in silent["needs"][0]["text"]
     assert followed.view() is silent
+
+
+def test_a_view_while_a_phase_is_compacted_stays_readable(
+    growing: tuple[SearchBuilder, SearchLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, _ = growing
+    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
+    search.start(command)
+    search.write_points(command.spec, Phase(val={0: 70}, metrics=METRICS), until=6)
+    followed, given = Followed(search.root, steering=False), Path.stat
+
+    def late(path: Path, **options: bool) -> os.stat_result:
+        if path.parent.name == "parts":
+            monkeypatch.undo()
+            compact(search.storage, command.spec.node, 0)
+        return given(path, **options)
+
+    monkeypatch.setattr(Path, "stat", late)
+    assert followed.view()["stage"] == "searching"
 
 
 def test_the_limit_that_ends_the_search_is_that_of_the_time_left(tmp_path: Path) -> None:
