@@ -525,7 +525,7 @@ function draw() {
   part("slots", [D.slots, shown, D.live?.now], slots);
   part("csv", D.name, () => [button("CSV", csv), button("view.json", () => save(`${D.name}.view.json`, JSON.stringify(D)))]);
   part("nodes", [shown, S.node, S.sort], nodes);
-  part("more", [D.feed.length, D.tables, D.losses, D.config], more);
+  part("more", [D.feed, D.tables, D.losses, D.config], more);
   for (const one of document.querySelectorAll("main > section[id]")) one.hidden = !one.firstChild;
   return undefined;
 }
