@@ -119,14 +119,18 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen()
+        except OSError:
+            made.close()
+            raise
     except OSError as error:
         other = "port with --port" if error.errno == errno.EADDRINUSE else "address with --host"
         raise ConfigError(
             f"cannot listen on {host}, port {port}: {error.strerror}. Choose another {other}."
         ) from error
-    made.listen()
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -187,6 +188,20 @@ def test_a_port_in_use_is_one_sentence(search: SearchBuilder, capsys: pytest.Cap
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert "--port" in said(capsys, str(search.root), "--port", str(port))
+
+
+def test_a_port_that_another_takes_meanwhile_is_one_sentence(
+    search: SearchBuilder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[socket.socket] = []
+
+    def taken(one: socket.socket) -> None:
+        made.append(one)
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(socket.socket, "listen", taken)
+    assert "--port" in said(capsys, str(search.root), "--port", "0")
+    assert [one.fileno() for one in made] == [-1]
 
 
 def test_a_storage_without_searches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
