@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from llmzero_ray.engines.verl.cpu.batched_rollouts import (
     validated,
 )
 from llmzero_ray.engines.verl.seeds import derive_seed
+from tests.tasks.builders import row, write_rows
 from tests.waiting import PATIENCE_S
 
 torch = pytest.importorskip("torch")
@@ -216,14 +218,71 @@ def test_trajectories_carry_what_verl_reads_and_nothing_else(parts: Parts) -> No
     assert fields["extra_fields"][2]["reward_extra_info"][ROW_KEY] == 1
 
 
-def test_rows_named_by_texts_whose_truths_are_objects_are_rolled_out(parts: Parts) -> None:
+def test_rows_whose_truths_are_objects_are_rolled_out(parts: Parts) -> None:
     truths = [{"ground_truth": {"target": [str(i)], "number": i}} for i in range(2)]
-    parts.run(parts.rollouts(), batch_of(2, index=["a-1", "b-2"], reward_model=truths))
+    parts.run(parts.rollouts(), batch_of(2, reward_model=truths))
     (_, _, tags, fields), _ = parts.puts
     assert {tag["status"] for tag in tags} == {"success"}
     assert [fields["reward_model"][i] for i in (0, 2)] == truths
-    ((_, seeds, _),) = parts.requests
-    assert seeds[0] == [derive_seed(9, 3, "a-1", session) for session in range(2)]
+
+
+LONG = "q " * 40
+
+
+@pytest.mark.parametrize(
+    ("indices", "longest", "places"),
+    [
+        pytest.param([0, 1, 2, 3], None, [0, 1, 2, 3], id="their own, in order"),
+        pytest.param([0, 0, 0, 0], None, [0, 1, 2, 3], id="all the same"),
+        pytest.param([None, None, None, None], None, [0, 1, 2, 3], id="none"),
+        pytest.param([0, 1, 0, 1], None, [0, 1, 2, 3], id="of joined files"),
+        pytest.param(["a", "b", "c", "d"], None, [0, 1, 2, 3], id="texts"),
+        pytest.param([0, 1, 2, 3], 8, [0, 2, 3], id="a row is left out for its length"),
+    ],
+)
+def test_training_rows_are_numbered_by_their_places_in_the_file(
+    indices: list[Any], longest: int | None, places: list[int], tmp_path: Path
+) -> None:
+    from omegaconf import OmegaConf
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import RandomSampler
+    from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+
+    from llmzero_ray.engines.verl.verl_hooks import with_numbered_rows
+
+    contents = ["q0", f"q1 {LONG}", "q2", "q3"]
+    rows = [row(i, contents[i], extra_info={"index": indices[i]}) for i in range(4)]
+    write_rows(tmp_path / "train.parquet", rows)
+    config = OmegaConf.create(
+        {
+            "filter_overlong_prompts": longest is not None,
+            "filter_overlong_prompts_workers": None,
+            "max_prompt_length": longest or 0,
+            "cache_dir": str(tmp_path / "cache"),
+        }
+    )
+    data = RLHFDataset(str(tmp_path / "train.parquet"), Words(), config)
+
+    def loader() -> Any:
+        order = torch.Generator().manual_seed(3)
+        return StatefulDataLoader(
+            data, 1, collate_fn=collate_fn, sampler=RandomSampler(data, generator=order)
+        )
+
+    found = {_question(batch): int(batch["index"][0]) for batch in with_numbered_rows(loader())}
+    assert found == {f"q{place}": place for place in places}
+    assert list(found) == [_question(batch) for batch in loader()], "in VeRL's order"
+
+
+def _question(batch: Any) -> str:
+    return str(batch["raw_prompt"][0][0]["content"][:2])
+
+
+class Words:
+    """A tokenizer, one token a word."""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> list[int]:
+        return [len(word) for word in messages[0]["content"].split()]
 
 
 def test_answers_are_cut_to_the_response_length(parts: Parts) -> None:

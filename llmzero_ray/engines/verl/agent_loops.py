@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.config import omega_conf_to_dataclass
 
 from llmzero_ray.engines.verl import patches
-from llmzero_ray.engines.verl.cpu.batched_rollouts import ROW_KEY, BatchedRollouts, row_number, rows_of
+from llmzero_ray.engines.verl.cpu.batched_rollouts import ROW_KEY, BatchedRollouts, rows_of
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
         await super()._compute_score(outputs, kwargs=kwargs)
         info = outputs[-1].extra_fields.get("reward_extra_info")
         if info is not None:
-            info[ROW_KEY] = row_number(kwargs.get("index"))
+            info[ROW_KEY] = int(kwargs["index"])
 
 
 class PhaseAgentLoopManager(AgentLoopManagerTQ):

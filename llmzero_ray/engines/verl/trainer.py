@@ -58,6 +58,7 @@ from llmzero_ray.engines.verl.verl_hooks import (
     sampled_answers,
     scalars,
     tell_of_answers,
+    with_numbered_rows,
     with_wrong,
 )
 from llmzero_ray.engines.verl.workers import PhaseWorker
@@ -79,6 +80,7 @@ class PhaseTrainer(DeterministicTrainer):
     needed."""
 
     total_training_steps: int
+    train_dataloader: StatefulDataLoader
     actor_rollout_wg: Any
 
     def __init__(
@@ -343,6 +345,8 @@ class PhaseTrainer(DeterministicTrainer):
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
+        # Seeds of requests follow from the index, which in many files repeats or is missing.
+        self.train_dataloader = with_numbered_rows(self.train_dataloader)
         self.val_dataset = NumberedRows(self.val_dataset)
         self.val_dataloader = self._val_loader()
 
@@ -511,9 +515,10 @@ class PhaseTrainer(DeterministicTrainer):
         cut = [length >= cap for length in lengths]
         self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses, cut)
         if self._unscored:
-            # If they were left out, they would count as average.
-            rows = set(range(len(self.val_dataset))) - {item.index for item in self._items}
-            self._items = with_wrong(self._items, {row: self.val_dataset[row]["data_source"] for row in rows})
+            # Left out, they would count as if they were as good as the others.
+            scored = {item.index for item in self._items}
+            rows = [row for row in self.val_dataset.rows() if row["index"] not in scored]
+            self._items = with_wrong(self._items, {row["index"]: row["data_source"] for row in rows})
             logger.warning("%d validation answers could not be scored; they count as wrong", len(rows))
         # Each answer has a final token that its text does not show.
         sampled, self._responses = sum(lengths) + len(lengths), []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.single_controller.ray.base import ResourcePoolManager, SubRayResourcePool
 
 from llmzero_ray.dynamics.stored_outcomes import expected_of, prompt_text
@@ -38,10 +39,14 @@ class ReservedBundles(ResourcePoolManager):
 
 
 class NumberedRows(Dataset):
-    """Data set in which `index` is the row's position, whatever the file says."""
+    """VeRL's data set with each row's place in the file as its `index`, whatever the file says. Rows that
+    VeRL left out because of their length count."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
+        # The places of the rows that `datasets` has kept, or None if it has dropped none.
+        kept = getattr(getattr(rows, "dataframe", None), "_indices", None)
+        self._places: Sequence[int] = range(len(rows)) if kept is None else kept.column(0).to_pylist()
         self._read: list[dict[str, Any]] | None = None
 
     def __len__(self) -> int:
@@ -49,7 +54,7 @@ class NumberedRows(Dataset):
 
     def __getitem__(self, i: int) -> Any:
         row = self._rows[i]
-        row["index"] = i
+        row["index"] = self._places[i]
         return row
 
     def rows(self) -> list[dict[str, Any]]:
@@ -57,6 +62,18 @@ class NumberedRows(Dataset):
         if self._read is None:
             self._read = [self[i] for i in range(len(self))]
         return self._read
+
+
+def with_numbered_rows(loader: StatefulDataLoader) -> StatefulDataLoader:
+    """VeRL's training loader, which has not begun, over `NumberedRows`."""
+    return StatefulDataLoader(
+        dataset=NumberedRows(loader.dataset),
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        drop_last=loader.drop_last,
+        collate_fn=loader.collate_fn,
+        sampler=loader.sampler,
+    )
 
 
 def tell_of_answers(replay_buffer: Any, tell: Callable[[], None]) -> None:
@@ -100,7 +117,7 @@ def outcomes_of(
     responses: Sequence[str],
     cut: Sequence[bool],
 ) -> tuple[ItemOutcome, ...]:
-    """One outcome per validated row, in row order. Removes the rows' positions from `infos`. `cut` says
+    """One outcome per validated row, in row order. Removes the rows' places from `infos`. `cut` says
     whether each response ended at the cap."""
     accs, preds = infos.get("acc", infos["reward"]), infos.get("pred", (None,) * len(responses))
     columns = (infos.pop(ROW_KEY), data_sources, infos["reward"], accs, responses, preds, cut)

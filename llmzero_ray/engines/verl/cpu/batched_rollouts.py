@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +23,7 @@ from llmzero_ray.engines.verl.seeds import derive_seed
 logger = logging.getLogger(__name__)
 
 ROW_KEY = "llmzero_row"
-"""Key in the reward's extra information that carries a row's position to the validation."""
+"""Key in the reward's extra information that carries the row's place in its file to the validation."""
 
 READ_FIELDS = ("uid", "raw_prompt", "reward_model", "data_source")
 """Data columns that the trainer reads back from the queue: `raw_prompt` for the sample answers in reports,
@@ -291,12 +290,7 @@ class BatchedRollouts:
             sample.text = text
             info = sample.extra_fields.get("reward_extra_info")
             if info is not None:
-                info[ROW_KEY] = row_number(sample.row.get("index"))
-
-
-def row_number(index: Any) -> int:
-    """Position of a validation row, or -1 for a training row whose index is text; it is not needed there."""
-    return int(index) if isinstance(index, Integral) else -1
+                info[ROW_KEY] = int(sample.row["index"])
 
 
 def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
