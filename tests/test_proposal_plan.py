@@ -172,6 +172,7 @@ def test_a_change_that_another_one_gives_its_effect_is_taken() -> None:
         ({"dynamic_bsz": True}, "micro_batch_size"),
         ({"dynamic_bsz": False}, "max_token_len_per_gpu"),
         ({"batch_size": 16, "mini_batch_size": 16, "ppo_epochs": 1}, "clip_low"),
+        ({"lr_warmup_steps": 1}, "lr_warmup_ratio"),
     ],
 )
 def test_what_has_no_effect_depends_on_its_switch(switch: dict[str, Any], key: str) -> None:
@@ -181,6 +182,7 @@ def test_what_has_no_effect_depends_on_its_switch(switch: dict[str, Any], key: s
     on: dict[str, Any] = {
         "use_kl_loss": True, "use_kl_in_reward": True, "algo_kl_type": "adaptive",
         "dynamic_bsz": not switch.get("dynamic_bsz", True), "batch_size": 16, "mini_batch_size": 8,
+        "lr_warmup_steps": 0,
     }  # fmt: skip
     assert name not in VERL_SPACE.inert(VERL_SPACE.complete(base, on))
 

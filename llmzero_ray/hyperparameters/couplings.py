@@ -220,8 +220,8 @@ def clips_inert(full: Hyperparameters) -> str | None:
 def warmup_ratio_inert(full: Hyperparameters) -> str | None:
     """The reason while the warm-up is given in steps."""
     steps = full.get(WARMUP_STEPS)
-    given = isinstance(steps, int) and steps >= 0
-    return "lr_warmup_steps decides; it acts only while that is -1" if given else None
+    given = isinstance(steps, int) and steps > 0  # VeRL takes the ratio at 0 too
+    return "lr_warmup_steps decides; it acts only while that is -1 or 0" if given else None
 
 
 def adv_norm_inert(full: Hyperparameters) -> str | None:

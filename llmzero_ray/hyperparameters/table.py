@@ -142,7 +142,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         _float(GRAD_CLIP, "grad_clip", 1e-4, 1e4, 1.0, "Largest gradient norm of an update.",
                hot=True, scale="log", reach=Reach(down=10, up=4)),
         _int(WARMUP_STEPS, "lr_warmup_steps", -1, _MANY, -1,
-             "Steps over which the rate rises; -1: by ratio.", hot=True),
+             "Steps over which the rate rises; -1 or 0: by ratio.", hot=True),
         _float(WARMUP_RATIO, "lr_warmup_ratio", 0.0, 1.0, 0.0,
                "Share of the phase over which the rate rises.", hot=True, inert=warmup_ratio_inert),
         _choice(LR_SCHEDULER, "lr_scheduler", ("constant", "cosine"),
