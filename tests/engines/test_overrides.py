@@ -18,7 +18,7 @@ from llmzero_ray.engines.verl.overrides import (
     phase_overrides,
 )
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.hyperparameters import complete, defaults, resolve
+from llmzero_ray.hyperparameters import canonical, complete, defaults, resolve
 from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings
 
@@ -109,6 +109,23 @@ def test_a_hyper_parameter_arrives_at_its_place_in_verls_configuration(
 ) -> None:
     config = compose(all_overrides(verl_settings(), spec(**changes), 5000))
     assert {path: OmegaConf.select(config, path) for path in composed} == composed
+
+
+@pytest.mark.parametrize(
+    ("key", "decided"),
+    [
+        ("gradient_checkpointing", True),
+        ("param_offload", False),
+        ("optimizer_offload", False),
+        ("exclude_modules", None),
+        ("max_num_batched_tokens", 8192),
+        ("max_model_len", 32 + 64),
+        ("algorithm.rollout_correction.rollout_is", None),
+    ],
+)
+def test_null_leaves_a_key_to_the_engine_or_verl(key: str, decided: Any) -> None:
+    config = compose(all_overrides(verl_settings(platform="gpu"), spec(**{key: None}), 5000))
+    assert OmegaConf.select(config, canonical(key)) == decided
 
 
 def test_every_known_hyper_parameter_composes_at_its_default() -> None:

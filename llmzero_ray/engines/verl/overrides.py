@@ -21,7 +21,7 @@ from llmzero_ray.engines.verl import confined_reward
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.estimate import ADAPTER_BUCKET_MEGABYTES, BUCKET_MEGABYTES
-from llmzero_ray.hyperparameters import clip_is_inert
+from llmzero_ray.hyperparameters import VERL_SPACE, clip_is_inert
 from llmzero_ray.hyperparameters.verl_keys import MINI_BATCH, PPO_EPOCHS, TRAIN_BATCH
 from llmzero_ray.records import HyperparameterValue, PhaseSpec
 from llmzero_ray.utils.text import is_number
@@ -209,7 +209,9 @@ def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
 
     `n_train` (rows) only bounds VeRL's epoch counter, so that `n_steps` is what ends the phase.
     """
-    keys: dict[str, Any] = dict(spec.hyperparameters)
+    keys: dict[str, Any] = {
+        key: value for key, value in spec.hyperparameters.items() if not _left_out(key, value)
+    }
     micro = keys.get(MICRO)
     if micro is not None:
         # VeRL scores and trains the same rows. One micro-batch size for all three passes keeps splits even.
@@ -227,6 +229,12 @@ def phase_overrides(spec: PhaseSpec, n_train: int) -> dict[str, Any]:
         "trainer.default_local_dir": spec.checkpoint_dir,
         "trainer.experiment_name": f"{spec.search}-{spec.node}",
     }
+
+
+def _left_out(key: str, value: HyperparameterValue) -> bool:
+    """Whether a value is the null that leaves a key to the engine or VeRL."""
+    row = VERL_SPACE.bounds(key)
+    return value is None and row is not None and row.nullable
 
 
 def all_overrides(settings: VerlSettings, spec: PhaseSpec, n_train: int) -> dict[str, Any]:
