@@ -6,13 +6,15 @@ import dataclasses
 import json
 import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from llmzero_ray.engines.verl import rolling_checkpoint
-from llmzero_ray.engines.verl.phase import Progress
+from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.records import MetricPoint, PhaseSpec, ResumeFrom
 
 
@@ -137,3 +139,50 @@ def test_progress_comes_back_from_its_state_with_adapters_in_the_new_place() -> 
     result = again.result(phase(Path("/r")), "verdict v1: no hope")
     assert (result.status, result.best_step, result.best_score) == ("early_stopped", 20, 0.7)  # never step 0
     assert (result.start_score, result.final_score, result.steps_done) == (0.9, 0.6, 45)
+
+
+class Ranks:
+    """A worker group of one rank that holds nothing."""
+
+    def save_full(self, path: str) -> list[dict[str, str]]:
+        Path(path).mkdir()
+        return [{"adapter": "a"}]
+
+    def load_full(self, _path: str, _skip: Any) -> list[dict[str, str]]:
+        return [{"adapter": "a"}]
+
+
+class Loader:
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        assert state == {}
+
+    def __iter__(self) -> Iterator[None]:
+        return iter(())
+
+
+def trainer(**parts: Any) -> Any:
+    return SimpleNamespace(
+        actor_rollout_wg=Ranks(), train_dataloader=Loader(), total_training_steps=40, **parts
+    )
+
+
+@pytest.mark.parametrize("in_reward", [False, True])
+def test_the_weight_of_the_kl_in_the_reward_is_kept_where_the_phase_has_one(
+    tmp_path: Path, in_reward: bool
+) -> None:
+    pytest.importorskip("verl")
+    from llmzero_ray.engines.verl import full_checkpoint
+
+    spec = phase(tmp_path, hyperparameters={"algorithm.use_kl_in_reward": in_reward})
+    state = PhaseState(spec=spec, emit=lambda _: None, saved=lambda _: None, progress=Progress(steps_done=10))
+    # A warm trainer has the weight of the phase before.
+    full_checkpoint.save_if_due(trainer(kl_ctrl_in_reward=SimpleNamespace(value=0.25)), state, 10)
+    state.restore, state.skip = str(rolling_checkpoint.directory_of(str(tmp_path), 10)), ("restore.check",)
+    # VeRL gives a trainer one for a phase with the KL in its reward.
+    fresh = trainer(**({"kl_ctrl_in_reward": SimpleNamespace(value=0.001)} if in_reward else {}))
+    full_checkpoint.restore(fresh, state)
+    assert fresh.global_steps == 10
+    assert not in_reward or fresh.kl_ctrl_in_reward.value == 0.25

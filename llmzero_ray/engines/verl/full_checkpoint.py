@@ -26,6 +26,7 @@ from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from llmzero_ray.engines.verl.config_check import check_restored, refuse
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.engines.verl.rolling_checkpoint import STATE, directory_of
+from llmzero_ray.hyperparameters.verl_keys import USE_KL_IN_REWARD
 
 _WORKERS, _LOADER = "worker", "loader.pt"
 
@@ -43,10 +44,9 @@ def save_if_due(trainer: Any, phase: PhaseState, step: int) -> None:
     digests = trainer.actor_rollout_wg.save_full(str(path / _WORKERS))
     own = {"loader": trainer.train_dataloader.state_dict(), "random": BaseCheckpointManager.get_rng_state()}
     torch.save(own, path / _LOADER)
-    controller = getattr(trainer, "kl_ctrl_in_reward", None)
     state = {
         **phase.to_state(),
-        "kl_coef": None if controller is None else float(controller.value),
+        "kl_coef": float(trainer.kl_ctrl_in_reward.value) if _has_kl_in_reward(phase) else None,
         "digests": digests,
     }
     (path / STATE).write_text(json.dumps(state), encoding="utf-8")
@@ -79,8 +79,13 @@ def restore(trainer: Any, phase: PhaseState) -> None:
     if "check" not in skip:
         refuse(_differences(state["digests"], digests))
         check_restored(trainer, phase.spec)
-    if state["kl_coef"] is not None:
+    if _has_kl_in_reward(phase):
         trainer.kl_ctrl_in_reward.value = state["kl_coef"]
+
+
+def _has_kl_in_reward(phase: PhaseState) -> bool:
+    """Whether the phase has the KL in its reward. A warm trainer keeps the weight of an earlier phase."""
+    return bool(phase.spec.hyperparameters.get(USE_KL_IN_REWARD))
 
 
 def _differences(saved: list[dict[str, str]], acting: list[dict[str, str]]) -> list[str]:
