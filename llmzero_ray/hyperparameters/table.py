@@ -42,6 +42,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_RATIO,
     DYNAMIC_BSZ,
     ENTROPY_COEFF,
+    EXCLUDE_MODULES,
     GPU_MEMORY,
     GRAD_CLIP,
     GRADIENT_CHECKPOINTING,
@@ -255,7 +256,7 @@ PARAMETERS: tuple[Parameter, ...] = (
              also=("alpha",), setting="model.lora_alpha", kept_at_resume=True),
         _text(TARGET_MODULES, "target_modules", "all-linear", "Layers that get an adapter.",
               setting="model.target_modules", kept_at_resume=True),
-        _text(_MODEL + "exclude_modules", "exclude_modules", None, "Layers that get none.", nullable=True,
+        _text(EXCLUDE_MODULES, "exclude_modules", None, "Layers that get none.", nullable=True,
               kept_at_resume=True),
     ),
     *_group(

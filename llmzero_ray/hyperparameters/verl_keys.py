@@ -52,6 +52,7 @@ OPTIMIZER_OFFLOAD = "actor_rollout_ref.actor.fsdp_config.optimizer_offload"
 LORA_RANK = "actor_rollout_ref.model.lora_rank"
 LORA_ALPHA = "actor_rollout_ref.model.lora_alpha"
 TARGET_MODULES = "actor_rollout_ref.model.target_modules"
+EXCLUDE_MODULES = "actor_rollout_ref.model.exclude_modules"
 
 CAPACITY = (MAX_RESPONSE, ROLLOUT_N)
 """Keys that only ever grow along a path, unless memory ran out (paper, section 4.3.2)."""

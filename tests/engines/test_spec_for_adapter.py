@@ -1,4 +1,4 @@
-"""An adapter is scored under a configuration of its own LoRA rank and alpha."""
+"""An adapter is scored under a configuration of its own LoRA rank, alpha and layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from llmzero_ray.engines.verl.phase import spec_for_adapter
 from llmzero_ray.errors import EngineError
-from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
+from llmzero_ray.hyperparameters.verl_keys import EXCLUDE_MODULES, LORA_ALPHA, LORA_RANK, TARGET_MODULES
 from llmzero_ray.records import PhaseSpec
 from tests.builders import verl_settings
 
@@ -46,6 +46,29 @@ def test_only_rank_and_alpha_change(tmp_path: Path, own: dict[str, int]) -> None
     found = spec_for_adapter(like, adapter(tmp_path, own), SETTINGS)
     expected = {**like.hyperparameters, LORA_RANK: own["r"], LORA_ALPHA: own["lora_alpha"]}
     assert found.hyperparameters == expected
+
+
+ATTENTION = r".*\.(q_proj|v_proj)"
+NAMES = ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"]
+
+
+@pytest.mark.parametrize(
+    ("acting", "own", "expected"),
+    [
+        ({}, {"target_modules": NAMES, "exclude_modules": None}, {}),
+        ({}, {"target_modules": ATTENTION}, {TARGET_MODULES: ATTENTION}),
+        ({TARGET_MODULES: ATTENTION}, {"target_modules": ATTENTION}, {}),
+        ({TARGET_MODULES: ATTENTION}, {"target_modules": NAMES}, {TARGET_MODULES: "all-linear"}),
+        ({}, {"target_modules": NAMES, "exclude_modules": "lm_head"}, {EXCLUDE_MODULES: "lm_head"}),
+        ({EXCLUDE_MODULES: "lm_head"}, {"target_modules": NAMES}, {EXCLUDE_MODULES: None}),
+    ],
+)
+def test_the_layers_of_an_adapter_are_those_that_it_was_trained_on(
+    tmp_path: Path, acting: dict[str, Any], own: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    like = last_phase(**acting)
+    found = spec_for_adapter(like, adapter(tmp_path, {"r": 8, "lora_alpha": 16, **own}), SETTINGS)
+    assert found.hyperparameters == {**like.hyperparameters, **expected}
 
 
 @pytest.mark.parametrize("asked", [{}, {LORA_RANK: 8, LORA_ALPHA: 16}], ids=["settings", "phase"])

@@ -156,7 +156,7 @@ class VerlEngine:
         """Outcomes of greedy answers to the rows of `parquet`, in row order. If `adapter` is None, the base
         model is scored.
 
-        If the adapter's LoRA rank or alpha differs from the last phase's, VeRL is restarted.
+        For an adapter with another LoRA rank, alpha or layers than the last phase's, VeRL is restarted.
 
         Raises:
             EngineError: `max_tokens` exceeds what the engine was started for, the adapter is damaged, or the

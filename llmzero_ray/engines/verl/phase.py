@@ -18,10 +18,11 @@ from typing import Any
 from llmzero_ray.engines.verl.settings import VerlSettings
 from llmzero_ray.errors import EngineError
 from llmzero_ray.hyperparameters.compute import ComputeClock
-from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK
+from llmzero_ray.hyperparameters.verl_keys import EXCLUDE_MODULES, LORA_ALPHA, LORA_RANK, TARGET_MODULES
 from llmzero_ray.records import (
     Checkpoint,
     FailureClass,
+    HyperparameterValue,
     MetricPoint,
     PhaseFailure,
     PhaseResult,
@@ -209,10 +210,10 @@ def refused_adapter(spec: PhaseSpec, progress: Progress) -> PhaseFailure | None:
 
 
 def spec_for_adapter(like: PhaseSpec, adapter: str, settings: VerlSettings) -> PhaseSpec:
-    """`like` with the LoRA rank and alpha that `adapter`, a PEFT folder, was trained with.
+    """`like` with the LoRA rank, alpha and layers that `adapter`, a PEFT folder, was trained with.
 
-    An adapter with another rank does not fit into the live module. One with another alpha would silently be
-    applied with the wrong scale.
+    An adapter with another rank or other layers does not fit into the live module, and one with another alpha
+    would silently act with another scale.
 
     Raises:
         EngineError: the folder's adapter_config.json cannot be read.
@@ -220,12 +221,25 @@ def spec_for_adapter(like: PhaseSpec, adapter: str, settings: VerlSettings) -> P
     path = Path(adapter) / "adapter_config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        own = {LORA_RANK: int(config["r"]), LORA_ALPHA: int(config["lora_alpha"])}
+        own: dict[str, HyperparameterValue] = {
+            LORA_RANK: int(config["r"]),
+            LORA_ALPHA: int(config["lora_alpha"]),
+        }
+        targets, excluded = config.get("target_modules"), config.get("exclude_modules")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EngineError(
             f"evaluate: {path} does not give the adapter's rank (r) and lora_alpha: "
             f"{type(error).__name__}: {error}"
         ) from error
-    acting = {LORA_RANK: settings.lora_rank, LORA_ALPHA: settings.lora_alpha, **like.hyperparameters}
+    # PEFT replaces all-linear by the names of these layers; another text is kept as it was asked for.
+    own[TARGET_MODULES] = targets if isinstance(targets, str) else "all-linear"
+    own[EXCLUDE_MODULES] = excluded
+    acting = {
+        LORA_RANK: settings.lora_rank,
+        LORA_ALPHA: settings.lora_alpha,
+        TARGET_MODULES: settings.target_modules,
+        EXCLUDE_MODULES: None,
+        **like.hyperparameters,
+    }
     changed = {key: value for key, value in own.items() if acting[key] != value}
     return dataclasses.replace(like, hyperparameters={**like.hyperparameters, **changed}) if changed else like
