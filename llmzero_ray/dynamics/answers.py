@@ -77,7 +77,7 @@ def doubts(
     answer. If either is empty, fewer checks are made.
     """
     if len(golds) != len(now):
-        golds = {}  # overlong prompts were dropped, which changes the indices of the rows after them
+        golds = {}  # version 0.1 numbered the rows that follow a prompt left out for its length anew
     if not any(item.response for item in now):
         now = ()  # texts were not kept
     unanswered = right_without_answer(d)

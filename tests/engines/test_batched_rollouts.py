@@ -24,6 +24,7 @@ from llmzero_ray.engines.verl.cpu.batched_rollouts import (
     validated,
 )
 from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.errors import ConfigError
 from tests.tasks.builders import row, write_rows
 from tests.waiting import PATIENCE_S
 
@@ -311,6 +312,22 @@ def test_one_failed_answer_fails_its_prompt_alone(parts: Parts) -> None:
 def test_a_prompt_that_cannot_be_made_into_tokens_fails_alone(parts: Parts) -> None:
     prompts = [[{"role": "user", "content": content}] for content in ("0", "-1")]
     assert parts.run(parts.rollouts(), batch_of(2, raw_prompt=prompts)) == {"u0": "finished", "u1": "failure"}
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_prompt_that_is_too_long_fails_the_phase_and_is_not_cut(parts: Parts, validates: bool) -> None:
+    rollouts = parts.rollouts(actor_rollout_ref__rollout__prompt_length=2)
+
+    def trained() -> None:
+        rollouts.start(rows_of(batch_of(1)))
+        for _ in range(int(PATIENCE_S)):
+            rollouts.wait(0.01)
+
+    run = partial(rollouts.validate, validation_rows(1)) if validates else trained
+    with pytest.raises(ConfigError, match=r"row 0 of its file has 3 tokens; engine\.max_prompt_length is 2"):
+        run()
+    rollouts.wait(0.01)  # of the phase after it
+    assert parts.requests == []
 
 
 def test_a_reward_that_raises_for_one_sample_fails_its_prompt_alone(parts: Parts) -> None:

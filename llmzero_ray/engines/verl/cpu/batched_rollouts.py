@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from llmzero_ray.engines.verl.seeds import derive_seed
+from llmzero_ray.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -130,15 +131,27 @@ class BatchedRollouts:
 
     def validate(self, rows: list[dict[str, Any]]) -> list[Trajectory]:
         """Answers to a validation's prompts, in order, each with a score or an error. Blocks until they are
-        complete, and puts nothing into the queue."""
+        complete, and puts nothing into the queue.
+
+        Raises:
+            ConfigError: a prompt is too long.
+        """
         future = self._threads.submit(self._scored, rows, True)
         while not future.done():  # short waits, so that a signal can interrupt them
             concurrent.futures.wait([future], timeout=_LONGEST_WAIT_S)
         return future.result()
 
     def wait(self, idle_s: float) -> None:
-        """Wait for a batch in flight to end, at most a second. Without one, wait `idle_s` seconds."""
-        running = {future for future in self._running if not future.done()}
+        """Wait until a batch in flight has ended, at most a second, or `idle_s` seconds if there is none.
+
+        Raises:
+            ConfigError: a batch that has ended has a prompt that is too long.
+        """
+        ended = {future for future in self._running if future.done()}
+        self._running -= ended
+        for future in ended:
+            future.result()
+        running = set(self._running)
         if running:
             concurrent.futures.wait(
                 running, timeout=_LONGEST_WAIT_S, return_when=concurrent.futures.FIRST_COMPLETED
@@ -150,6 +163,8 @@ class BatchedRollouts:
         partition = "val" if validate else "train"
         try:
             statuses = self._answer(rows, validate, partition)
+        except ConfigError:
+            raise  # `wait` raises it, which ends the phase
         except Exception:
             logger.exception("a batch of %d prompts failed as a whole", len(rows))
             statuses = ["failure"] * len(rows)
@@ -194,7 +209,9 @@ class BatchedRollouts:
         for place, row in enumerate(rows):
             try:
                 prompts.append(self._tokens_of(row, int(rollout.prompt_length)))
-            except Exception as error:  # noqa: BLE001  raised by a chat template
+            except ConfigError:
+                raise
+            except Exception as error:  # noqa: BLE001  of a chat template
                 errors[place] = f"{type(error).__name__}: {error}"
                 prompts.append([])
         places = [place for place in range(len(rows)) if place not in errors]
@@ -218,8 +235,11 @@ class BatchedRollouts:
     def _tokens_of(self, row: Mapping[str, Any], longest: int) -> list[int]:
         tokens = list(self._builder.build_initial_tokens(list(row["raw_prompt"])))
         if len(tokens) > longest:
-            logger.warning("a prompt of %d tokens is cut on its left to %d", len(tokens), longest)
-        return tokens[-longest:]
+            raise ConfigError(
+                f"the prompt of row {row['index']} of its file has {len(tokens)} tokens; "
+                f"engine.max_prompt_length is {longest}. Raise it, or leave out the row"
+            )
+        return tokens
 
     def _ask(
         self,
