@@ -16,6 +16,7 @@ import pytest
 from llmzero_ray.engines.verl import rolling_checkpoint
 from llmzero_ray.engines.verl.phase import PhaseState, Progress
 from llmzero_ray.records import MetricPoint, PhaseSpec, ResumeFrom
+from llmzero_ray.records.metrics import VAL_TOKENS
 
 
 def phase(rolling_dir: Path, **fields: Any) -> PhaseSpec:
@@ -119,9 +120,11 @@ def test_a_phase_that_does_not_ask_starts_from_the_beginning(tmp_path: Path) -> 
 
 
 def point(step: int, val_score: float | None) -> MetricPoint:
+    metrics = {} if val_score is None else {VAL_TOKENS: 100.0 + step}
     return MetricPoint(
-        node=4, attempt=0, step=step, global_step=step, wall_s=float(step), metrics={}, val_score=val_score
-    )
+        node=4, attempt=0, step=step, global_step=step, wall_s=float(step), metrics=metrics,
+        val_score=val_score,
+    )  # fmt: skip
 
 
 def test_progress_comes_back_from_its_state_with_adapters_in_the_new_place() -> None:
@@ -131,7 +134,7 @@ def test_progress_comes_back_from_its_state_with_adapters_in_the_new_place() -> 
     progress.saved = {20: "/old/step_000020", 40: "/old/step_000040"}
     again = Progress.from_state(json.loads(json.dumps(progress.to_state())), "/new")
     assert (again.steps_done, again.scores) == (45, progress.scores)
-    assert (again.wall_s, again.train_wall_s) == (12.5, 10.0)
+    assert (again.wall_s, again.train_wall_s, again.val_tokens) == (12.5, 10.0, 140.0)
     assert [(c.step, c.path, c.val_score) for c in again.checkpoints] == [
         (20, "/new/step_000020", 0.7),
         (40, "/new/step_000040", 0.6),

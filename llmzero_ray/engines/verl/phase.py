@@ -29,7 +29,7 @@ from llmzero_ray.records import (
     PhaseSpec,
     ResumeFrom,
 )
-from llmzero_ray.records.metrics import best_validation
+from llmzero_ray.records.metrics import VAL_TOKENS, best_validation
 from llmzero_ray.storage.manifests import problem_of
 
 
@@ -48,6 +48,8 @@ class Progress:
     """Seconds of `wall_s` since the first training step."""
     compute: float = 0.0
     """Compute in the unit of the phase's limit, or 0 without a limit."""
+    val_tokens: float = 0.0
+    """Tokens that its last validation sampled, or 0 if none was reported."""
     start_from: ResumeFrom | None = None
     """Node and step at which the score of step 0 was measured, if it was not measured in this phase."""
 
@@ -69,6 +71,7 @@ class Progress:
         self.steps_done = max(self.steps_done, point.step)
         if point.val_score is not None:
             self.scores[point.step] = point.val_score
+        self.val_tokens = point.metrics.get(VAL_TOKENS, self.val_tokens)
         if point.step == 0:
             self.start_from = point.taken_from
 
@@ -126,6 +129,7 @@ class Progress:
             wall_s=state["wall_s"],
             train_wall_s=state["train_wall_s"],
             compute=state.get("compute", 0.0),
+            val_tokens=state.get("val_tokens", 0.0),
             start_from=None if state.get("start_from") is None else ResumeFrom(**state["start_from"]),
         )
 

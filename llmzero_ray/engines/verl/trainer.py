@@ -570,9 +570,9 @@ class PhaseTrainer(DeterministicTrainer):
         if spec.compute is None:
             return
         if phase.clock is None:
-            known = 0.0 if spec.known_start is None else spec.known_start.val_tokens
-            used = phase.progress.compute
-            phase.clock = ComputeClock(spec.compute, spec.hyperparameters, used, known)
+            progress, known = phase.progress, spec.known_start
+            validation = progress.val_tokens or (0.0 if known is None else known.val_tokens)
+            phase.clock = ComputeClock(spec.compute, spec.hyperparameters, progress.compute, validation)
         following = phase.clock.take(step, metrics)
         phase.progress.compute = phase.clock.used
         if following == "go on" or self.global_steps >= self.total_training_steps:
