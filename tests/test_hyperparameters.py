@@ -26,6 +26,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     LORA_RANK,
     LR,
     MAX_RESPONSE,
+    MAX_TOKENS,
     MICRO_BATCH,
     MINI_BATCH,
     REF_MICRO,
@@ -321,6 +322,11 @@ def test_micro_batches_become_a_divisor_no_larger_than_before() -> None:
         hp.complete(base, {"batch": 100, "n": 9, "micro_batch_size": 32})
 
 
+def test_a_packed_micro_batch_may_hold_a_part_of_a_sequence_that_gpus_share() -> None:
+    packed = {"dynamic_bsz": True, "max_token_len_per_gpu": 7000}
+    assert hp.complete(BASE, packed, n_gpus=2)[MAX_TOKENS] == 7000
+
+
 def test_micro_batches_need_not_divide_while_they_are_packed_by_tokens() -> None:
     assert hp.complete(BASE, {"dynamic_bsz": True, "micro_batch_size": 7})[MICRO_BATCH] == 7
 
@@ -343,6 +349,14 @@ def test_auto_micro_batches_resolve_to_the_largest_divisor_below_the_limit() -> 
         ({"mini_batch_size": 256}, "multiple of the mini batch"),
         ({"resp": 9000}, "together 10024 tokens.*context length is 9216"),
         ({"batch": 8192}, "5000 training items"),
+        (
+            {"actor_rollout_ref.rollout.log_prob_use_dynamic_bsz": True},
+            "log_prob_use_dynamic_bsz=true, dynamic_bsz=false: both must be the same",
+        ),
+        (
+            {"dynamic_bsz": True, "max_token_len_per_gpu": 7000},
+            "max_token_len_per_gpu=7000, .*, max_response_length=6144: .*have 7168 tokens",
+        ),
     ],
 )
 def test_broken_couplings_are_refused_with_the_values_at_hand(changes: dict[str, Any], message: str) -> None:

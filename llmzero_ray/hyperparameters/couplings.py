@@ -20,10 +20,12 @@ from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_RATIO,
     DYNAMIC_BSZ,
     KL_LOSS_COEF,
+    LOG_PROB_DYNAMIC_BSZ,
     LOG_PROB_MICRO,
     MAX_MODEL_LEN,
     MAX_PROMPT,
     MAX_RESPONSE,
+    MAX_TOKENS,
     MICRO_BATCH,
     MINI_BATCH,
     PPO_EPOCHS,
@@ -167,6 +169,19 @@ def check_batches(full: Hyperparameters, n_gpus: int, _: Limits) -> Conflict | N
         if full[micro] != AUTO and rows % int(_number(full[micro])):
             why = f"must divide the {rows} sequences of one GPU; write auto to let it fit"
             return (micro, batch, ROLLOUT_N), why
+    return None
+
+
+def check_packing(full: Hyperparameters, n_gpus: int, _: Limits) -> Conflict | None:
+    """Forward batches are packed if the others are, and a packed one holds a sequence."""
+    packed = full[DYNAMIC_BSZ]
+    if full.get(LOG_PROB_DYNAMIC_BSZ) not in (None, packed):
+        return (LOG_PROB_DYNAMIC_BSZ, DYNAMIC_BSZ), "both must be the same; leave out the first"
+    sequence = int(_number(full[MAX_PROMPT]) + _number(full[MAX_RESPONSE]))
+    # All GPUs may share a sequence (ulysses_sequence_parallel_size).
+    if packed and _number(full[MAX_TOKENS]) * n_gpus < sequence:
+        why = f"a packed micro batch must hold a sequence, which may have {sequence} tokens"
+        return (MAX_TOKENS, MAX_PROMPT, MAX_RESPONSE), why
     return None
 
 
