@@ -439,6 +439,14 @@ def test_the_largest_divisor_divides_and_none_larger_fits(number: int, limit: in
     assert not [d for d in range(found + 1, min(limit, number) + 1) if number % d == 0]
 
 
+def test_nothing_of_the_reference_acts_since_it_is_the_policy_without_its_adapter() -> None:
+    changed = hp.complete(BASE, {"ref_micro_batch_size": 1})
+    assert REF_MICRO in hp.VERL_SPACE.inert(changed)
+    assert hp.VERL_SPACE.same_training(BASE, changed)
+    offered = {row.key for row in hp.VERL_SPACE.proposable}
+    assert not {key for key in offered if key.startswith("actor_rollout_ref.ref.")}
+
+
 # --- who may touch what -------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,6 @@ from llmzero_ray.hyperparameters.verl_keys import (
     MICRO_BATCH,
     OPTIMIZER_OFFLOAD,
     PARAM_OFFLOAD,
-    REF_MICRO,
     TENSOR_PARALLEL,
 )
 from llmzero_ray.records import HyperparameterValue
@@ -145,5 +144,5 @@ def _smaller_micro_batches(setup: Setup) -> Iterator[SettingChange]:
         yield _changed(setup, text, {MICRO_BATCH: size}, micro_batch=size)
     if scoring > 1:
         size = largest_divisor(scoring, scoring // 2)
-        text = f"log_prob_micro_batch_size and ref_micro_batch_size {scoring} -> {size}"
-        yield _changed(setup, text, {LOG_PROB_MICRO: size, REF_MICRO: size}, log_prob_micro_batch=size)
+        text = f"log_prob_micro_batch_size {scoring} -> {size}"
+        yield _changed(setup, text, {LOG_PROB_MICRO: size}, log_prob_micro_batch=size)

@@ -177,10 +177,7 @@ def setup_of(config: SearchConfig, hyperparameters: Hyperparameters, *, gpu_gib:
         max_tokens=max_tokens,
         log_prob_max_tokens=max_tokens if log_prob_tokens is None else int(log_prob_tokens),
         micro_batch=keys.whole(_ACTOR + "ppo_micro_batch_size_per_gpu"),
-        log_prob_micro_batch=max(
-            keys.whole(_ROLLOUT + "log_prob_micro_batch_size_per_gpu"),
-            keys.whole("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"),
-        ),
+        log_prob_micro_batch=keys.whole(_ROLLOUT + "log_prob_micro_batch_size_per_gpu"),
         prompt=keys.whole("data.max_prompt_length"),
         response=keys.whole("data.max_response_length"),
         ulysses=keys.whole(_FSDP + "ulysses_sequence_parallel_size"),

@@ -269,6 +269,11 @@ def micro_batch_inert(full: Hyperparameters) -> str | None:
     return why if full.get(DYNAMIC_BSZ) else None
 
 
+def reference_inert(_: Hyperparameters) -> str:
+    """The reason, which always holds: every phase trains an adapter."""
+    return "the reference is the policy without its adapter: log_prob_micro_batch_size decides"
+
+
 def max_tokens_inert(full: Hyperparameters) -> str | None:
     """The reason while micro batches count sequences."""
     return None if full.get(DYNAMIC_BSZ) else "it acts only while dynamic_bsz is true"

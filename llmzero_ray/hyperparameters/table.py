@@ -30,6 +30,7 @@ from llmzero_ray.hyperparameters.couplings import (
     kl_reward_inert,
     max_tokens_inert,
     micro_batch_inert,
+    reference_inert,
     warmup_ratio_inert,
 )
 from llmzero_ray.hyperparameters.space import Group, Parameter, Reach
@@ -117,7 +118,6 @@ _OPTIM = "actor_rollout_ref.actor.optim."
 _ROLLOUT = "actor_rollout_ref.rollout."
 _VAL = "actor_rollout_ref.rollout.val_kwargs."
 _MODEL = "actor_rollout_ref.model."
-_REF = "actor_rollout_ref.ref."
 _POLICY = "actor_rollout_ref.actor.policy_loss."
 _CORRECTION = "algorithm.rollout_correction."
 _LOSS_KL = ("low_var_kl", "kl", "abs", "mse", "k1", "k2", "k3")
@@ -229,7 +229,7 @@ PARAMETERS: tuple[Parameter, ...] = (
              follow=(follow_micro_batches,), check=(check_batches,), inert=micro_batch_inert),
         _int(REF_MICRO, "ref_micro_batch_size", 1, 65_536,
              "auto", "Sequences of one forward pass per GPU, reference.", auto=True, hot=True,
-             follow=(follow_micro_batches,), check=(check_batches,), inert=micro_batch_inert),
+             follow=(follow_micro_batches,), check=(check_batches,), inert=reference_inert),
         _bool(DYNAMIC_BSZ, "dynamic_bsz", False, "Pack micro batches by tokens.", check=(check_packing,)),
         _int(MAX_TOKENS, "max_token_len_per_gpu", 1, _MANY, 16_384,
              "Tokens of one packed micro batch.", inert=max_tokens_inert),
@@ -323,12 +323,6 @@ PROPOSABLE: tuple[Parameter, ...] = (
         _bool(_MODEL + "enable_activation_offload", "", None, "Keep activations in host memory."),
         _bool(_ACTOR + "entropy_from_logits_with_chunking", "", None, "Compute the entropy in chunks."),
         _bool(_ACTOR + "entropy_checkpointing", "", None, "Recompute the entropy instead of keeping it."),
-        _bool(_REF + "entropy_from_logits_with_chunking", "", None, "The same for the reference."),
-        _bool(_REF + "entropy_checkpointing", "", None, "The same for the reference."),
-        _bool(_REF + "fsdp_config.param_offload", "", None,
-              "Keep the reference's parameters in host memory."),
-        _bool(_REF + "log_prob_use_dynamic_bsz", "", None, "Pack the reference's micro batches by tokens."),
-        _int(_REF + "log_prob_max_token_len_per_gpu", "", 1, _MANY, None, "Tokens of one of them."),
         _int(_ROLLOUT + "log_prob_max_token_len_per_gpu", "", 1, _MANY, None,
              "Tokens of one packed forward batch."),
         _bool(_ROLLOUT + "enable_chunked_prefill", "", None, "Let the server read long prompts in parts."),

@@ -19,7 +19,7 @@ from llmzero_ray.agents.expert.apply_moves import valid
 from llmzero_ray.agents.expert.proposer import change_text, proposal_base
 from llmzero_ray.agents.expert.resume import best_scored, passes_text
 from llmzero_ray.hyperparameters import VERL_SPACE, diff, mentioned_keys
-from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, largest_divisor, resolve
+from llmzero_ray.hyperparameters.couplings import largest_divisor, resolve
 from llmzero_ray.hyperparameters.verl_keys import (
     CAPACITY,
     DYNAMIC_BSZ,
@@ -27,11 +27,13 @@ from llmzero_ray.hyperparameters.verl_keys import (
     GRAD_CLIP,
     GRADIENT_CHECKPOINTING,
     KL_LOSS_COEF,
+    LOG_PROB_MICRO,
     LR,
     MAX_NUM_SEQS,
     MAX_PROMPT,
     MAX_RESPONSE,
     MAX_TOKENS,
+    MICRO_BATCH,
     OPTIMIZER_OFFLOAD,
     PARAM_OFFLOAD,
     ROLLOUT_N,
@@ -190,7 +192,8 @@ def _smaller_pieces(base: Hyperparameters, n_gpus: int, factor: float) -> _Value
         # A sequence is never split, so the token budget must hold the longest one.
         return {MAX_TOKENS: (max(longest, int(budget * factor)), reason)} if isinstance(budget, int) else {}
     sizes = resolve(base, n_gpus=n_gpus)
-    known = {key: size for key in MICRO_BATCHES if isinstance(size := sizes.get(key), int)}
+    acting = (MICRO_BATCH, LOG_PROB_MICRO)
+    known = {key: size for key in acting if isinstance(size := sizes.get(key), int)}
     return {key: (largest_divisor(size, max(1, int(size * factor))), reason) for key, size in known.items()}
 
 

@@ -142,7 +142,7 @@ def test_the_memory_estimate_of_the_search_is_followed_where_there_is_one() -> N
 
 
 def test_pieces_that_cannot_get_smaller_go_straight_to_offloading() -> None:
-    ones = {"micro_batch_size": 1, "log_prob_micro_batch_size": 1, "ref_micro_batch_size": 1}
+    ones = {"micro_batch_size": 1, "log_prob_micro_batch_size": 1, "ref_micro_batch_size": 2}  # no effect
     new = changed(ask(failed("oom", hp.complete(ROOT, ones))))
     assert new[GRADIENT_CHECKPOINTING] is True
 
