@@ -15,12 +15,14 @@ import pytest
 
 from llmzero_ray.engines.verl.cpu.batched_rollouts import (
     ROW_KEY,
+    TOKENS_KEY,
     BatchedRollouts,
     Trajectory,
     prompt_statuses,
     refusal,
     rows_of,
     shares,
+    text_tokens,
     validated,
 )
 from llmzero_ray.engines.verl.seeds import derive_seed
@@ -108,6 +110,8 @@ class Builder:
 
 
 class Tokenizer:
+    all_special_ids = (51,)
+
     def batch_decode(self, rows: Sequence[Sequence[int]], **_: Any) -> list[str]:
         return [" ".join(map(str, row)) for row in rows]
 
@@ -417,8 +421,26 @@ def test_the_columns_of_a_validation_are_those_of_its_scored_answers(parts: Part
         "acc": [1.0, 1.0],
         "fmt_ok": [None, 1],
         ROW_KEY: [0, 2],
+        TOKENS_KEY: [2, 2],
     }
     assert found.infos["reward"][0] == torch.tensor(0.1).item()
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "tokens"),
+    [
+        ([7, 8, 9], [1, 1, 1], 3),  # cut off
+        ([7, 8, 51], [1, 1, 1], 2),  # ended
+        ([7, 51, 9], [1, 1, 1], 3),
+        ([7, 51, 9, 9], [1, 1, 0, 0], 1),  # VeRL's token builder went on
+        ([51], [1], 0),
+        ([], [], 0),
+    ],
+)
+def test_an_answer_has_the_tokens_that_were_generated_but_the_last(
+    ids: list[int], mask: list[int], tokens: int
+) -> None:
+    assert text_tokens(ids, mask, Tokenizer.all_special_ids) == tokens
 
 
 def test_an_error_of_a_whole_validation_is_raised(parts: Parts) -> None:

@@ -17,7 +17,13 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils.config import omega_conf_to_dataclass
 
 from llmzero_ray.engines.verl import patches
-from llmzero_ray.engines.verl.cpu.batched_rollouts import ROW_KEY, BatchedRollouts, rows_of
+from llmzero_ray.engines.verl.cpu.batched_rollouts import (
+    ROW_KEY,
+    TOKENS_KEY,
+    BatchedRollouts,
+    rows_of,
+    text_tokens,
+)
 from llmzero_ray.engines.verl.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
@@ -56,6 +62,8 @@ class PhaseAgentLoopWorker(_AgentLoopWorker):
         info = outputs[-1].extra_fields.get("reward_extra_info")
         if info is not None:
             info[ROW_KEY] = int(kwargs["index"])
+            ids, mask = outputs[-1].response_ids, outputs[-1].response_mask
+            info[TOKENS_KEY] = text_tokens(ids, mask, self.tokenizer.all_special_ids)
 
 
 class PhaseAgentLoopManager(AgentLoopManagerTQ):

@@ -31,7 +31,7 @@ from llmzero_ray.engines.verl import canary, config_check, full_checkpoint, patc
 from llmzero_ray.engines.verl.agent_loops import PhaseAgentLoopManager
 from llmzero_ray.engines.verl.canary import LogProbs
 from llmzero_ray.engines.verl.config_check import expected_of_rollouts, mismatches
-from llmzero_ray.engines.verl.cpu.batched_rollouts import BatchedRollouts, validated
+from llmzero_ray.engines.verl.cpu.batched_rollouts import TOKENS_KEY, BatchedRollouts, validated
 from llmzero_ray.engines.verl.cpu.local_queue import ByValueWorkerGroup, LocalQueue
 from llmzero_ray.engines.verl.deterministic_trainer import POLL_INTERVAL_S, DeterministicTrainer
 from llmzero_ray.engines.verl.helper_placement import nodes_of, place_helpers_on
@@ -512,7 +512,8 @@ class PhaseTrainer(DeterministicTrainer):
         self, data_sources: Any, sample_uids: Any, reward_extra_infos_dict: Any, *args: Any, **kwargs: Any
     ) -> Any:
         lengths, cap = self._lengths(self._responses), self._eval_max_tokens
-        cut = [length >= cap for length in lengths]
+        # Not by `lengths`: a text may be spelled in fewer tokens than were generated.
+        cut = [tokens >= cap for tokens in reward_extra_infos_dict.pop(TOKENS_KEY)]
         self._items = outcomes_of(data_sources, reward_extra_infos_dict, self._responses, cut)
         if self._unscored:
             # Left out, they would count as if they were as good as the others.

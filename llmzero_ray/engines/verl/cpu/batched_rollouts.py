@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 ROW_KEY = "llmzero_row"
 """Key in the reward's extra information that carries the row's place in its file to the validation."""
+TOKENS_KEY = "llmzero_tokens"
+"""Key beside it that carries the number of tokens that `text_tokens` counts."""
 
 READ_FIELDS = ("uid", "raw_prompt", "reward_model", "data_source")
 """Data columns that the trainer reads back from the queue: `raw_prompt` for the sample answers in reports,
@@ -306,11 +308,19 @@ class BatchedRollouts:
             return
         texts = self._tokenizer.batch_decode([s.response_ids for s in samples], skip_special_tokens=True)
         self._score_samples(samples, texts)
+        special = frozenset(self._tokenizer.all_special_ids)
         for sample, text in zip(samples, texts, strict=True):
             sample.text = text
             info = sample.extra_fields.get("reward_extra_info")
             if info is not None:
                 info[ROW_KEY] = int(sample.row["index"])
+                info[TOKENS_KEY] = text_tokens(sample.response_ids, sample.response_mask, special)
+
+
+def text_tokens(response_ids: Sequence[int], mask: Sequence[int], special: Collection[int]) -> int:
+    """Tokens of an answer that vLLM generated, without the special one that ends it."""
+    own = [token for token, generated in zip(response_ids, mask, strict=True) if generated]
+    return len(own) - bool(own and own[-1] in special)
 
 
 def refusal(config: Any, rows: Sequence[Mapping[str, Any]], *, has_processor: bool = False) -> str | None:
