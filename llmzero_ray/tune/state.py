@@ -260,7 +260,9 @@ class TuneSearch:
     def _note(self, event: Event) -> None:
         self.events.append(event)
         if isinstance(event, ev.PhaseStarted):
-            self.trial_ids[event.node].append(event.source.removeprefix(_TRIAL))
+            trial, known = event.source.removeprefix(_TRIAL), self.trial_ids[event.node]
+            if trial not in known[-1:]:  # otherwise the same trial begins another attempt
+                known.append(trial)
         elif isinstance(event, ev.ProposalRefused):
             log.warning("node=%d proposal %d refused: %s", event.node, event.tries, event.message[:500])
 

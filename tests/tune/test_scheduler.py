@@ -232,6 +232,17 @@ def test_a_running_trial_goes_on_from_the_checkpoint_that_rays_state_does_not_ha
     assert again.report(old, 3, 3.0) == "STOP"
 
 
+def test_a_running_trial_goes_on_after_every_further_restart(driver: Driver) -> None:
+    trial = driver.new_trial()
+    for step in (1, 2):
+        assert driver.report(trial, step, 1.0) == "CONTINUE"
+        driver = restored(driver)
+        trial = driver.make_trial(trial.trial_id, trial.config)
+        driver.controller.add(trial)
+        assert driver.scheduler.choose_trial_to_run(driver.controller) is trial
+    assert driver.report(trial, 3, 1.0) == "STOP"
+
+
 def test_a_trial_that_had_ended_is_ended_again_with_its_results(driver: Driver) -> None:
     trial = driver.new_trial()
     driver.finish(trial, [1.0, 5.0, 3.0])

@@ -137,6 +137,7 @@ def test_what_a_restored_trial_reports_again_replaces_what_came_after_its_checkp
         search.report(0, step, {"loss": loss}, f"t/checkpoint_{step:06d}")
     assert {step: point.val_score for step, point in search.phases[0].steps.items()} == {1: -3.0, 2: -2.5}
     assert search.phases[0].newest == (2, "t/checkpoint_000002")
+    assert search.phases[0].trials == ["t"]  # no other trial took its place
 
 
 def test_the_strategy_is_written_when_a_phase_is_the_best(tmp_path: Path) -> None:
