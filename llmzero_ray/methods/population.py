@@ -2,8 +2,9 @@
 
 A member's run is one standard phase. If, at its next turn, its last score is missing or in the lower quantile
 of the population's last scores, it copies the adapter and settings of a random member of the upper quantile
-and explores from there. Otherwise it continues unchanged. Quantiles are those of Ray Tune's
-PopulationBasedTraining. Not here: how settings are explored (values.py).
+and explores from there. Otherwise it continues unchanged. A member that trains now counts with its run
+before. Quantiles are those of Ray Tune's PopulationBasedTraining. Not here: how settings are explored
+(values.py).
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ class PopulationTraining(PlannedSearch):
             return RunPlan(source=source, number=member, why=why)
         if before.is_running:
             return None
+        ended = self._last(ended=True)
         scores = {
             one: node.score
-            for one, node in last.items()
-            if not node.is_running and node.score is not None and node.status != "failed"
+            for one, node in ended.items()
+            if node.score is not None and node.status != "failed"
         }
         lower, upper = quantiles(scores, self.rules.quantile)
         ranked = upper or sorted(scores, key=lambda one: -scores[one])[:1]
         if (member in lower or member not in scores) and ranked:
             donor = self.random().choice(ranked)
-            on = last[donor].id
+            on = ended[donor].id
             why = f"member {member} is among the worst: it explores from member {donor}, node {on}"
             return RunPlan(on=on, source="explore", start="last", number=member, why=why)
         why = f"member {member} goes on unchanged from node {before.id}"
@@ -52,9 +54,13 @@ class PopulationTraining(PlannedSearch):
             return super().values(plan, at)
         return explored(at.base.hyperparameters, self.ranges, at.root, at.rng, self.rules.resample)
 
-    def _last(self) -> dict[int, PlannedNode]:
-        """Member -> its latest run."""
-        return {node.plan.number: node for node in self.runs if node.plan.number >= 0}
+    def _last(self, *, ended: bool = False) -> dict[int, PlannedNode]:
+        """Member -> its latest run, or, if `ended`, the latest of its runs that have ended."""
+        return {
+            node.plan.number: node
+            for node in self.runs
+            if node.plan.number >= 0 and not (ended and node.is_running)
+        }
 
     def _trained(self, member: int) -> int:
         return sum(node.plan.number == member for node in self.nodes.values())

@@ -209,6 +209,22 @@ def test_the_worst_member_explores_from_the_best_and_the_others_go_on() -> None:
     ]
 
 
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_members_that_train_side_by_side_count_with_their_runs_before(slots: int) -> None:
+    """Member 3 is always the best and member 0 the worst, so none but member 0 copies anybody."""
+    search, training, copies = make("pbt", 16), list[int](), list[tuple[int, int]]()
+    while search.ask().action != "stop" or training:
+        while len(training) < slots and search.ask().action not in ("wait", "stop"):
+            node, plan = begin(search)
+            training.append(node)
+            if plan.source == "explore":
+                assert plan.on is not None
+                copies.append((plan.number, search.node(plan.on).plan.number))
+        ended = training.pop(0)
+        search.tell(ended, "completed", search.node(ended).plan.number / 10, 5)
+    assert {copier for copier, _ in copies} == {0} and copies[-1] == (0, 3)
+
+
 def test_a_member_whose_run_failed_takes_over_another_one() -> None:
     search = make("pbt", 6, population=2)
     for score in (None, 0.3):
