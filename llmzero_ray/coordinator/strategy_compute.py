@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from llmzero_ray.config import SearchConfig, TokenCostConfig
 from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.hyperparameters import rate_depends_on_length
 from llmzero_ray.hyperparameters.compute import amount, mean_cost, token_cost
-from llmzero_ray.hyperparameters.verl_keys import LR_SCHEDULER, WARMUP_RATIO
 from llmzero_ray.records import ComputeLimit, TokenCost
 
 
@@ -46,7 +46,7 @@ def steps_within(limit: ComputeLimit, root: PhaseRun | None) -> int | None:
     if root is None or root.spec is None or root.outcome is None or not root.outcome.steps_done:
         return None
     recipe = root.spec.hyperparameters
-    if recipe.get(LR_SCHEDULER, "constant") == "constant" and not recipe.get(WARMUP_RATIO):
+    if not rate_depends_on_length(recipe):
         return None
     one = amount(root.outcome.tokens, limit.cost) / root.outcome.steps_done
     return max(1, math.ceil(limit.amount / one)) if one > 0 else None

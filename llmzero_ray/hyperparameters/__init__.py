@@ -8,7 +8,13 @@ loads no VeRL.
 from llmzero_ray.hyperparameters.couplings import clip_is_inert, largest_divisor, resolve
 from llmzero_ray.hyperparameters.space import Limits, Parameter, Space, allowed, format_value
 from llmzero_ray.hyperparameters.verl_keys import VERL_VERSION
-from llmzero_ray.hyperparameters.verl_space import VERL_SPACE, mentioned_keys, scored_alike, space_with
+from llmzero_ray.hyperparameters.verl_space import (
+    VERL_SPACE,
+    mentioned_keys,
+    rate_depends_on_length,
+    scored_alike,
+    space_with,
+)
 
 SPACE, BY_KEY = VERL_SPACE.parameters, VERL_SPACE.by_key
 canonical, short, is_hot = VERL_SPACE.canonical, VERL_SPACE.short, VERL_SPACE.is_hot
@@ -39,6 +45,7 @@ __all__ = [
     "mentioned_keys",
     "normalize",
     "owned",
+    "rate_depends_on_length",
     "resolve",
     "scored_alike",
     "short",

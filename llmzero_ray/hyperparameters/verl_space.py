@@ -12,6 +12,7 @@ from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
 from llmzero_ray.hyperparameters.space import Parameter, Space
 from llmzero_ray.hyperparameters.table import PARAMETERS, PROPOSABLE
 from llmzero_ray.hyperparameters.verl_keys import (
+    LR_SCHEDULER,
     MINI_BATCH,
     NEVER,
     OWNED_BY,
@@ -19,6 +20,7 @@ from llmzero_ray.hyperparameters.verl_keys import (
     TRAIN_BATCH,
     VERL_KEYS,
     VERL_VERSION,
+    WARMUP_RATIO,
     is_verl_key,
 )
 from llmzero_ray.records import Hyperparameters
@@ -48,6 +50,13 @@ def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
     missing = object()
     names = {*one, *other} - _TRAINS_ALONE
     return all(one.get(name, missing) == other.get(name, missing) for name in names)
+
+
+def rate_depends_on_length(hyperparameters: Hyperparameters) -> bool:
+    """Whether the learning rate of a step depends on the phase's number of steps: it falls along a schedule,
+    or its warm-up is a share of them."""
+    scheduler = hyperparameters.get(LR_SCHEDULER, "constant")
+    return scheduler != "constant" or bool(hyperparameters.get(WARMUP_RATIO))
 
 
 def mentioned_keys(text: str | None) -> frozenset[str]:

@@ -15,8 +15,7 @@ from llmzero_ray.agents.expert.moves import MoveSet
 from llmzero_ray.agents.expert.perturbation import changes_of
 from llmzero_ray.agents.expert.proposer import proposal_base, write
 from llmzero_ray.agents.expert.resume import StartPoint
-from llmzero_ray.hyperparameters import VERL_SPACE, canonical, mentioned_keys
-from llmzero_ray.hyperparameters.verl_keys import LR_SCHEDULER
+from llmzero_ray.hyperparameters import VERL_SPACE, canonical, mentioned_keys, rate_depends_on_length
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, Values
 from llmzero_ray.records import Diagnosis, HyperparameterValue, Proposal
@@ -32,8 +31,9 @@ class PlanProposer:
     """Proposer of the planned runs of `method`.
 
     `values` returns the values of a plan that depend on where the run starts. `n_gpus` is the number of GPUs
-    of a slot. With `by_compute`, a run may have `phase.max_steps` steps, because compute ends it. A run with
-    a cosine schedule gets only the steps of its share of the budget, because a cosine must know its end.
+    of a slot. With `by_compute`, a run may have `phase.max_steps` steps, because compute ends it. A run
+    with a cosine schedule or a warm-up ratio gets only the steps of its share of the budget, because these
+    must know its length.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PlanProposer:
         wanted = {k: v for k, v in self._values(request, plan, base).items() if k not in refused}
         chosen = _changes(base, wanted, plan.why)
         most, units = request.task.max_phase_steps, plan.units * request.task.phase_steps
-        by_compute = self._by_compute and chosen.full.get(LR_SCHEDULER) != "cosine"
+        by_compute = self._by_compute and not rate_depends_on_length(chosen.full)
         n_steps = most if by_compute else max(1, min(most, round(units)))
         return write(request, _PLANNED, chosen, start, n_steps, agent=self._method)
 

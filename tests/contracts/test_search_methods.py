@@ -345,12 +345,23 @@ def test_a_search_that_was_killed_anywhere_goes_on_to_the_same_end(method: str) 
         assert outcome(again) == outcome(whole), at
 
 
-@pytest.mark.parametrize(("course", "n_steps"), [("constant", 160), ("cosine", 80)])
-def test_a_cosine_ends_with_its_run_although_compute_limits_it(course: str, n_steps: int) -> None:
+@pytest.mark.parametrize(
+    ("changes", "n_steps"),
+    [
+        ({"lr_scheduler": "constant"}, 160),
+        ({"lr_scheduler": "cosine"}, 80),
+        ({"lr_warmup_ratio": 0.1}, 80),
+        ({"lr_warmup_steps": 3}, 160),
+    ],
+    ids=str,
+)
+def test_a_rate_that_depends_on_the_length_knows_it_although_compute_limits_it(
+    changes: dict[str, Any], n_steps: int
+) -> None:
     config = make_config(
         search={
             "method": "schedule",
-            "schedule": {"phases": [{"steps": 1, "changes": {"lr_scheduler": course}}] * 2},
+            "schedule": {"phases": [{"steps": 1, "changes": changes}] * 2},
         },
         budget={"runs": 8, "compute": 1.0, "token_cost": {"rollout": 1.0, "trained": 1.0}},
         phase={"n_steps": 20, "max_steps": 160, "test_freq": 10, "save_freq": 10},
