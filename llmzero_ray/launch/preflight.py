@@ -19,13 +19,24 @@ from llmzero_ray.prepared import PreparedTask, check_model_dir
 from llmzero_ray.prepared.families import family_named
 from llmzero_ray.records.events import AgentCalled
 from llmzero_ray.report import load_strategy
-from llmzero_ray.search import make_search
+from llmzero_ray.search import load_method, make_search
 from llmzero_ray.stopping.rules import make_rules
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.utils.plugins import check_names, load_factory
 
 _MACHINES_S = 180.0
 """Timeout of a check on all machines, in seconds: a Ray worker starts on each and imports this library."""
+
+
+def check_plan(config: SearchConfig) -> None:
+    """Check that a new search can train the runs that its method plans.
+
+    Raises:
+        ConfigError: it cannot; the message says what to set.
+    """
+    method = load_method(config.search.method)
+    if hasattr(method, "check_plan"):
+        method.check_plan(config)
 
 
 def check_memory(config: SearchConfig, task: PreparedTask) -> None:

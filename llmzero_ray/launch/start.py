@@ -33,6 +33,7 @@ from llmzero_ray.launch.preflight import (
     check_engine_here,
     check_machines,
     check_memory,
+    check_plan,
     check_platform,
     check_slots,
     check_verl_keys,
@@ -187,6 +188,8 @@ def _find_or_start(
     if someone is not None:
         return LaunchedSearch(follower=follower, found=str(someone))
     root_hyperparameters(config, None)
+    if not follower.has_trained:
+        check_plan(config)
     checks = StartChecks(storage.paths)
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))
     for oddity in check_backends(config, follower.core.dollars + unknown, checks.book):

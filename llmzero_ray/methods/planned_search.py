@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmzero_ray.config.schedule import ParameterRange, Ranges, shipped
 from llmzero_ray.config.search_rules import MethodRules, SearchRules
-from llmzero_ray.errors import SearchError
+from llmzero_ray.errors import ConfigError, SearchError
+from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.methods.run_plan import RunPlan
 from llmzero_ray.methods.values import PlannedStart, drawn
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from llmzero_ray.config import SearchConfig
 _LEAST = 1e-9
 """Remaining budget in standard phases that counts as zero."""
+_MOST_PLANNED = 1000
+"""Runs that the check of a new search's plan looks at."""
 _BY_USER = RunPlan(source="unchanged", start="last", number=-1, why="asked for by a person")
 
 
@@ -104,6 +107,32 @@ class PlannedSearch(SearchMethod[PlannedNode]):
             by_compute=config.budget.compute is not None,
         )
         return replace(agents, proposer=proposer)
+
+    @classmethod
+    def check_plan(cls, config: SearchConfig) -> None:
+        """Check that no run of a new search is planned longer than a phase may be. A longer one would be cut,
+        and the budget charged for all of it.
+
+        Runs are planned as if each scored more than the one before.
+
+        Raises:
+            ConfigError: a run is longer than `phase.max_steps`.
+        """
+        default = root_hyperparameters(config, None)
+        search = cls(config.search, config.budget.runs, config.seed, default)
+        for number in range(_MOST_PLANNED):
+            decision = search.ask()
+            if decision.action == "stop" or decision.action == "wait":
+                break
+            search.tell(search.create(decision.action, decision.on), "completed", float(number), 1)
+        longest = max((node.plan.units for node in search.runs), default=1.0)
+        steps = round(longest * config.phase.n_steps)
+        if steps > config.phase.max_steps:
+            raise ConfigError(
+                f"search.method is {config.search.method}, whose longest run has {longest:.3g} x "
+                f"phase.n_steps = {steps} steps; phase.max_steps is {config.phase.max_steps} and must be at "
+                "least that."
+            )
 
     # --- for `next_run` -------------------------------------------------------------------------------------
 

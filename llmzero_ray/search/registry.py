@@ -6,6 +6,7 @@ Besides the interface of `SearchMethod`, a method's class may have these optiona
 - `make_agents(config, n_val, agents, services)`: returns the search's agents, made from the backend's
   `agents`;
 - `check(config)`: raises `ConfigError` if something is missing, before anything is reserved;
+- `check_plan(config)`: raises `ConfigError` if a new search cannot train what the method plans;
 - `frozen_facts()`: facts for its agents that are frozen when the search starts (`SearchStarted.agents`).
 """
 

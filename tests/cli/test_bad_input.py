@@ -345,6 +345,12 @@ def test_a_refused_start_leaves_no_directory(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_a_plan_whose_runs_would_be_cut_is_refused(run: Run) -> None:
+    code, message = run("search.method=random", "search.n_trials=1", "phase.n_steps=20", "phase.max_steps=30")
+    assert code == 2
+    assert "phase.max_steps is 30 and must be at least that" in message
+
+
 def test_a_refused_start_keeps_a_directory_that_was_there(run: Run, tmp_path: Path) -> None:
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     assert run("root.overrides.lr=3.0")[0] == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.errors import SearchError
+from llmzero_ray.launch.preflight import check_plan
 from llmzero_ray.methods import PlannedSearch, RunPlan
 from llmzero_ray.search import SearchMethod, SearchRules, make_search
 from tests.contracts.test_search_methods import Planned, SearchMethodContract, planned_config
@@ -37,6 +38,7 @@ class TestAnnealing(SearchMethodContract):
 
 
 def test_the_example_trains_what_it_plans_to_the_end_of_its_budget() -> None:
+    check_plan(planned_config(OWN))
     search = Planned(planned_config(OWN)).go_on()
     core = search.core
     assert core.finished is not None and core.finished.reason == "budget"

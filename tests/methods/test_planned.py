@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from llmzero_ray.config.schedule import ParameterRange, Ranges, Schedule, read_schedule, shipped
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError, SearchError
+from llmzero_ray.launch.preflight import check_plan
 from llmzero_ray.methods import PlannedSearch, RunPlan
 from llmzero_ray.methods.population import quantiles
 from llmzero_ray.search import (
@@ -21,6 +23,7 @@ from llmzero_ray.search import (
     plans_its_runs,
     shipped_methods,
 )
+from tests.builders import make_config
 
 
 def make(method: str, budget: int | None = 8, seed: int = 1, **rules: Any) -> PlannedSearch:
@@ -304,6 +307,33 @@ def test_a_plan_is_cut_to_what_is_left_of_the_budget() -> None:
     most.tell(begin(most)[0], "completed", 0.5, 5)
     most.clone(0)
     assert begin(most)[1].units == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "runs", "steps"),
+    [
+        ({"method": "random"}, 24, 300),
+        ({"method": "tpe", "n_trials": 2}, 5, 250),
+        ({"method": "asha"}, 16, 400),  # the first of rung 3
+        ({"method": "guidebook"}, 8, 267),
+        ({"method": "schedule", "schedule": "chemcot"}, 8, 270),
+        ({"method": "random"}, 16, None),
+        ({"method": "asha"}, 8, None),
+        *(({"method": method}, 24, None) for method in ("llmzero", "unchanged", "pbt", "perturb", "skills")),
+    ],
+    ids=str,
+)
+def test_a_new_search_whose_runs_would_be_cut_is_refused(
+    rules: dict[str, Any], runs: int, steps: int | None
+) -> None:
+    config = make_config(search=rules, budget={"runs": runs}, phase={"n_steps": 100, "max_steps": 200})
+    said = rf"longest run has .* x phase\.n_steps = {steps} steps; phase\.max_steps is 200 and must be"
+    with pytest.raises(ConfigError, match=said) if steps else nullcontext():
+        check_plan(config)
+    if steps:
+        check_plan(
+            make_config(search=rules, budget={"runs": runs}, phase={"n_steps": 100, "max_steps": steps})
+        )
 
 
 def test_a_clone_costs_a_phase_and_is_no_member_of_a_population() -> None:

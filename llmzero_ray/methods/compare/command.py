@@ -24,7 +24,7 @@ from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.config.yaml_text import load_file
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.launch.preflight import check_backends
+from llmzero_ray.launch.preflight import check_backends, check_plan
 from llmzero_ray.methods.compare.figure import curves
 from llmzero_ray.methods.compare.lanes import cluster, run_all
 from llmzero_ray.methods.compare.pilot import Pilot, forecast, pilot_runs, read_pilot, with_budget
@@ -60,6 +60,7 @@ def compare(
     runs = configs(wanted, directory)
     without = unmodelled(runs)
     for config in {run.method: config for run, config in runs.items() if run.method not in without}.values():
+        check_plan(config)
         check_backends(config, 0.0, lambda _: None)
     _freeze(wanted, runs, directory, accept_changes=accept_changes)
     outcomes, pilots = _Comparison(wanted, directory, without).run(runs)
