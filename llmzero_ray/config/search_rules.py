@@ -72,7 +72,8 @@ class MethodRules(SearchRules):
     """Further parameters of the other search methods."""
 
     n_trials: int = setting(8, "trials", ge=1)
-    """Runs over which `random`, `grid`, `tpe` and `cmaes` split the budget evenly."""
+    """Runs over which `random`, `grid`, `tpe` and `cmaes` split the budget evenly. For `grid`: the number of
+    its cells."""
     population: int = setting(4, "members", ge=2)
     """Members of `pbt`, trained in turn."""
     quantile: float = setting(0.25, "share of the population", gt=0, le=0.5)

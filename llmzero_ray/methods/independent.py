@@ -7,12 +7,15 @@ suggests (suggested.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.schedule import Grid, shipped
+from llmzero_ray.config.search_rules import MethodRules
+from llmzero_ray.errors import ConfigError
 from llmzero_ray.methods.planned_search import PlannedSearch
 from llmzero_ray.methods.run_plan import RunPlan
-from llmzero_ray.methods.values import PlannedStart, grid_cell
+from llmzero_ray.methods.values import PlannedStart, grid_cell, n_cells
 from llmzero_ray.records import HyperparameterValue
 
 
@@ -62,6 +65,20 @@ class GridSearch(IndependentRuns):
 
     source, words, may_go_on = "cell", "cell of the grid", False
 
+    @classmethod
+    def check_plan(cls, config: SearchConfig) -> None:
+        """Check that each cell of the grid is one trial.
+
+        Raises:
+            ConfigError: there are more or fewer trials, or the runs are too long.
+        """
+        cells, given = n_cells(_grid(config.search)), config.search.n_trials
+        if given != cells:
+            raise ConfigError(
+                f"search.n_trials is {given}, and the grid has {cells} cells; set search.n_trials to {cells}."
+            )
+        super().check_plan(config)
+
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:
         """The cell's values.
 
@@ -70,4 +87,8 @@ class GridSearch(IndependentRuns):
         """
         if plan.source != "cell":
             return {}
-        return grid_cell(self.rules.grid or shipped(Grid, "lr_kl"), at.root, plan.number)
+        return grid_cell(_grid(self.rules), at.root, plan.number)
+
+
+def _grid(rules: MethodRules) -> Mapping[str, Sequence[float]]:
+    return rules.grid or shipped(Grid, "lr_kl")

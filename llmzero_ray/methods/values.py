@@ -85,6 +85,11 @@ def choices(key: str, found: ParameterRange, root: Hyperparameters) -> Sequence[
     return list(dict.fromkeys(scaled(key, float(one), root) for one in found.choices))
 
 
+def n_cells(grid: Mapping[str, Sequence[float]]) -> int:
+    """Number of cells of a grid."""
+    return math.prod(len(factors) for factors in grid.values())
+
+
 def grid_cell(grid: Mapping[str, Sequence[float]], root: Hyperparameters, number: int) -> Values:
     """Values of cell `number` (from 0); the last key varies fastest.
 

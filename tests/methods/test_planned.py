@@ -336,6 +336,25 @@ def test_a_new_search_whose_runs_would_be_cut_is_refused(
         )
 
 
+@pytest.mark.parametrize(
+    ("rules", "cells"),
+    [
+        ({"n_trials": 10}, 8),
+        ({"n_trials": 4}, 8),
+        ({"grid": "paper_ssmr"}, 16),
+        ({"grid": {"lr": [1, 2, 3]}}, 3),
+        ({}, None),
+        ({"grid": "paper"}, None),
+        ({"grid": "paper_ssmr", "n_trials": 16}, None),
+    ],
+    ids=str,
+)
+def test_a_new_grid_search_has_a_trial_for_each_cell(rules: dict[str, Any], cells: int | None) -> None:
+    said = rf"the grid has {cells} cells; set search\.n_trials to {cells}"
+    with pytest.raises(ConfigError, match=said) if cells else nullcontext():
+        check_plan(make_config(search={"method": "grid", **rules}, budget={"runs": 16}))
+
+
 def test_a_clone_costs_a_phase_and_is_no_member_of_a_population() -> None:
     search = make("pbt", 3, population=2)
     search.tell(begin(search)[0], "completed", 0.5, 5)
