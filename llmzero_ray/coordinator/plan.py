@@ -76,7 +76,8 @@ class Planner:
         Raises:
             ProposalError: it breaks a rule; the message tells the agent the rule and what is allowed.
         """
-        proposal = self._within_bounds(proposal, by_user=run.clone is not None)
+        repeated = self.config.agents.proposer == "strategy"  # a person chose the file, whoever found it
+        proposal = self._within_bounds(proposal, by_user=repeated or run.clone is not None)
         self._check_length(proposal.n_steps)
         source, note = self._source(run, proposal.resume_from, offered)
         if len({change.key for change in proposal.changes}) != len(proposal.changes):
@@ -249,8 +250,8 @@ class Planner:
         return full, ""
 
     def _within_bounds(self, proposal: Proposal, *, by_user: bool) -> Proposal:
-        """The proposal with typed values that are within the agents' bounds. A user's values only have to
-        satisfy the root's bounds."""
+        """The proposal with typed values that are within the agents' bounds. A user's values, and those of a
+        strategy that the user repeats, only have to satisfy the root's bounds."""
         changes: list[Change] = []
         for change in proposal.changes:
             try:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import llmzero_ray
+from llmzero_ray.agents.strategy import StrategyProposer
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import AgentError, ConfigError
+from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.launch.preflight import check_backends, strategy_note
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import Strategy, load_strategy
@@ -28,6 +30,7 @@ from llmzero_ray.strategy.retrain import (
 from llmzero_ray.tasks.prepare import prepare
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
+from tests.report.builder import Phase, SearchBuilder
 from tests.report.conftest import Written, finished
 
 __all__ = ["finished", "make_search", "task_dir"]
@@ -123,6 +126,24 @@ def test_another_model_is_used_and_said_and_another_rank_refused_in_every_way(
         plan(strategy, task_dir, tmp_path, seeds=0)
 
 
+def test_a_phase_may_have_what_a_person_set_or_allowed_the_agents(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    """A clone's or, with agents.allow, a proposal's: no agent may set these otherwise."""
+    own = {"algorithm.adv_estimator": "rloo", "data.truncation": "left"}
+    first, *later = strategy.phases
+    later = [one.model_copy(update={"hyperparameters": {**one.hyperparameters, **own}}) for one in later]
+    given = strategy.model_copy(update={"phases": (first, *later)})
+    config = plan(given, task_dir, tmp_path, keep_steps=True).configs[0]
+    search = SearchBuilder(tmp_path, config=config)
+    search.answers = dict.fromkeys((1, 2), StrategyProposer.of(config.agents.recorded_from).propose)
+    search.phases = {node: Phase(val={0: 50, 10: 60 + node, 20: 70 + node}) for node in range(3)}
+    search.ready().play()
+    for node, phase in enumerate(given.phases):
+        found = search.core.runs[node].spec.hyperparameters
+        assert found == {**found, **normalize(phase.hyperparameters)}, search.core.runs[node].note
+
+
 def test_a_strategy_whose_task_is_gone_says_how_to_name_one(
     strategy: Strategy, task_dir: Path, tmp_path: Path
 ) -> None:
@@ -149,8 +170,6 @@ def test_the_strategy_is_found_in_a_file_and_in_a_search(finished: Written, tmp_
 
 
 def test_the_proposer_needs_its_file_and_ends_with_it(finished: Written) -> None:
-    from llmzero_ray.agents.strategy import StrategyProposer
-
     alone = parse_config({"name": "x", "agents": {"proposer": "strategy"}})
     with pytest.raises(ConfigError, match=r"needs agents\.recorded_from"):
         check_backends(alone, 0.0, [].append)
