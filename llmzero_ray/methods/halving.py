@@ -3,12 +3,12 @@
 A recipe in rung k has trained for eta^k standard phases. Whenever a run can begin, rungs are searched from
 the highest one down for a recipe that is among the best 1/eta of those that have ended there and has not been
 promoted yet. It continues from its last adapter, with a fresh optimizer. If there is none, a new recipe
-begins.
+begins. Runs that the user requested are in no rung.
 """
 
 from __future__ import annotations
 
-from llmzero_ray.methods.planned_search import PlannedNode, PlannedSearch
+from llmzero_ray.methods.planned_search import PlannedNode, PlannedSearch, by_user
 from llmzero_ray.methods.run_plan import RunPlan
 
 
@@ -19,6 +19,8 @@ class AsynchronousHalving(PlannedSearch):
         """The next run of a promoted recipe, or else a new recipe."""
         rungs: dict[int, list[PlannedNode]] = {}
         for node in self.runs:
+            if by_user(node):
+                continue
             rungs.setdefault(self._rung(node), []).append(node)
         for rung in sorted(rungs, reverse=True):
             promoted = self._promotable(rungs[rung], rung)
@@ -46,4 +48,7 @@ class AsynchronousHalving(PlannedSearch):
             key=lambda node: (-(node.score or 0.0), node.id),
         )
         best = scored[: len(ended) // self.rules.eta]
-        return next((node for node in best if not node.children), None)
+        return next((node for node in best if not self._is_promoted(node)), None)
+
+    def _is_promoted(self, node: PlannedNode) -> bool:
+        return any(not by_user(self.nodes[child]) for child in node.children)

@@ -41,6 +41,11 @@ class PlannedNode(SearchNode):
     plan: RunPlan
 
 
+def by_user(node: PlannedNode) -> bool:
+    """Whether the user requested a run, which is then no part of the method's plan."""
+    return node.plan.number == _BY_USER.number
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlanFacts:
     """Facts on which a decision was based, and the run that it plans."""

@@ -193,6 +193,21 @@ def test_halving_never_promotes_a_failure_and_no_rung_is_beyond_the_budget() -> 
     assert unlimited.ask().on == 1
 
 
+@pytest.mark.parametrize("eta", [2, 4])
+def test_a_clone_is_in_no_rung_and_promotes_nothing(eta: int) -> None:
+    """Its one phase is not what a promoted recipe trains, and its recipe is a person's."""
+    search = make("asha", None, eta=eta)
+    for number in range(eta):
+        search.tell(begin(search)[0], "completed", number / 10, 5)
+    best = eta - 1
+    for _ in range(eta):
+        search.tell(search.clone(best), "completed", 0.9, 5)
+    decision = search.ask()
+    assert (decision.on, decision.seen.plan.units) == (best, eta - 1)
+    search.tell(begin(search)[0], "completed", 0.5, 5)
+    assert search.ask().seen.plan.source == "draw"
+
+
 # --- population based training ------------------------------------------------------------------------------
 
 
