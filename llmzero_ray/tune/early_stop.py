@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from ray.tune import Stopper
+from ray.tune.stopper import TimeoutStopper
 
 from llmzero_ray.config import StopperSettings
 from llmzero_ray.errors import ConfigError
@@ -30,6 +31,11 @@ class EarlyStops:
             raise ConfigError(
                 f"stopper is {stopper!r}; must be StopperSettings, a ray.tune.Stopper, a function of the "
                 "running phase and the best one, or None."
+            )
+        if isinstance(stopper, TimeoutStopper):
+            raise ConfigError(
+                "stopper is a TimeoutStopper, which ends an experiment and never a single phase; pass it to "
+                "RunConfig(stop=...), or set TuneConfig(time_budget_s=...)."
             )
         self._stopper = stopper
         self._policy = StoppingPolicy(stopper) if isinstance(stopper, StopperSettings) else None

@@ -74,6 +74,7 @@ def start_of(configuration: dict[str, Any]) -> PhaseStart:
         ({"proposer": "nowhere:make"}, "proposer is 'nowhere:make', which cannot be loaded"),
         ({"proposer": 3}, "proposer is 3; must be"),
         ({"stopper": 3}, "stopper is 3; must be StopperSettings"),
+        ({"stopper": tune.stopper.TimeoutStopper(60)}, r"ends an experiment .* pass it to RunConfig\(stop="),
     ],
 )
 def test_a_wrong_argument_is_one_message(given: dict[str, Any], message: str) -> None:
