@@ -234,6 +234,15 @@ def test_packages_that_are_missing_are_named_with_their_extra_before_anything_is
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_plan_that_a_method_cannot_train_is_refused_before_anything_is_run(
+    tmp_path: Path, task_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = [{"name": "default"}, {"name": "grid", "set": {"search.grid": "paper_ssmr"}}]
+    assert main(["compare", str(write_plan(tmp_path, task_dir, methods=methods))]) == 2
+    assert "the grid has 16 cells; set search.n_trials to 16" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_forecast_above_the_limit_ends_the_comparison(tmp_path: Path) -> None:
     """Two methods, two seeds and the pilot: five runs of .3 h on one slot."""
     plan = read(write_plan(tmp_path, tmp_path, max_hours=1.0))
