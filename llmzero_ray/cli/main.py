@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import inspect
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -132,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _open_streams() -> None:
     """Replace a closed standard input or error stream by the null device, so that no file gets its
-    descriptor.
+    descriptor. Standard output replaces characters that its encoding lacks.
 
     Raises:
         StorageError: standard output is closed.
@@ -143,6 +144,8 @@ def _open_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         raise StorageError("standard output is closed. Send it to a file, or to /dev/null.")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _drop_output() -> None:

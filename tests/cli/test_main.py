@@ -130,6 +130,16 @@ def test_a_stream_that_cannot_be_used_is_one_message(
     assert len(done.stderr.splitlines()) == bool(expected)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_the_output_cannot_hold_are_replaced(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a→b").mkdir()
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "llmzero_ray.cli", "list", "a→b"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding).endswith("a→b\n" if encoding == "utf-8" else "a?b\n")
+
+
 def test_the_list_of_commands_imports_none_of_them() -> None:
     unwanted = ("pydantic", "rich", "numpy", "ray", "yaml", "llmzero_ray.config")
     code = (
