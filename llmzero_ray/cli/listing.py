@@ -45,7 +45,8 @@ def list_searches(
     root = Path(local_path(place or storage)).absolute()
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory. Name the searches' storage with --storage DIR.")
-    rows = [summary(path, Follower(SearchStorage.at(path))) for path in searches_in(root)]
+    found = searches_in(root, unreadable=True)
+    rows = [summary(path, Follower(SearchStorage.at(path))) for path in found]
     if not rows and is_search(root):
         raise ConfigError(f"{root} is one search; `llmzero status {root}` shows it.")
     if as_json:

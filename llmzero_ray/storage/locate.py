@@ -18,9 +18,18 @@ def is_search(root: Path) -> bool:
     return SearchStorage.at(root).is_search()
 
 
-def searches_in(storage: Path) -> list[Path]:
-    """Directories of all searches in a storage."""
-    return [path for path in sorted(storage.iterdir()) if is_search(path)] if storage.is_dir() else []
+def searches_in(storage: Path, *, unreadable: bool = False) -> list[Path]:
+    """Directories of all searches in a storage. With `unreadable`, also those that cannot be read, each of
+    which may be a search."""
+    found = []
+    for path in sorted(storage.iterdir()) if storage.is_dir() else ():
+        try:
+            counts = is_search(path)
+        except OSError:
+            counts = unreadable
+        if counts:
+            found.append(path)
+    return found
 
 
 def beside(root: Path) -> str:

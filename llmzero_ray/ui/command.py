@@ -99,7 +99,7 @@ def place_of(place: str, storage: str) -> tuple[Path, str | None, int | None]:
         ConfigError: no search or storage has that name, the storage is empty, or there is no such node.
     """
     path = Path(place).absolute()
-    if not is_search(path) and searches_in(path):
+    if not is_search(path) and searches_in(path, unreadable=True):
         return path, None, None
     if path == Path(storage).absolute() and not is_search(path):
         raise ConfigError(f"{path} holds no search. Start one with `llmzero search`.")

@@ -47,7 +47,7 @@ class Followed:
     def row(self) -> dict[str, Any]:
         """The search's row on the page that lists searches, with its best score after each phase."""
         with self._lock:
-            with contextlib.suppress(LlmzeroError):  # `summary` reports the error
+            with contextlib.suppress(LlmzeroError, OSError):  # `summary` reports the error
                 self._poll()
             row = summary(self.storage.paths.root, self._follower)
             readable = not row["stage"].startswith("unreadable")

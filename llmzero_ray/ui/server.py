@@ -108,7 +108,9 @@ class Searches:
 
     def names(self) -> list[str]:
         """Their names."""
-        return [self.only] if self.only else [path.name for path in searches_in(self.storage)]
+        if self.only:
+            return [self.only]
+        return [path.name for path in searches_in(self.storage, unreadable=True)]
 
     def followed(self, name: str) -> Followed:
         """One of them.

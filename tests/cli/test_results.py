@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import SearchLock
+from llmzero_ray.ui.server import Searches
 from tests.report.conftest import Written, finished
 
 __all__ = ["finished"]
@@ -48,6 +51,29 @@ def test_a_search_that_cannot_be_read_does_not_hide_the_others(
     assert [row["name"] for row in rows] == ["broken", "demo"]
     assert rows[0]["stage"].startswith("unreadable: ")
     assert rows[1]["best"] == 2
+
+
+def test_a_directory_that_may_not_be_entered_does_not_hide_the_others(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    shutil.copytree(finished.root, tmp_path / "demo", ignore=shutil.ignore_patterns("checkpoints", "plots"))
+    stat = Path.stat
+
+    def refusing(path: Path, **given: Any) -> Any:
+        if path.parent == tmp_path / "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **given)
+
+    monkeypatch.setattr(Path, "stat", refusing)
+    rows = json.loads(printed(capsys, "list", "--json", "--storage", tmp_path))
+    assert [(row["name"], row["best"]) for row in rows] == [("closed", None), ("demo", 2)]
+    assert rows[0]["stage"].startswith("unreadable: ") and "Permission denied" in rows[0]["stage"]
+    assert [row["stage"] for row in Searches(tmp_path, None, steering=False).index()["searches"]] == [
+        row["stage"] for row in rows
+    ]
+    assert printed(capsys, "status", ".", "--storage", tmp_path).startswith("demo")
+    assert "has demo." in refused(capsys, "status", "nothing", "--storage", tmp_path)
 
 
 def test_show_prints_what_the_model_that_planned_a_node_was_asked(
