@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -74,4 +75,4 @@ def _write_scripts(facts: SearchFacts, console: TerminalConsole, verl: str, task
     )
     for script in made:
         print_line(console, str(script))
-    print_line(console, f"run all phases: bash {made[0].parent / 'all.sh'}")
+    print_line(console, f"run all phases: bash {shlex.quote(str(made[0].parent / 'all.sh'))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,7 @@ def init(
             say(f"not trainable yet: {reason}")
     say("look at task.dir and model.path in it, then run:")
     first = re.findall(r"^# +llmzero ((?:model|prepare) .*?) *(?:#.*)?$", text, flags=re.MULTILINE)
-    for command in (*first, f"doctor {path}", f"search {path}"):
+    for command in (*first, f"doctor {shlex.quote(str(path))}", f"search {shlex.quote(str(path))}"):
         say(f"  llmzero {command}")
     return 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -93,7 +94,8 @@ class Interrupts:
         if wait:
             self._print(f"detached: {self._name} continues. Ctrl-C again within {_DETACH_S:.0f} s stops it.")
             time.sleep(_DETACH_S)
-        self._print(f"llmzero status {self._root} follows it, llmzero stop {self._root} ends it")
+        root = shlex.quote(str(self._root))
+        self._print(f"llmzero status {root} follows it, llmzero stop {root} ends it")
         return False
 
     def _ask_before_it_ends(self, *, ask: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ def list_searches(
     found = searches_in(root, unreadable=True)
     rows = [summary(path, Follower(SearchStorage.at(path))) for path in found]
     if not rows and is_search(root):
-        raise ConfigError(f"{root} is one search; `llmzero status {root}` shows it.")
+        raise ConfigError(f"{root} is one search; `llmzero status {shlex.quote(str(root))}` shows it.")
     if as_json:
         print_line(console, json.dumps(rows, indent=2))
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def _check(place: SearchStorage) -> None:
     start = start_of(root)
     someone = owner(root) or (start if start is not None and start.alive is not False else None)
     if someone is not None:
-        raise SearchBusyError(f"{root}: {someone}. Stop it first: `llmzero stop {root}`.")
+        raise SearchBusyError(f"{root}: {someone}. Stop it first: `llmzero stop {shlex.quote(str(root))}`.")
 
 
 def _content(place: SearchStorage) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -212,5 +213,6 @@ def report(search: options.Search, *, storage: options.Storage = "runs") -> int:
         print_line(console, f"not written: {problem}")
     for path in outcome.files:
         if path.suffix == ".html":
-            print_line(console, f"open in a browser: {path.as_uri()} (or `llmzero ui {path.parent}`)")
+            root = shlex.quote(str(path.parent))
+            print_line(console, f"open in a browser: {path.as_uri()} (or `llmzero ui {root}`)")
     return 0

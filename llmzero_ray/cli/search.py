@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -108,7 +109,7 @@ def search(
         return start_and_follow(drafted, settings, from_folder=True, page_port=port if ui else None)
     is_file = presets.path_of(config).is_file()
     if not (resume or is_file) and (is_search(Path(config)) or is_search(Path("runs", config))):
-        raise ConfigError(f"{config} is a search; `llmzero resume {config}` continues it.")
+        raise ConfigError(f"{config} is a search; `llmzero resume {shlex.quote(config)}` continues it.")
     if Path(config).is_dir() and not resume:
         raise ConfigError(
             f"{config} is a folder. Add a sentence that says what the model must learn (`llmzero search "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -59,7 +60,7 @@ def status(
         print_line(console, not_started(follower.core, place.paths.root))
     elif now is not None and now.last_alive is not None:
         age = short_duration(max(0.0, time.time() - now.last_alive))
-        resume = f"`llmzero resume {place.paths.root}` continues it"
+        resume = f"`llmzero resume {shlex.quote(str(place.paths.root))}` continues it"
         print_line(console, f"it is not running (last sign of life {age} ago): {resume}")
     return 0
 

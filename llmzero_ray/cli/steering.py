@@ -44,7 +44,7 @@ def pause(search: options.Search, *, reason: options.Reason = "", storage: optio
     ended = end_check(follower)
     while not ended():
         time.sleep(LOOK_S)
-    print_line(console, f"paused; `llmzero resume {root}` continues it")
+    print_line(console, f"paused; `llmzero resume {shlex.quote(str(root))}` continues it")
     return code
 
 

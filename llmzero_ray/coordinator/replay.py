@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def not_started(core: CoordinatorCore, root: Path) -> str:
             return f"{root}: the search has not begun: {someone} starts it."
         return (
             f"{root}: the search never began: its configuration was written {age} ago and nothing after it. "
-            f"`llmzero resume {root}` starts it."
+            f"`llmzero resume {shlex.quote(str(root))}` starts it."
         )
     if core.initialization is None:
         return str(missing(root))

@@ -6,6 +6,7 @@ The folder is replaced atomically: readers find the old adapter or the new one, 
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,7 +72,7 @@ def checked_best(best: Path, remedy: str = "") -> dict[str, str]:
         ConfigError: there is no adapter.
         StorageError: a file is missing, cannot be read, or is not the one that was written.
     """
-    remedy = remedy or f"Write it again with `llmzero report {best.parent}`."
+    remedy = remedy or f"Write it again with `llmzero report {shlex.quote(str(best.parent))}`."
     try:
         lines = (best / CHECKSUMS).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

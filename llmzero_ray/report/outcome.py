@@ -5,6 +5,7 @@ It depends only on the journal and the search's directory, and is idempotent: eq
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,7 +99,8 @@ def adapter_in_best(facts: SearchFacts) -> dict[str, str]:
         problem = _best_adapter(facts).problem.removeprefix("best/: ")
         if not problem:
             raise
-        again = f" `llmzero retrain {facts.paths.root}` trains the strategy again." if facts.path else ""
+        root = shlex.quote(str(facts.paths.root))
+        again = f" `llmzero retrain {root}` trains the strategy again." if facts.path else ""
         return checked_best(best, f"It cannot be written from the checkpoint: {problem}{again}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from llmzero_ray.coordinator.final_evaluation import POLICY_NAMES, WHOLE
 from llmzero_ray.prepared.aggregate import task_score
 from llmzero_ray.records import TokenCost
@@ -202,7 +204,7 @@ def unscored(facts: SearchFacts, known: tuple[Policy, ...]) -> str:
     elsewhere."""
     core = facts.core
     if core.final.dropped:
-        name = facts.name
+        name = shlex.quote(facts.name)
         return f"The search was stopped while it measured: `llmzero resume {name}` measures what is missing."
     if any(policy.test or policy.problem for policy in known):
         return ""
@@ -230,7 +232,7 @@ def missing_reference(facts: SearchFacts) -> str:
 
 
 def _measured_by(name: str, wanted: str) -> str:
-    return f"llmzero resume {name} --set final.default_recipe={wanted}"
+    return f"llmzero resume {shlex.quote(name)} --set final.default_recipe={wanted}"
 
 
 def reference_of(facts: SearchFacts, known: tuple[Policy, ...]) -> str:

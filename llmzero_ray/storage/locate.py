@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from llmzero_ray.config import load_config
@@ -72,7 +73,7 @@ def find(search: str, storage: str) -> SearchStorage:
     if name and not is_search(path) and not is_search(below) and find(name, storage).is_search():
         raise ConfigError(
             f"{search} is no search, but {name} is one. Commands that take a node take its number or best: "
-            f"`llmzero show {name}:best`."
+            f"`llmzero show {shlex.quote(name)}:best`."
         )
     # Text with a slash is a path, even if it does not exist yet. A search in `storage` takes precedence over
     # a folder of the same name that is not a search.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -169,7 +170,7 @@ def _check_is_best(facts: SearchFacts, digests: Mapping[str, str]) -> None:
     if strategy.adapter != digests or written != [(phase.node, phase.cut) for phase in facts.path]:
         raise ConfigError(
             f"{facts.paths.best} is not the adapter of the best strategy any more. Write it again with "
-            f"`llmzero report {facts.paths.root}`."
+            f"`llmzero report {shlex.quote(str(facts.paths.root))}`."
         )
 
 

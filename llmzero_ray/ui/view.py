@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -399,7 +400,8 @@ def _needs(
         paused = isinstance(facts.events[-1], ev.SearchPaused)
         ago = short_duration(max(0.0, live.now - (status.last_alive or live.now)))
         what = "It is paused" if paused else "Nobody is at work on it: its coordinator is silent"
-        yield {"text": f"{what}, for {ago}. `llmzero resume {facts.paths.root}` continues it."}
+        root = shlex.quote(str(facts.paths.root))
+        yield {"text": f"{what}, for {ago}. `llmzero resume {root}` continues it."}
         return
     for run in facts.runs.values():
         if run.active and run.started and run.spec is not None:

@@ -223,12 +223,12 @@ def test_the_command_writes_the_folder_and_says_how_to_run_it(
 ) -> None:
     search = tmp_path / "search"
     shutil.copytree(finished.root, search, ignore=shutil.ignore_patterns("checkpoints", "plots"))
-    out = tmp_path / "verl"
+    out = tmp_path / "plain verl"
     command = ["export", str(search), "--verl", str(out), "--task", task.directory]
     code = main(command)
     output = capsys.readouterr()
     assert code == 0, output.err
-    assert f"bash {out / 'all.sh'}" in output.out
+    assert f"bash '{out / 'all.sh'}'" in output.out
     assert {path.name for path in out.iterdir()} >= {"README.md", "all.sh", "data", "strategy.yaml"}
     assert yaml.safe_load((out / "strategy.yaml").read_text())["total_steps"] == 50
     assert main(command) == 2

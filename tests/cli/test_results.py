@@ -139,6 +139,17 @@ def test_report_writes_the_outcome_again(
     assert (copy / "report.md").read_text() == finished.report
 
 
+def test_a_command_that_is_suggested_quotes_its_directory(
+    finished: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "my runs" / "demo"
+    shutil.copytree(finished.root, root, ignore=shutil.ignore_patterns("checkpoints", "plots"))
+    assert f"`llmzero ui '{root}'`" in printed(capsys, "report", root)
+    assert f"`llmzero status '{root}'` shows it" in refused(capsys, "list", root)
+    shutil.rmtree(root / "journal")
+    assert f"`llmzero resume '{root}'` starts it" in printed(capsys, "status", root)
+
+
 def test_status_as_json_has_every_node(finished: Written, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(printed(capsys, "status", finished.root, "--json"))
     assert (found["name"], found["best"], found["at_work"]) == ("demo", 2, None)

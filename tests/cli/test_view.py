@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from io import StringIO
@@ -166,6 +167,10 @@ def test_a_search_that_ended_without_a_word_is_interrupted_and_nothing_of_it_tra
     assert "node 3 was interrupted" in printed
     assert "running" not in printed.replace("it is not running", "")
     assert f"it is not running (last sign of life 3.0 h ago): `llmzero resume {root}` continues it" in printed
+    moved = storage.paths.root.parent / "my runs" / "demo"
+    shutil.copytree(root, moved)
+    assert main(["status", str(moved)]) == 0
+    assert f"`llmzero resume '{moved}'` continues it" in capsys.readouterr().out
     assert main(["status", root, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["stage"], found["training"]) == ("interrupted", [])

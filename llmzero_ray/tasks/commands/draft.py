@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,4 +116,4 @@ def _outcome_lines(drafted: Draft, session: DraftingSession, out: Path, written:
     for finding in drafted.findings:
         yield f"does not work yet: {finding}"
     yield f"look at {out / 'description.md'} and {out / 'task.yaml'}, edit them, then run:"
-    yield f"  llmzero prepare {out / 'task.yaml'}"
+    yield f"  llmzero prepare {shlex.quote(str(out / 'task.yaml'))}"
