@@ -6,6 +6,7 @@ it. Not here: training the strategy with this project (retrain.py), VeRL's keys 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import shlex
@@ -41,8 +42,8 @@ _ADAPTER = "adapters/phase_{phase}/lora_adapter"
 def export_verl(
     strategy: Strategy, config: SearchConfig, task: PreparedTask, directory: Path
 ) -> tuple[Path, ...]:
-    """Write the strategy into `directory`, which must be new or empty. Returns the scripts, in order of
-    phases.
+    """Write the strategy into `directory`, which must be new or empty, and is empty again after an error.
+    Returns the scripts, in order of phases.
 
     `config` is the search's configuration, from which engine and hardware settings are taken. `task` is its
     task, whose rows and reward are copied.
@@ -59,8 +60,7 @@ def export_verl(
         raise ConfigError(f"{directory} is not empty. Give --verl a new directory, or empty this one.")
     settings = _settings(config, task)
     reward = _reward_keys(task)
-    with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+    with storage_errors(directory), _emptied_after_error(directory):
         _copy_task(task, directory)
         replace_file(directory / "strategy.yaml", strategy.to_yaml())
         replace_file(directory / "README.md", _readme(strategy, settings, task))
@@ -76,6 +76,22 @@ def export_verl(
         replace_file(everything, f"{_HEAD}{lines}")
         everything.chmod(0o755)
     return tuple(scripts)
+
+
+@contextlib.contextmanager
+def _emptied_after_error(directory: Path) -> Iterator[None]:
+    """Context in an empty directory, which is made. After an error, whatever it holds is removed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "data").mkdir()  # fails if another process exports into it
+    try:
+        yield
+    except BaseException:
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        raise
 
 
 def _settings(config: SearchConfig, task: PreparedTask) -> VerlSettings:
@@ -232,7 +248,6 @@ def _base_model(task: PreparedTask, strategy: Strategy) -> str:
 
 
 def _copy_task(task: PreparedTask, directory: Path) -> None:
-    (directory / "data").mkdir()
     for name, path in (("train", task.train), ("val", task.val), ("test", task.test)):
         shutil.copyfile(path, directory / "data" / f"{name}.parquet")
     if task.reward_module is None or task.reward_top is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import math
 import shutil
 import subprocess
@@ -16,12 +17,13 @@ import yaml
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.engines.verl.overrides import config_dir
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.hyperparameters import resolve
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import Strategy, load_strategy
 from llmzero_ray.strategy.export import export_verl
 from llmzero_ray.tasks.prepare import prepare
+from llmzero_ray.utils.files import storage_error
 from tests.report.conftest import Written, finished
 from tests.searches import CHECKOUT
 
@@ -233,6 +235,26 @@ def test_the_command_writes_the_folder_and_says_how_to_run_it(
     assert yaml.safe_load((out / "strategy.yaml").read_text())["total_steps"] == 50
     assert main(command) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_the_directory_empty_for_the_next_try(
+    finished: Written,
+    strategy: Strategy,
+    task: PreparedTask,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = config_of(finished, task)
+
+    def full(path: Path, content: str) -> None:
+        raise storage_error(path, OSError(errno.ENOSPC, "No space left on device"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("llmzero_ray.strategy.export.replace_file", full)
+        with pytest.raises(StorageError, match="run the same command again"):
+            export_verl(strategy, config, task, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert export_verl(strategy, config, task, tmp_path / "out")
 
 
 def strings_in(value: Any, *at: Any) -> Iterator[tuple[Any, ...]]:
