@@ -10,6 +10,7 @@ import asyncio
 import copy
 import html
 import logging
+import numbers
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -251,7 +252,10 @@ def _path(name: str, given: object) -> str:
         ConfigError: it is not a path.
     """
     if isinstance(given, str | os.PathLike):
-        return os.fspath(given)
+        path = os.fspath(given)
+        if "\0" in path:
+            raise ConfigError(f"{name} is {path!r}; a path contains no null character.")
+        return path
     raise ConfigError(f"{name} cannot be a {type(given).__name__}; give a path, such as 'runs/demo'.")
 
 
@@ -384,7 +388,8 @@ class Search:
         """
         from llmzero_ray.storage.metric_files import load_items
 
-        found = load_items(self._facts.storage, self._known(node))
+        node = self._known(node)
+        found = load_items(self._facts.storage, node)
         rows = [
             {"node": node, "step": at, **vars(item)}
             for at, items in sorted(found.items())
@@ -432,6 +437,8 @@ class Search:
         return f'<iframe srcdoc="{html.escape(page)}" width="100%" height="900" style="border:0"></iframe>'
 
     def _known(self, node: int) -> int:
+        if isinstance(node, bool) or not isinstance(node, numbers.Real):  # NumPy has numbers too
+            raise ConfigError(f"a node is {node!r}; must be its number.")
         return run_of(self._facts.runs, node, self.name).node
 
     def __repr__(self) -> str:

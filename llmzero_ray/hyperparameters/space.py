@@ -516,6 +516,8 @@ def format_value(key: str, value: HyperparameterValue) -> str:
 
 
 def _number_text(value: float) -> str:
+    if not math.isfinite(value):
+        return str(value)
     # Quotients such as 1e-4 / 3 have three digits; what a person would write stays as it is.
     digits = 6 if float(f"{value:.6g}") == value else 3
     # 0.0001 <= |v|: plain digits; below: a short exponent (5e-5, not 5e-05).

@@ -25,6 +25,12 @@ def trial_space(space: Space | Mapping[str, Any], root: Mapping[str, Any]) -> Tr
     Raises:
         ConfigError: a domain is invalid or has no bounds, or the root is outside the space.
     """
+    for name, given in (("space", space), ("root", root)):
+        odd = [key for key in given if not isinstance(key, str)] if isinstance(given, Mapping) else []
+        if odd:
+            raise ConfigError(f"{name} has the name {odd[0]!r}; names must be texts.")
+    if not isinstance(root, Mapping):
+        raise ConfigError(f"root is {root!r}; must be a mapping from names of the space to values.")
     if isinstance(space, Space):
         try:
             return TrialSpace(space=space, root=space.complete(space.defaults(), root))

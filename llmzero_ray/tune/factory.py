@@ -16,6 +16,7 @@ from llmzero_ray.tune.domains import trial_space
 from llmzero_ray.tune.early_stop import EarlyStops
 from llmzero_ray.tune.internals import check_ray
 from llmzero_ray.tune.named_proposers import NAMES, made_proposer
+from llmzero_ray.tune.phase_start import CONFIG_KEY, LINEAGE_KEY
 from llmzero_ray.tune.proposals import AsyncProposals
 from llmzero_ray.tune.scheduler import TreeScheduler
 from llmzero_ray.tune.searcher import TreeSearcher
@@ -61,7 +62,16 @@ def tree_search(
     for name, value, least in (("budget", budget, 2), ("phase_steps", phase_steps, 1)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ConfigError(f"{name} is {value!r}; must be a whole number >= {least}.")
+    if not isinstance(metric, str) or not metric:
+        raise ConfigError(f"metric is {metric!r}; must be the name of a number that trials report.")
+    if dollars is not None and (not isinstance(dollars, int | float) or not dollars > 0):
+        raise ConfigError(f"dollars is {dollars!r}; must be a number > 0, or None.")
+    if not isinstance(rules, SearchRules | None):
+        raise ConfigError(f"rules is {rules!r}; must be a SearchRules, or None.")
     trials = trial_space(space, root)
+    for row in trials.space.parameters:
+        if row.key in (CONFIG_KEY, LINEAGE_KEY):
+            raise ConfigError(f"space: {row.key!r} is the search's own name in a trial; take another one.")
     stops = EarlyStops(stopper)
     _check_pickle("stopper", stopper)
     rules = SearchRules() if rules is None else rules

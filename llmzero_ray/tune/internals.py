@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import ray
 
-from llmzero_ray.errors import EngineVersionError
+from llmzero_ray.errors import EngineVersionError, SearchError
 
 RAY_VERSIONS: Final = ("2.60",)
 """Minor versions with which the contract tests pass."""
@@ -210,13 +210,13 @@ def get_checkpoint() -> Any:
                 tune.report({"accuracy": ...}, checkpoint=tune.Checkpoint.from_directory(folder))
 
     Raises:
-        RuntimeError: it is called outside of a trial of Ray Tune.
+        SearchError: it is called outside of a trial of Ray Tune.
     """
     from ray import tune
     from ray.train._internal.session import get_session
 
     if get_session() is None:
-        raise RuntimeError(
+        raise SearchError(
             "get_checkpoint() was called outside of a trial; call it inside the function that Tuner runs."
         )
     return tune.get_checkpoint()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -99,6 +100,11 @@ def test_what_is_no_path_is_refused_with_its_type(given: Any) -> None:
             use("demo", storage=given)
 
 
+def test_a_path_with_a_null_character_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no null character"):
+        llmzero_ray.open("runs/demo/\0x")
+
+
 def test_the_nodes_are_a_table_of_one_row_each(finished: Written) -> None:
     rows = llmzero_ray.open(finished.root).nodes()
     assert list(rows.column_names) == list(NODES)
@@ -155,6 +161,10 @@ def test_a_node_that_is_not_there_is_named_with_those_that_are(finished: Written
     for ask in (search.metrics, search.items, search.changes):
         with pytest.raises(ConfigError, match="no node 17; it has 0, 1, 2, 3, 4, 5"):
             ask(17)
+        for other in ([0], True, "0"):
+            with pytest.raises(ConfigError, match="must be its number"):
+                ask(other)
+    assert search.items(np.float64(1)).equals(search.items(1))
 
 
 # --- settings

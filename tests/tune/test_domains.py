@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -65,6 +66,11 @@ def test_a_space_of_ones_own_is_completed_by_its_defaults() -> None:
         ({"f": tune.choice(["1", 1])}, {"f": 1}, "two categories of f read alike"),
         ({"f": tune.choice([1, 2])}, {"f": 3}, "root does not lie in the space: f="),
         ([], {}, r"space is \[\]; must be"),
+        ({"lr": tune.uniform(0, 1)}, None, "root is None; must be a mapping"),
+        ({"lr": tune.uniform(0, 1)}, {"lr": math.nan}, "root does not lie in the space: lr=nan"),
+        ({"lr": tune.uniform(0, 1)}, {"lr": math.inf}, "root does not lie in the space: lr=inf"),
+        ({1: tune.uniform(0, 1)}, {1: 0.5}, "space has the name 1; names must be texts"),
+        (Space(trainer="mine", parameters=()), {1: 0.5}, "root has the name 1; names must be texts"),
     ],
 )
 def test_what_is_no_space_is_one_message(space: Any, root: dict[str, Any], message: str) -> None:

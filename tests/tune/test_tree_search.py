@@ -9,7 +9,7 @@ import pytest
 from ray import cloudpickle, tune
 
 from llmzero_ray.config import StopperSettings
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, SearchError
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.records import Diagnosis, Proposal, ResumeFrom, StopDecision
 from llmzero_ray.records.agents import NodeView, ProposalRequest
@@ -74,7 +74,12 @@ def start_of(configuration: dict[str, Any]) -> PhaseStart:
         ({"proposer": "nowhere:make"}, "proposer is 'nowhere:make', which cannot be loaded"),
         ({"proposer": 3}, "proposer is 3; must be"),
         ({"stopper": 3}, "stopper is 3; must be StopperSettings"),
-        ({"stopper": tune.stopper.TimeoutStopper(60)}, r"ends an experiment .* pass it to RunConfig\(stop="),
+        ({"metric": None}, "metric is None; must be the name"),
+        ({"metric": ""}, "metric is ''; must be the name"),
+        ({"dollars": "x"}, "dollars is 'x'; must be a number > 0"),
+        ({"dollars": -1}, "dollars is -1; must be a number > 0"),
+        ({"rules": {"c": 1}}, "rules is {'c': 1}; must be a SearchRules"),
+        ({"space": {"llmzero": tune.uniform(0, 1)}, "root": {"llmzero": 0.5}}, "'llmzero' is the search's"),
     ],
 )
 def test_a_wrong_argument_is_one_message(given: dict[str, Any], message: str) -> None:
@@ -103,7 +108,7 @@ def test_another_metric_in_the_tuner_and_domains_in_param_space_are_refused() ->
 
 
 def test_a_checkpoint_is_asked_for_inside_a_trial_only() -> None:
-    with pytest.raises(RuntimeError, match="outside of a trial"):
+    with pytest.raises(SearchError, match="outside of a trial"):
         get_checkpoint()
 
 
