@@ -13,7 +13,7 @@ from llmzero_ray.cli import options
 from llmzero_ray.cli.optuna_study import mirror
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.trace import chrome_trace, is_trace
-from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.errors import ConfigError, StorageError, TaskError
 from llmzero_ray.prepared import load_task
 from llmzero_ray.report import load_strategy
 from llmzero_ray.report.best_strategy import best_strategy
@@ -48,7 +48,7 @@ def export(
         raise ConfigError("what to write is missing: --verl DIR, --perfetto FILE or --optuna URL.")
     facts, console = SearchFacts(find(search, storage)), TerminalConsole()
     if perfetto is not None:
-        if Path(perfetto).exists() and Path(perfetto).stat().st_size and not is_trace(Path(perfetto)):
+        if not _may_replace(Path(perfetto)):
             raise ConfigError(
                 f"--perfetto: {perfetto} exists and is no trace of a search, so it is not replaced. Give "
                 "another file."
@@ -56,7 +56,10 @@ def export(
         try:
             replace_file(Path(perfetto).absolute(), json.dumps(chrome_trace(facts)))
         except StorageError as error:
-            raise ConfigError(f"--perfetto: {perfetto} cannot be written. Give another file.") from error
+            reason = getattr(error.__cause__, "strerror", None) or error
+            raise ConfigError(
+                f"--perfetto: {perfetto} cannot be written ({reason}). Give another file."
+            ) from error
         print_line(console, f"{perfetto}: open it at https://ui.perfetto.dev")
     if optuna is not None:
         print_line(console, f"{plural(mirror(facts, optuna), 'new trial')} in the study {facts.config.name}")
@@ -65,14 +68,24 @@ def export(
     return 0
 
 
+def _may_replace(path: Path) -> bool:
+    """Whether a trace may take this place: there is nothing, an empty file or a trace."""
+    return not path.exists() or (path.is_file() and (not path.stat().st_size or is_trace(path)))
+
+
 def _write_scripts(facts: SearchFacts, console: TerminalConsole, verl: str, task: str | None) -> None:
     path = facts.paths.strategy
     strategy = load_strategy(path) if path.is_file() else best_strategy(facts, {})
     if strategy is None:
         raise ConfigError(f"{facts.paths.root} has no strategy: no phase has a validation score.")
-    made = export_verl(
-        strategy, facts.config, load_task(task or facts.config.task.dir), Path(verl).absolute()
-    )
+    try:
+        prepared = load_task(task or facts.config.task.dir)
+    except TaskError as error:
+        if task is not None:
+            raise
+        why = str(error).rstrip(".")
+        raise TaskError(f"{why}. If the task has been moved, name its directory with --task DIR.") from error
+    made = export_verl(strategy, facts.config, prepared, Path(verl).absolute())
     for script in made:
         print_line(console, str(script))
     print_line(console, f"run all phases: bash {shlex.quote(str(made[0].parent / 'all.sh'))}")

@@ -27,6 +27,8 @@ def mirror(facts: SearchFacts, url: str) -> int:
     if problem := import_problem("optuna"):
         raise ConfigError(f"--optuna: optuna {problem}; `pip install 'llmzero-ray[optuna]'`")
     import optuna
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import DBAPIError
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     root, name = str(facts.paths.root), facts.config.name
@@ -42,11 +44,12 @@ def mirror(facts: SearchFacts, url: str) -> int:
     except ConfigError:
         raise
     except Exception as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 300).replace(url, "the URL")
-        raise ConfigError(
-            f"--optuna: the storage cannot be used: {reason}. Must be a URL as Optuna takes it, such as "
-            "sqlite:///study.db."
-        ) from error
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        advice = " Must be a URL as Optuna takes it, such as sqlite:///study.db."
+        if isinstance(cause, DBAPIError):  # of a database that was found
+            cause, advice = cause.orig, ""
+        reason = one_line(f"{type(cause).__name__}: {cause}", 300).replace(url, "the URL")
+        raise ConfigError(f"--optuna: the storage cannot be used: {reason}.{advice}") from error
     return len(new)
 
 

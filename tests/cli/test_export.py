@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ def test_a_trace_replaces_a_trace_and_nothing_else_that_holds_something(
     assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(kept)]) == 2
     assert f"{kept} exists and is no trace of a search" in capsys.readouterr().err
     assert kept.read_text() == text
+    assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(tmp_path)]) == 2
+    assert "is no trace of a search" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(tmp_path / "pipe")]) == 2
+    assert (tmp_path / "pipe").is_fifo() and "is no trace of a search" in capsys.readouterr().err
+    assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(kept / "trace.json")]) == 2
+    assert "cannot be written (Not a directory)" in capsys.readouterr().err
     kept.write_text("")  # as mktemp makes it
     assert main(["export", str(RUNS / "two_slots"), "--perfetto", str(kept)]) == 0
     assert trace_of(RUNS / "failed", tmp_path) != trace_of(RUNS / "two_slots", tmp_path)
@@ -90,3 +98,15 @@ def test_a_study_of_another_search_is_left_alone(tmp_path: Path, capsys: pytest.
     assert "is not of" in capsys.readouterr().err
     assert main(["export", str(RUNS / "two_slots"), "--optuna", "nosuch"]) == 2
     assert "sqlite:///study.db" in capsys.readouterr().err
+    assert main(["export", str(RUNS / "two_slots"), "--optuna", f"sqlite:///{tmp_path}/none/study.db"]) == 2
+    assert capsys.readouterr().err.endswith("unable to open database file.\n")
+
+
+def test_a_task_that_is_gone_is_named_with_the_option_for_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", str(RUNS / "two_slots"), "--verl", str(tmp_path / "verl")]
+    assert main(command) == 2
+    assert capsys.readouterr().err.endswith("name its directory with --task DIR.\n")
+    assert main([*command, "--task", str(tmp_path / "nothing")]) == 2
+    assert "--task" not in capsys.readouterr().err
