@@ -108,6 +108,7 @@ class SearchFacts:
         self._curves: dict[int, Curves] = {}
         self._made: dict[tuple[int, Callable[..., Any]], tuple[Any, Any]] = {}
         self._items: dict[int, dict[int, tuple[ItemOutcome, ...]]] = {}
+        self._item_scores: dict[int, dict[int | None, Score | None]] = {}
         self._test_items: dict[str, tuple[ItemOutcome, ...]] = {}
         self.ended = {n: run.outcome for n, run in self.core.runs.items() if run.outcome is not None}
         if before is not None:
@@ -115,6 +116,7 @@ class SearchFacts:
             self._curves = {node: one for node, one in before._curves.items() if node in kept}
             self._made = {key: one for key, one in before._made.items() if key[0] in kept}
             self._items = {node: one for node, one in before._items.items() if node in kept}
+            self._item_scores = {node: one for node, one in before._item_scores.items() if node in kept}
 
     # --- configuration --------------------------------------------------------------------------------------
 
@@ -284,8 +286,11 @@ class SearchFacts:
         """A validation score with its noise, computed from its items if they were kept."""
         if score is None:
             return None
-        items = self.items(node, step)
-        kept = mean_score([item.acc for item in items]) if items else None
+        known = self._item_scores.setdefault(node, {})
+        if step not in known:
+            items = self.items(node, step)
+            known[step] = mean_score([item.acc for item in items]) if items else None
+        kept = known[step]
         # Items that do not average to the recorded score belong to an abandoned attempt.
         if kept is not None and abs(kept.mean - score) < 1e-6:
             return kept

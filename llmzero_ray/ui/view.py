@@ -199,6 +199,14 @@ def _policy(policy: Any) -> dict[str, Any]:
 # --- nodes --------------------------------------------------------------------------------------------------
 
 
+def _error(facts: SearchFacts, run: PhaseRun, global_step: int, score: float) -> float | None:
+    """Standard error of one validation. Items of a phase that still trains are not read."""
+    if run.outcome is None:
+        return score_without_items(score, facts.n_val).standard_error
+    found = facts.validation(run.node, global_step - run.base_step, score)
+    return None if found is None else found.standard_error
+
+
 def _node(
     facts: SearchFacts, run: PhaseRun, stays: Sequence[Stay], whys: Mapping[int | None, str], *, left: bool
 ) -> dict[str, Any]:
@@ -233,7 +241,7 @@ def _node(
             for change in found["changes"]
         ],
         "validations": [
-            {**point, "error": score_without_items(point["score"], facts.n_val).standard_error}
+            {**point, "error": _error(facts, run, point["global_step"], point["score"])}
             for point in found["validations"]
         ],
         "verdicts": [

@@ -43,6 +43,15 @@ def test_the_same_journal_gives_the_same_view(search: SearchBuilder) -> None:
     assert data_text(view(SearchFacts(search.storage))) == data_text(view(SearchFacts(search.storage)))
 
 
+def test_a_validation_has_one_error_everywhere(search: SearchBuilder) -> None:
+    nodes = view(SearchFacts(search.storage))["nodes"]
+    scored = [node for node in nodes if node["score"] is not None]
+    for node in scored:
+        (best,) = [one for one in node["validations"] if one["global_step"] == node["global_step"]]
+        assert best["error"] == node["error"] > 0
+    assert len(scored) == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [scripted, Large])
 def test_facts_that_follow_earlier_ones_give_the_view_of_a_whole_reading(
