@@ -28,9 +28,9 @@ from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.directory import progress_lines
 from llmzero_ray.prepared.maker import is_task_file, prepare_task_file, task_of
 from llmzero_ray.report import Strategy, write_outcome
-from llmzero_ray.report.best import adapter_checksums
 from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.outcome import best_adapter
 from llmzero_ray.report.tables import (
     CHANGES,
     ITEMS,
@@ -357,11 +357,13 @@ class Search:
 
     @property
     def adapter(self) -> Path | None:
-        """Directory of the best strategy's PEFT adapter. None if there is none yet."""
+        """Directory of the best strategy's PEFT adapter. None if there is none yet, or if Ray Tune keeps the
+        checkpoints."""
         if not self._facts.path:
             return None
         last = self._facts.path[-1]
-        return last.run.adapter(self._facts.paths, last.cut)
+        place = last.run.adapter(self._facts.paths, last.cut)
+        return None if place.is_file() else place
 
     def nodes(self) -> pa.Table:
         """One row per node: kind, start, length, scores, the reason for it and how it ended."""
@@ -413,13 +415,9 @@ class Search:
         return table(score_rows(self._facts), SCORES)
 
     def strategy(self) -> Strategy | None:
-        """Best strategy so far, as in strategy.yaml. None if there is none yet.
-
-        Raises:
-            StorageError: its adapter cannot be read.
-        """
-        adapter = self.adapter
-        return best_strategy(self._facts, {} if adapter is None else adapter_checksums(adapter))
+        """Best strategy so far, as in strategy.yaml. None if there is none yet. Without checksums in
+        `adapter` if its adapter cannot be read."""
+        return best_strategy(self._facts, best_adapter(self._facts).checksums)
 
     def write_report(self) -> Path:
         """Write current versions of report.md, report.html, strategy.yaml and best/. Returns the path of

@@ -51,7 +51,7 @@ def write_outcome(search: SearchStorage | str | Path) -> Outcome:
     """
     facts = SearchFacts(search)
     paths = facts.paths
-    adapter = _best_adapter(facts)
+    adapter = best_adapter(facts)
     files = _write_strategy(facts, adapter)
     problems = [text for text in (adapter.problem, adapter.checksums and missing()) if text]
     try:
@@ -78,6 +78,7 @@ class _Adapter:
     """Adapter at the end of the best strategy."""
 
     place: Path = Path()
+    """Its directory; of a search in Ray Tune the file that names Tune's checkpoint."""
     checksums: dict[str, str] = field(default_factory=dict)
     """File -> SHA-256. Empty if there is no adapter to copy."""
     problem: str = ""
@@ -96,7 +97,10 @@ def adapter_in_best(facts: SearchFacts) -> dict[str, str]:
     except LlmzeroError:
         if facts.best is None:
             return checked_best(best, "No phase has a validation score.")
-        problem = _best_adapter(facts).problem.removeprefix("best/: ")
+        found = best_adapter(facts)
+        if found.place.is_file():
+            return checked_best(best, "Ray Tune keeps the checkpoints of this search.")
+        problem = found.problem.removeprefix("best/: ")
         if not problem:
             raise
         root = shlex.quote(str(facts.paths.root))
@@ -117,8 +121,9 @@ def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:
     return [paths.strategy, *written]
 
 
-def _best_adapter(facts: SearchFacts) -> _Adapter:
-    """Best adapter: its checkpoint, or else the copy that an earlier call put into best/."""
+def best_adapter(facts: SearchFacts) -> _Adapter:
+    """Best adapter: its checkpoint, or else the copy that an earlier call put into best/. None of a search in
+    Ray Tune, which keeps its trials' checkpoints itself."""
     paths, best = facts.paths, facts.best
     if not facts.path:
         if best is None:
@@ -129,6 +134,8 @@ def _best_adapter(facts: SearchFacts) -> _Adapter:
         )
     last = facts.path[-1]
     place = last.run.adapter(paths, last.cut)
+    if place.is_file():  # it names a checkpoint of Ray Tune
+        return _Adapter(place=place)
     try:
         check_inside(place, paths.root)
         return _Adapter(place=place, checksums=adapter_checksums(place))

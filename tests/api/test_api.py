@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -154,6 +155,15 @@ def test_the_strategy_is_that_of_the_file_and_the_report_can_be_written_again(fi
     assert search.adapter == finished.root / "checkpoints/0002/step_000020"
     before = finished.report
     assert search.write_report().read_text() == before
+
+
+def test_the_strategy_needs_no_checkpoint(finished: Written, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(finished.root, tmp_path / "demo"))
+    shutil.rmtree(root / "checkpoints")
+    whole = llmzero_ray.open(root).strategy()
+    assert whole is not None and whole.to_yaml() == (root / "strategy.yaml").read_text()
+    shutil.rmtree(root / "best")
+    assert llmzero_ray.open(root).strategy() == whole.model_copy(update={"adapter": {}})
 
 
 def test_a_node_that_is_not_there_is_named_with_those_that_are(finished: Written) -> None:

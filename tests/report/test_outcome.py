@@ -15,10 +15,12 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+import llmzero_ray
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.ui.view import view
 from tests.builders import make_config
@@ -330,6 +332,19 @@ def test_an_adapter_without_a_manifest_is_taken_as_it_is(tmp_path: Path) -> None
     save_adapter(adapter, "another engine")
     (adapter / "manifest.json").unlink()
     assert written(search).outcome.problems == ()
+
+
+def test_a_search_in_ray_tune_misses_no_adapter(finished: Written, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(finished.root, tmp_path / "demo"))
+    shutil.rmtree(root / "best")
+    for saved in [*(root / "checkpoints").glob("*/step_*")]:
+        shutil.rmtree(saved)
+        saved.write_text("train_1/checkpoint_000002")
+    assert write_outcome(root).problems == ()
+    assert "incomplete or gone" not in (root / "report.md").read_text()
+    with pytest.raises(ConfigError, match="Ray Tune keeps the checkpoints of this search"):
+        adapter_in_best(SearchFacts(root))
+    assert llmzero_ray.open(root).adapter is None
 
 
 def test_a_page_that_cannot_be_made_keeps_nothing_else_from_being_written(
