@@ -122,7 +122,7 @@ def headline(follower: Follower, *, now: float | None = None, stage: str | None 
     if best is not None and best.score is not None:
         text.append(f"  best {best.score:.4f}{_confirmed(core)} (node {best.node})", style="green")
     spent = f"{_hours(core, now)}{_dollars(core)}"
-    text.append(f"  {short_duration(follower.worked_s(now))}, {spent}", style="dim")
+    text.append(f"  {short_duration(follower.worked_s(now))}{spent}", style="dim")
     return text
 
 
@@ -147,7 +147,7 @@ def outcome_lines(follower: Follower) -> list[str]:
     assert finished is not None
     lines = [
         f"search {core.paths.root.name} has ended ({finished.reason}) after {len(core.search.nodes)} runs, "
-        f"{short_duration(follower.worked_s())}, {_hours(core, None)}{_dollars(core)}"
+        f"{short_duration(follower.worked_s())}{_hours(core, None)}{_dollars(core)}"
     ]
     if finished.best is None or finished.best_score is None:
         lines.append("no phase has a validation score, so there is no strategy")
@@ -187,9 +187,13 @@ def _cut_text(core: CoordinatorCore, cut: Cut) -> str:
 
 
 def _hours(core: CoordinatorCore, now: float | None) -> str:
-    """GPU hours of training, and GPU hours in which reserved slots were idle."""
+    """GPU hours of training, and GPU hours in which reserved slots were idle. Empty for a search in Ray Tune,
+    whose phases count none."""
+    ended = [run.outcome for run in core.runs.values() if isinstance(run.outcome, PhaseResult)]
+    if any(result.gpu_hours == 0 for result in ended):
+        return ""
     busy, idle = gpu_hours(core, core.now if now is None else now)
-    return f"{busy:.2f} GPU hours (and {idle:.2f} idle)"
+    return f", {busy:.2f} GPU hours (and {idle:.2f} idle)"
 
 
 def _dollars(core: CoordinatorCore) -> str:

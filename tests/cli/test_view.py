@@ -100,6 +100,15 @@ def test_a_training_phase_shows_its_step_its_reward_and_its_best_validation(stor
     assert "validation 0.6100" in text
 
 
+@pytest.mark.parametrize("counted", [0.0, 0.5])
+def test_phases_that_count_no_gpu_hours_are_shown_without(storage: SearchStorage, counted: float) -> None:
+    search = Driver(make_config(budget={"runs": 8}))
+    search.ready()
+    search.train(0, score=0.5, gpu_hours=counted)
+    text = shown(written(storage, search))
+    assert ("0.50 GPU hours" in text) == ("GPU hours" in text) == (counted > 0)
+
+
 @pytest.mark.parametrize(
     ("score", "said"),
     [(0.0, "check the answers' format, the reward, and the response cap"), (1.0, "nothing is left to learn")],
