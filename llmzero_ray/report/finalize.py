@@ -7,6 +7,7 @@ Not here: ending actors that may still be running (actors/app.py).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 from pathlib import Path
@@ -14,11 +15,12 @@ from pathlib import Path
 from llmzero_ray.coordinator import CoordinatorCore, replay
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.journal import Journal, check_server
-from llmzero_ray.records import Event
+from llmzero_ray.records import Event, PhaseResult
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.metric_files import lost_phase
+from llmzero_ray.storage.metric_files import load_points, lost_phase, with_tokens
 from llmzero_ray.storage.presence import SearchLock, last_heartbeat
 
 
@@ -48,8 +50,10 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         here, pid = socket.gethostname(), os.getpid()
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
         for run in [run for run in core.runs.values() if run.active and not run.started]:
+            # If there is a result, the search was paused before the phase's end was journalled.
             outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
-            if outcome is not None:  # the search was paused before the phase's end was journalled
+            outcome = outcome or _until_pause(storage, run, core.config.slots.n_gpus)
+            if outcome is not None:
                 post(ev.phase_ended(run.node, run.attempt, outcome))
         post(ev.UserStop(reason=reason))
         for run in [run for run in core.runs.values() if run.active and run.started]:
@@ -59,6 +63,22 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         remove_leftovers(storage, core)
     finally:
         lock.release()
+
+
+def _until_pause(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> PhaseResult | None:
+    """Result of a phase that trained until the search was paused, from what its attempts saved.
+
+    None if none has trained, or if it is the reference, which a stop cancels.
+    """
+    attempts = {point.attempt for point in load_points(storage, run.node)}
+    last = max(attempts, default=-1)
+    if run.spec is None or run.node == REFERENCE or last < run.first_attempt:
+        return None
+    left = lost_phase(storage, run.node, "the search was paused", n_gpus=n_gpus, attempt=last)
+    reason = run.stop_reason or "user"
+    ended = dataclasses.replace(run, salvaged=left, stop_reason=reason).as_ended()
+    ended = dataclasses.replace(ended, stop_reason=f"{reason} (the search was paused)")
+    return with_tokens(storage, run.spec, ended)
 
 
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:

@@ -17,10 +17,12 @@ from huggingface_hub import ModelCard
 
 import llmzero_ray
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
+from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.outcome import adapter_in_best
+from llmzero_ray.report.finalize import finalize
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.ui.view import view
 from tests.builders import make_config
@@ -257,6 +259,22 @@ def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -
     node = view(SearchFacts(search.storage))["series"]["1"]["critic/score/mean"]
     assert node[0][-1] == 20 + 13
     assert found.outcome.best == 0  # a score counts once its phase has ended
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_paused(tmp_path: Path, paused: bool) -> None:
+    search = scripted(tmp_path).ready().play(phases=0)
+    command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.start(command)
+    search.write_points(command.spec, search.phases[0], until=15)
+    if paused:
+        search.post(ev.SearchPaused(reason="pause"))
+    finalize(search.storage, "enough")
+    facts = SearchFacts(search.storage)
+    run = facts.runs[0]
+    assert (run.status, run.score, [kept.step for kept in run.checkpoints]) == ("completed", 0.5, [10])
+    assert [(phase.node, phase.cut) for phase in facts.path] == [(0, 10)]
+    assert facts.core.finished is not None and facts.core.finished.reason == "user"
 
 
 def test_a_failed_node_can_hold_the_best_score(tmp_path: Path) -> None:
