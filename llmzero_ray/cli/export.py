@@ -15,8 +15,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.trace import chrome_trace, is_trace
 from llmzero_ray.errors import ConfigError, StorageError, TaskError
 from llmzero_ray.prepared import load_task
-from llmzero_ray.report import load_strategy
-from llmzero_ray.report.best_strategy import best_strategy
+from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.locate import find
 from llmzero_ray.strategy.export import export_verl
@@ -74,8 +73,7 @@ def _may_replace(path: Path) -> bool:
 
 
 def _write_scripts(facts: SearchFacts, console: TerminalConsole, verl: str, task: str | None) -> None:
-    path = facts.paths.strategy
-    strategy = load_strategy(path) if path.is_file() else best_strategy(facts, {})
+    strategy = current_strategy(facts)
     if strategy is None:
         raise ConfigError(f"{facts.paths.root} has no strategy: no phase has a validation score.")
     try:

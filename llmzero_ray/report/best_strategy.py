@@ -21,7 +21,7 @@ from llmzero_ray.records.metrics import Score
 from llmzero_ray.records.significance import score_interval
 from llmzero_ray.report.comparison import SPLITS, Policy, Split, policies
 from llmzero_ray.report.facts import PathPhase, SearchFacts
-from llmzero_ray.storage.strategy import plain
+from llmzero_ray.storage.strategy import load_strategy, plain
 
 
 def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | None:
@@ -53,6 +53,25 @@ def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | 
         software=dict(facts.versions),
         phases=tuple(_phase(facts, phase) for phase in facts.path),
     )
+
+
+def current_strategy(facts: SearchFacts) -> Strategy | None:
+    """Strategy of the best node so far: strategy.yaml, or the journal where the file is missing or has other
+    phases. None if there is none.
+
+    Raises:
+        ConfigError: strategy.yaml cannot be read, or was found under Ray Tune.
+    """
+    if not facts.paths.strategy.is_file():
+        return best_strategy(facts, {})
+    written = load_strategy(facts.paths.strategy)
+    return written if is_current(written, facts) else best_strategy(facts, {})
+
+
+def is_current(strategy: Strategy, facts: SearchFacts) -> bool:
+    """Whether a strategy has the phases and cuts of the best node so far."""
+    written = [(phase.node, phase.cut_step) for phase in strategy.phases]
+    return written == [(phase.node, phase.cut) for phase in facts.path]
 
 
 def _confirmed(facts: SearchFacts) -> Confirmed | None:

@@ -22,6 +22,7 @@ from llmzero_ray.hyperparameters import VERL_SPACE, owned, short
 from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK, TARGET_MODULES
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import formatting as fmt
+from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.storage.locate import beside, find
@@ -184,14 +185,20 @@ def _config(
 
 
 def find_strategy(place: str, storage: str = "runs") -> Strategy:
-    """Load a strategy from a file, or from a search, given its directory or its name in `storage`.
+    """Load a strategy from a file, or the best one so far of a search, given its directory or its name in
+    `storage`.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
+        JournalError: the search's journal is damaged.
     """
     path = Path(local_path(place))
     if not path.is_file():
-        path = find(place, storage).paths.strategy
+        search = find(place, storage)
+        found = current_strategy(SearchFacts(search)) if search.is_search() else None
+        if found is not None:
+            return found
+        path = search.paths.strategy
     if not path.is_file():
         raise ConfigError(
             f"{place}: there is no strategy.yaml here, and no search {place!r} in {storage}."

@@ -20,10 +20,12 @@ from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
+from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.report.finalize import finalize
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.strategy.retrain import find_strategy
 from llmzero_ray.ui.view import view
 from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
@@ -195,6 +197,19 @@ def test_a_better_node_replaces_the_adapter_of_the_one_before(tmp_path: Path) ->
     assert "node 1 step 10" in (search.root / "best" / "adapter_model.safetensors").read_text()
     assert "left_over" not in names(search.root / "best")
     assert not [name for name in names(search.root) if name.startswith(".best")]
+
+
+def test_a_strategy_of_an_earlier_report_is_not_taken_for_the_best_one(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=2)
+    write_outcome(search.root)
+    written = find_strategy(str(search.root))
+    assert written == load_strategy(search.root / "strategy.yaml")
+    search.play(phases=1)
+    facts = SearchFacts(search.storage)
+    for found in (current_strategy(facts), find_strategy(str(search.root))):
+        assert found is not None
+        assert [phase.node for phase in found.phases] == [phase.node for phase in facts.path] == [0, 1, 2]
+    assert find_strategy(str(search.root / "strategy.yaml")) == written  # a file that is named
 
 
 def test_the_storage_object_serves_as_well_as_the_directory(tmp_path: Path) -> None:
