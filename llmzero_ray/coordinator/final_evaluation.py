@@ -231,7 +231,7 @@ class FinalEvaluation:
             job = self.jobs.get(what)
             if job is None:
                 continue
-            step = _best_step(run.outcome, limit, _cost_of(run))
+            step = best_step_within(run.outcome, limit, _cost_of(run))
             if isinstance(run.outcome, PhaseFailure):
                 job.problem = f"the default recipe failed: {run.outcome.cause}"
             elif step is None:
@@ -324,7 +324,7 @@ def numbered(key: str, extension: int) -> str:
     return f"{key}-{extension}" if extension else key
 
 
-def _best_step(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: TokenCost) -> int | None:
+def best_step_within(outcome: PhaseResult | PhaseFailure, limit: float | None, cost: TokenCost) -> int | None:
     """Step with the best validation score. With a compute limit, steps up to half a step beyond it count,
     because phases end with the step nearest to their limit."""
     if limit is None:

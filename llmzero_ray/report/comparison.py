@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from llmzero_ray.coordinator.final_evaluation import WHOLE
+from llmzero_ray.coordinator.final_evaluation import WHOLE, best_step_within
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.coordinator.strategy_compute import compared_cost, compute_of
 from llmzero_ray.hyperparameters.compute import spent
@@ -150,20 +150,18 @@ def _reference(facts: SearchFacts) -> Policy | None:
 
 def _whole(facts: SearchFacts) -> Policy | None:
     """The default recipe with the compute of the whole search."""
-    run = facts.reference
-    if run is None or facts.final(WHOLE) is None:
+    run, wanted = facts.reference, facts.config.final
+    untested = facts.core.end_reason is not None and wanted.default_recipe == "whole" and not wanted.test
+    if run is None or (facts.final(WHOLE) is None and not untested):
         return None
     policy = _reference_at(facts, run, WHOLE, "default recipe at the whole search's compute")
     return replace(policy, trained=None if run.outcome is None else run.outcome.steps_done)
 
 
 def _reference_at(facts: SearchFacts, run: PhaseRun, what: FinalWhat, name: str) -> Policy:
-    job, outcome = facts.final(what), run.outcome
-    step = None if outcome is None else outcome.best_step
-    if job is not None and job.step is not None:
-        step = job.step
+    step, outcome = _reference_step(facts, run, what), run.outcome
     kept = () if outcome is None else outcome.checkpoints
-    score = next((one.val_score for one in kept if one.step == step), run.score)
+    score = None if step is None else next((one.val_score for one in kept if one.step == step), run.score)
     return _policy(
         facts,
         what,
@@ -174,6 +172,20 @@ def _reference_at(facts: SearchFacts, run: PhaseRun, what: FinalWhat, name: str)
         validation=facts.validation(REFERENCE, step, score),
         validation_items=facts.items(REFERENCE, step),
     )
+
+
+def _reference_step(facts: SearchFacts, run: PhaseRun, what: FinalWhat) -> int | None:
+    """Step of the default recipe that is compared: the tested one, otherwise the one with the best validation
+    score, within the strategy's compute where that limits the policy. None if there is none."""
+    job, outcome = facts.final(what), run.outcome
+    if job is not None and job.step is not None:
+        return job.step
+    limit = None if run.spec is None else run.spec.compute
+    if outcome is None or limit is None or what == WHOLE or not facts.path:
+        return None if outcome is None else outcome.best_step
+    last = facts.path[-1]
+    computed = compute_of(facts.core.runs, last.node, last.cut, limit.cost)
+    return best_step_within(outcome, computed, limit.cost)
 
 
 def _best(facts: SearchFacts) -> Policy | None:

@@ -15,11 +15,11 @@ from llmzero_ray.cli.results import node_facts
 from llmzero_ray.cli.view import final_lines, outcome_lines
 from llmzero_ray.coordinator import node_view
 from llmzero_ray.coordinator.follow import Follower
-from llmzero_ray.records import ItemOutcome, PhaseFailure
+from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult, PhaseSpec, TokenCounts
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.report.best_strategy import best_strategy
-from llmzero_ray.report.comparison import Policy
+from llmzero_ray.report.comparison import Policy, policies
 from llmzero_ray.report.costs import costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.render import card_text
@@ -485,6 +485,43 @@ def test_at_equal_compute_and_at_the_whole_the_report_says_so() -> None:
     both = words(policies_with(200.0, 900.0), by_compute=True)
     assert "within what the best strategy computed, and its best of all." in both
     assert "--set" not in both
+
+
+class CountedSearch(SearchBuilder):
+    """A search whose phases count 200 tokens a step."""
+
+    def outcome(self, spec: PhaseSpec, phase: Phase) -> PhaseResult | PhaseFailure:
+        def counts(steps: int) -> TokenCounts:
+            return TokenCounts(rollout=100.0 * steps, trained=100.0 * steps)
+
+        made = super().outcome(spec, phase)
+        kept = tuple(replace(one, tokens=counts(one.step)) for one in made.checkpoints)
+        return replace(made, tokens=counts(made.steps_done), checkpoints=kept)
+
+
+@pytest.mark.parametrize("test", [True, False])
+def test_steps_at_the_strategys_compute_and_at_the_whole_do_not_depend_on_a_test(
+    tmp_path: Path, test: bool
+) -> None:
+    config = make_config(
+        budget={"runs": 3}, search={"rho_min": 0.0}, final={"test": test, "default_recipe": "whole"}
+    )
+    search = CountedSearch(tmp_path, config=config)
+    search.answers = {node: proposal(resume=(0, 20), lr=lr) for node, lr in ((1, 5e-4), (2, 2e-4))}
+    search.phases = {
+        0: Phase(val={0: 40, 10: 50, 20: 60}),
+        1: Phase(val={0: 60, 10: 70, 20: 66}),
+        2: Phase(val={0: 60, 10: 62, 20: 61}),
+        -1: Phase(val={0: 40, 20: 60, 30: 65, 60: 75}, steps=60),
+    }
+    search.finals = {what: items(50) for what in ("base", "best", "reference", "reference-whole")}
+    shown = policies(SearchFacts(search.ready().play().storage))
+    assert [(one.what, one.steps, one.compute, one.validation and one.validation.mean) for one in shown] == [
+        ("base", 0, None, 0.4),
+        ("reference", 30, 6000.0, 0.65),
+        ("reference-whole", 60, 12000.0, 0.75),
+        ("best", 30, 6000.0, 0.7),
+    ]
 
 
 def test_where_no_tokens_were_counted_nothing_is_said_of_compute() -> None:
