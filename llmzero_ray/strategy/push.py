@@ -127,7 +127,8 @@ def send(plan: PushPlan, *, public: bool) -> Sent:
     repository that already has all of them gets no commit.
 
     Raises:
-        ConfigError: there is no token, the repository has other content, or it is unexpectedly public.
+        ConfigError: there is no token, the repository has other content, or it is public or private against
+            `public`.
         HubError: the Hub cannot be reached, or rejects the request.
     """
     token = required_token()
@@ -140,6 +141,11 @@ def send(plan: PushPlan, *, public: bool) -> Sent:
         if not public and not found.private:
             raise ConfigError(
                 f"{plan.repo_id} exists and is public. Give --public, or name another repository."
+            )
+        if public and found.private:
+            raise ConfigError(
+                f"{plan.repo_id} exists and is private. Make it public in its settings on the Hub, or leave "
+                "--public out."
             )
         _check_is_ours(plan, [file.rfilename for file in found.siblings or ()])
         # CommitOperationAdd takes a path as text.

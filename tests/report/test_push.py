@@ -223,13 +223,26 @@ def test_an_id_that_cannot_be_one_is_refused(
     assert "is not an id of a repository; write OWNER/NAME" in said
 
 
-def test_a_repository_that_is_public_is_not_taken_for_a_private_one(
-    search: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("private", "refused", "taken", "why"),
+    [
+        (False, ["--yes"], ["--yes", "--public"], "exists and is public. Give --public"),
+        (True, ["--yes", "--public"], ["--yes"], "exists and is private. Make it public in its settings"),
+    ],
+)
+def test_a_repository_is_as_public_as_asked_or_nothing_is_sent(
+    search: Path,
+    hub: HubServer,
+    capsys: pytest.CaptureFixture[str],
+    private: bool,
+    refused: list[str],
+    taken: list[str],
+    why: str,
 ) -> None:
-    hub.repositories[REPO] = Repository()
-    assert "exists and is public. Give --public" in refusal(search, capsys, "--yes", code=2)
+    hub.repositories[REPO] = Repository(private=private)
+    assert why in refusal(search, capsys, *refused, code=2)
     assert hub.repositories[REPO].commits == []
-    assert push(search, "--yes", "--public") == 0
+    assert push(search, *taken) == 0
 
 
 def test_what_no_push_wrote_is_not_replaced(
