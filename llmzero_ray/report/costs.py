@@ -115,18 +115,15 @@ def costs(facts: SearchFacts) -> Costs:
     """Costs of a search so far."""
     events = _until_written(facts.events)
     stays = stays_of(events)
-    begun = next(e.time for e in events if isinstance(e, ev.SearchStarted))
-    first_ready = next((e.time for e in events if isinstance(e, ev.SlotReady)), events[-1].time)
-    wall_s, after_s = active_seconds(events), _after_s(events)
-    searching = wall_s - after_s - (first_ready - begun)
+    wall_s, after_s, until_ready_s = active_seconds(events), _after_s(events), _until_ready_s(events)
     outcomes = [run.outcome for run in facts.core.runs.values() if run.outcome is not None]
     results = [outcome for outcome in outcomes if isinstance(outcome, PhaseResult)]
     reference_hours = facts.core.reference_gpu_hours
     hours = facts.core.gpu_hours + reference_hours
     return Costs(
         wall_s=wall_s,
-        until_ready_s=first_ready - begun,
-        search_s=max(0.0, searching),
+        until_ready_s=until_ready_s,
+        search_s=max(0.0, wall_s - after_s - until_ready_s),
         busy_s=_covered(stay for stay in stays if stay.node != REFERENCE),
         after_s=after_s,
         lost_s=sum(stay.end - stay.begin for stay in stays if stay.lost),
@@ -166,6 +163,16 @@ def _until_written(events: tuple[Event, ...]) -> tuple[Event, ...]:
     begin = max((n for n, event in enumerate(events) if isinstance(event, ev.SearchExtended)), default=0)
     rest = takewhile(lambda event: not isinstance(event, ev.OutcomeWritten), events[begin:])
     return (*events[:begin], *rest)
+
+
+def _until_ready_s(events: tuple[Event, ...]) -> float:
+    """Seconds from the first event until the first slot was ready, or until the last event if none was. Time
+    without a coordinator does not count if several were at work before."""
+    first = next((place for place, e in enumerate(events) if isinstance(e, ev.SlotReady)), len(events))
+    before = events[: first + 1]
+    if sum(isinstance(event, ev.CoordinatorStarted) for event in before) > 1:
+        return active_seconds(before)
+    return before[-1].time - next(e.time for e in before if isinstance(e, ev.SearchStarted))
 
 
 def _after_s(events: tuple[Event, ...]) -> float:

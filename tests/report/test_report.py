@@ -392,6 +392,18 @@ def test_the_account_adds_up_by_hand(finished: Written) -> None:
     assert (account.cold_setups_s, account.warm_setups_s) == ((40.0,), (2.0,) * 5)
 
 
+def test_a_day_without_hardware_before_the_first_slot_was_ready_is_no_work(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2)
+    search.now += 60
+    search.post(ev.SearchAborted(reason="no GPU is free", exit_code=4))
+    search.now += 86_400
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    account = costs(SearchFacts(search.ready().play().storage))
+    assert account.until_ready_s == 60.0 + 30.0
+    assert account.search_s == account.busy_s + 1.0 == 261.0
+    assert account.wall_s == account.until_ready_s + account.search_s + account.after_s
+
+
 def test_costs_are_shown_with_shares_and_starts(finished: Written) -> None:
     assert "of the search, between phases | 5.0 s (0.8 %)" in rows(finished.search, "account")
     data = data_of(finished.search)
