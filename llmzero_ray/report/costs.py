@@ -231,9 +231,9 @@ def _rows(account: Costs) -> list[tuple[str, str]]:
         ("GPU hours, phases of the search", fmt.hours(account.gpu_hours)),
         ("GPU hours, default recipe for comparison", fmt.hours(account.reference_gpu_hours)),
         ("GPU hours, together", fmt.hours(total)),
+        ("CPU hours reserved with them", fmt.hours(account.cpu_hours)),
         ("GPU hours reserved, idle ones included", fmt.hours(account.reserved_gpu_hours)),
         ("GPU hours reserved and idle", fmt.hours(max(0.0, account.reserved_gpu_hours - total))),
-        ("CPU hours reserved with them", fmt.hours(account.cpu_hours)),
     ]
     if account.lost_s > 0:
         rows.append(("lost with hardware, repeated or given up", text.duration(account.lost_s)))

@@ -405,7 +405,10 @@ def test_a_day_without_hardware_before_the_first_slot_was_ready_is_no_work(tmp_p
 
 
 def test_costs_are_shown_with_shares_and_starts(finished: Written) -> None:
-    assert "of the search, between phases | 5.0 s (0.8 %)" in rows(finished.search, "account")
+    account = rows(finished.search, "account")
+    assert "of the search, between phases | 5.0 s (0.8 %)" in account
+    together = account.index("GPU hours, together | 0.253")
+    assert account[together + 1] == "CPU hours reserved with them | 0.758"  # 3 CPUs per GPU, idle hours apart
     data = data_of(finished.search)
     assert data["notes"]["account"] == (
         "6 of 7 phases started warm, 1 cold (median set-up 2.0 s warm, 40 s cold)."
