@@ -241,6 +241,14 @@ def test_a_task_keeps_what_its_reward_was_validated_as(validated: Summary) -> No
     assert summary.warnings == ()
 
 
+def test_another_function_of_the_same_file_is_another_reward(tmp_path: Path) -> None:
+    source = f"{GOOD}\n\nother = score\n"
+    made = own_task(tmp_path, source).task
+    assert own_task(tmp_path, source).task == made
+    with pytest.raises(TaskError, match="reward function is 'score' there, 'other' wanted"):
+        own_task(tmp_path, source, python=f"{tmp_path / 'mine.py'}:other")
+
+
 def test_opening_a_vetted_task_runs_no_code_of_the_user(
     validated: Summary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

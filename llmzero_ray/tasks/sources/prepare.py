@@ -81,10 +81,19 @@ def prepare_source(task: TaskFile, *, progress: Progress = no_progress, on_ray: 
             progress("done", 1.0)
 
     create_once(target, fill, progress)
-    check_same_spec(target, lambda found: spec_differences(found, spec))
+    check_same_spec(target, lambda found: [*spec_differences(found, spec), *_other_function(target, task)])
     prepared = load_task(target)
     accuracy = _reward_accuracy(prepared, adapter)
     return summarise(prepared, task.sizes, accuracy, seen[0] if seen else None)
+
+
+def _other_function(directory: Path, task: TaskFile) -> list[str]:
+    """Description of the difference where a prepared task has another function of the user's reward. The
+    recipe does not name the function, but the manifest does."""
+    if task.reward is None or task.reward.function is None:
+        return []
+    found, wanted = read_manifest(directory).reward.name, task.reward.function.rpartition(":")[2]
+    return spec_differences({"reward function": found}, {"reward function": wanted})
 
 
 def _validate_reward(directory: Path, reward: OwnReward, progress: Progress) -> None:
