@@ -15,7 +15,7 @@ from typing import Any
 
 from llmzero_ray.coordinator import CoordinatorCore, gpu_hours, over_budget
 from llmzero_ray.coordinator.proposals import unanswered
-from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.runs import PhaseRun, SlotState
 from llmzero_ray.estimate import LEAST_S, Estimate, TimeLimits
 from llmzero_ray.journal import active_seconds
 from llmzero_ray.records import Event
@@ -77,8 +77,9 @@ class HangDetector:
 
     def __init__(self, core: CoordinatorCore, post: Post, pool: RunnerPool) -> None:
         self._core, self._post, self._pool = core, post, pool
-        self._answered: dict[tuple[int, int], float] = {}
-        """(node, attempt) -> when its runner last answered (monotonic seconds)."""
+        self._answered: dict[tuple[int | str, ...], float] = {}
+        """(node, attempt), or (slot, its runner's number, policy scored) -> when the runner last answered
+        (monotonic seconds)."""
         self.newest: dict[int, Mapping[str, float]] = {}
         """Node -> the newest values of its phase that its runner reported (`MetricBuffer.newest`)."""
 
@@ -90,7 +91,7 @@ class HangDetector:
         """Check every slot that trains or scores, and post hangs. The core then has the runner killed."""
         runs = [run for run in self._core.runs.values() if run.active and run.started]
         await asyncio.gather(*(self._check_run(run) for run in runs if run.silent is None))
-        scoring = [slot.index for slot in self._core.slots if slot.ready and slot.scoring]
+        scoring = [slot for slot in self._core.slots if slot.ready and slot.scoring]
         await asyncio.gather(*(self._check_scoring(slot) for slot in scoring))
 
     async def _check_run(self, run: PhaseRun) -> None:
@@ -125,13 +126,21 @@ class HangDetector:
         limit_s = max(hang_s, engine.hang_factor * (stage["usual_s"] or 0.0))
         return max(limit_s, engine.start_timeout_s) if stage["name"] == "start" else limit_s
 
-    async def _check_scoring(self, slot: int) -> None:
+    async def _check_scoring(self, state: SlotState) -> None:
         """Kill the runner of a hanging evaluation. The task that awaits the evaluation handles the loss."""
+        slot, key = state.index, (state.index, state.generation, str(state.scoring))
+        answered = self._answered.setdefault(key, time.monotonic())
         try:
             stage = (await asyncio.wait_for(self._pool.health(slot), _ANSWER_S))["stage"]
+        except TimeoutError:
+            if time.monotonic() - answered > (self._core.config.engine.hang_min_s or LEAST_S):
+                logger.error("slot=%d does not answer while it scores: killed", slot)
+                self._pool.kill(slot)
+            return
         except Exception as error:  # noqa: BLE001 - as above
             logger.debug("slot=%d: %s", slot, error)
             return
+        self._answered[key] = time.monotonic()
         if stage is not None and _quiet_s(stage) > self._limit_s(stage, None):
             logger.error("slot=%d hangs in stage %s: killed", slot, stage["name"])
             self._pool.kill(slot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -78,3 +79,28 @@ def test_on_gpus_the_limit_follows_the_model_and_the_phase() -> None:
     assert asyncio.run(seen(700.0)) == []
     (silent,) = asyncio.run(seen(1e6))
     assert isinstance(silent, ev.RunnerSilent) and silent.limit_s > 700.0
+
+
+def test_a_runner_that_never_answers_while_it_scores_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        def __init__(self) -> None:
+            self.killed: list[int] = []
+
+        async def health(self, slot: int) -> None:
+            await asyncio.sleep(60)
+
+        def kill(self, slot: int) -> None:
+            self.killed.append(slot)
+
+    monkeypatch.setattr("actors.monitor._ANSWER_S", 0.05)
+    config = make_config(engine={"platform": "cpu", "hang_min_s": 1.0}, final={"default_recipe": False})
+    driver = Driver(config)
+    driver.search_to_end([0.5, 0.6, 0.4, 0.3])
+    assert driver.core.slots[0].scoring is not None
+    pool: Any = Silent()
+    detector = HangDetector(driver.core, None, pool)  # type: ignore[arg-type]
+    asyncio.run(detector.check())
+    assert pool.killed == []  # it may answer yet
+    time.sleep(1.0)
+    asyncio.run(detector.check())
+    assert pool.killed == [0]
