@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmzero_ray.utils.files import FileLock, file_digest, is_locked, text_digest
+from llmzero_ray.utils.files import FileLock, file_digest, is_locked, replace_directory, text_digest
 
 HOLDER = """
 import sys
@@ -80,6 +81,24 @@ def test_without_locks_of_the_file_system_no_process_is_excluded(
     assert lock.acquire()
     assert not lock.is_enforced
     lock.release()
+
+
+def test_a_directory_that_can_neither_be_replaced_nor_put_back_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "best", os.rename
+    path.mkdir()
+    (path / "adapter").write_text("old")
+
+    def away_only(source: Path, target: Path) -> None:
+        if target == path:
+            raise OSError("the file system has gone")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", away_only)
+    with pytest.raises(OSError, match="has gone"), replace_directory(path) as new:
+        (new / "adapter").write_text("new")
+    assert [file.read_text() for file in tmp_path.glob(".best.*.tmp/adapter")] == ["old"]
 
 
 def test_digests_of_texts_and_files_are_sha256(tmp_path: Path) -> None:

@@ -96,8 +96,9 @@ def create_file(path: Path, content: str | bytes) -> None:
 def replace_directory(path: Path) -> Iterator[Path]:
     """Context with a new directory to fill, which replaces `path` at the end of the block.
 
-    After an error in the block, or in the replacement, `path` is unchanged. The new directory's content is on
-    disk before it gets its name. A killed process leaves a hidden directory whose name ends in `.tmp`.
+    After an error in the block, or in the replacement, `path` is unchanged, or its content is kept under its
+    hidden name if it cannot be renamed back. The new directory's content is on disk before it gets its name.
+    A killed process leaves a hidden directory whose name ends in `.tmp`.
 
     Raises:
         OSError: it cannot be made, written or renamed.
@@ -118,7 +119,7 @@ def replace_directory(path: Path) -> Iterator[Path]:
             raise
         _sync_directory(path.parent)
     finally:
-        for left in (new, old):
+        for left in (new, old) if os.path.lexists(path) else (new,):
             if left.is_symlink():  # `path` was a link
                 left.unlink()
             shutil.rmtree(left, ignore_errors=True)
