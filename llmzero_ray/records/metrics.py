@@ -265,8 +265,9 @@ def score_without_items(mean: float, n: int | None) -> Score:
 
 def accuracy_error(score: float, n_items: int) -> float:
     """Standard error of a mean of `n_items` right-or-wrong answers. Means of 0 and 1 get the error of a mean
-    that is one item away."""
-    p = min(max(score, 1 / n_items), 1 - 1 / n_items)
+    that is one item away, or that of 0.5 with one item."""
+    away = min(1 / n_items, 0.5)
+    p = min(max(score, away), 1 - away)
     return math.sqrt(p * (1 - p) / n_items)
 
 

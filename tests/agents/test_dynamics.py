@@ -135,6 +135,7 @@ def test_the_standard_error_of_a_score_is_binomial_and_never_zero() -> None:
     assert accuracy_error(0.2, 400) == pytest.approx(0.02)
     assert accuracy_error(1.0, 100) == pytest.approx(math.sqrt(0.01 * 0.99 / 100))
     assert accuracy_error(0.0, 100) == pytest.approx(accuracy_error(1.0, 100))
+    assert accuracy_error(0.0, 1) == accuracy_error(1.0, 1) == 0.5
 
 
 def test_a_validation_knows_best_last_gain_and_margin() -> None:
