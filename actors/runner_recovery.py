@@ -112,7 +112,8 @@ class RunnerRecovery:
         left: PhaseFailure | None = None
         restart = 0
         if node is not None:
-            outcome = await asyncio.to_thread(storage.result, node, attempt)
+            since = self._core.runs[node].first_attempt
+            outcome = await asyncio.to_thread(storage.result, node, attempt, since=since)
             if outcome is not None:  # the phase had ended, and only the reply was lost
                 await self._post(ev.phase_ended(node, attempt, outcome))
                 node = None

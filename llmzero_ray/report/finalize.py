@@ -84,7 +84,7 @@ def _until_pause(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> PhaseRes
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
     """Event for a phase whose runner has died: its result if it was written, otherwise its loss with what was
     saved."""
-    outcome = storage.result(run.node, run.attempt)
+    outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
     if outcome is not None:
         return ev.phase_ended(run.node, run.attempt, outcome)
     return ev.RunnerLost(

@@ -15,7 +15,7 @@ from llmzero_ray.records import Event
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from tests.builders import Driver, make_config
+from tests.builders import Driver, make_config, make_result
 
 
 class Pool(RunnerPool):
@@ -68,6 +68,26 @@ def test_a_runner_that_is_lost_while_a_winner_is_scored_is_replaced(tmp_path: Pa
 def test_a_search_that_goes_on_gets_a_runner_in_every_slot(tmp_path: Path) -> None:
     search = Driver(make_config(slots={"count": 2}))
     assert started_after(search.core, tmp_path) == [0, 1]
+
+
+def test_an_end_that_the_attempt_before_a_pause_wrote_counts_when_the_next_runner_is_lost(
+    tmp_path: Path,
+) -> None:
+    search, storage, posted = Driver(), SearchStorage(tmp_path, "demo"), list[Event]()
+    search.ready()
+    search.start(0)
+    storage.write_result(0, 0, make_result(0))
+    search.post(ev.SearchPaused(reason="pause"), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    search.ready()
+    search.start(0)
+
+    async def post(event: Event) -> None:
+        posted.append(event)
+
+    asyncio.run(RunnerRecovery(search.core, post, Pool(), storage).lost(0, 0, 1, "gone"))
+    ended, lost, _ = posted
+    assert isinstance(ended, ev.PhaseFinished) and ended.result == make_result(0)
+    assert isinstance(lost, ev.RunnerLost) and lost.node is None
 
 
 def test_work_on_a_slot_that_is_being_closed_waits_for_its_next_runner(tmp_path: Path) -> None:

@@ -292,6 +292,19 @@ def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_paused(tmp_path
     assert facts.core.finished is not None and facts.core.finished.reason == "user"
 
 
+def test_a_stop_finds_the_end_that_the_attempt_before_a_pause_wrote(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=0)
+    command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.start(command)
+    search.write_points(command.spec, search.phases[0])
+    ended = search.outcome(command.spec, search.phases[0])
+    search.storage.write_result(0, 0, ended)
+    search.post(ev.SearchPaused(reason="pause"), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    search.ready().post(ev.PhaseStarted(node=0, slot=0, phase_attempt=1))
+    finalize(search.storage, "enough")
+    assert SearchFacts(search.storage).runs[0].outcome == ended
+
+
 def test_a_failed_node_can_hold_the_best_score(tmp_path: Path) -> None:
     found = written(one_node(tmp_path, Phase(val={10: 50}, steps=12, fails="nan", cause="loss is nan")))
     assert found.outcome.best == 0
