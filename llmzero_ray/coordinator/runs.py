@@ -187,6 +187,9 @@ class PhaseRun:
             train_wall_s=left.wall_s,
             gpu_hours=left.gpu_hours,
             warm=left.warm,
+            tokens=left.tokens,
+            val_tokens=left.val_tokens,
+            cost=left.cost,
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from llmzero_ray.records import PhaseFailure, PhaseResult
+import dataclasses
+
+from llmzero_ray.records import PhaseFailure, PhaseResult, TokenCounts
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from tests.builders import Driver, make_config, make_failure, make_proposal
@@ -126,10 +128,13 @@ def test_a_phase_lost_after_its_verdict_is_not_repeated_and_ends_early_stopped()
     search.ready()
     search.start(0)
     search.post(verdict(0))
-    search.lose()
+    counted = TokenCounts(rollout=700.0, trained=300.0)
+    left = dataclasses.replace(make_failure(0, failure_class="resource", saved=(10,)), tokens=counted)
+    search.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="dead", salvaged=left))
     outcome = search.core.runs[0].outcome
     assert isinstance(outcome, PhaseResult)
-    assert outcome.status == "early_stopped"
+    assert (outcome.status, outcome.tokens) == ("early_stopped", counted)
+    assert search.core.compute == 1000.0
 
 
 def test_a_phase_that_had_to_be_killed_because_it_did_not_stop_has_failed() -> None:
