@@ -22,8 +22,8 @@ from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
 from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.report.finalize import finalize
+from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.strategy.retrain import find_strategy
 from llmzero_ray.ui.view import view
