@@ -34,6 +34,10 @@ needs_math_verify = pytest.mark.skipif(
         (r"\boxed{42}", "42", 1),
         (r"\boxed{0.50}", "1/2", 1),
         (r"\boxed{42.0}", "42", 1),
+        (r"\boxed{0.000072}", "7.2e-05", 1),
+        (r"\boxed{10000000000000000}", "1e+16", 1),
+        (r"\boxed{1.0E16}", "1e+16", 1),
+        (r"\boxed{-1.5e3}", "-1500", 1),
         (r"<answer>42</answer>", "42", 1),
         ("<think>42</think>42", "42", 1),
         ("<think>42", "42", 0),
@@ -189,6 +193,13 @@ VALUES = [
     ("7", r"\boxed{\text{7}}"),
     ("7", r"\boxed{\mathbf{7}}"),
     ("7.5", "7.5%"),
+    ("7.2e-05", "7.2e-5"),
+    ("7.2e-05", "The answer is 0.000072."),
+    ("7.2e-05", r"\boxed{7.2 \times 10^{-5}}"),
+    (r"7.2 \times 10^{-5}", r"\boxed{7.2e-5}"),
+    ("6.62607015e-34", r"\boxed{6.626 \times 10^{-34}}"),
+    ("-5+2e", r"\boxed{2e-5}"),
+    ("2e-5", r"\boxed{2e - 5}"),
     ("15/2", "The answer is: 15/2."),
     (r"2^{10}", "1024"),
     (r"2^{10}", r"\boxed{4\cdot2^8}"),
@@ -206,6 +217,22 @@ def test_arithmetic_that_nobody_worked_out_is_no_answer(gold: str, response: str
 @pytest.mark.parametrize(("gold", "response"), VALUES)
 def test_every_notation_of_the_value_is_right(gold: str, response: str) -> None:
     assert math_answer.compute_score("x", response, gold)["acc"] == 1
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("7.2e-05", "0.000073"),
+        ("7.2e-05", "7.2e-6"),
+        ("1.2e-09", "0.0000000013"),
+        ("1.2e-09", "0.0"),
+        ("0.0000000012", r"1.3 \times 10^{-9}"),
+        ("1e+16", "10^{16}"),
+    ],
+)
+def test_small_and_large_numbers_are_told_apart(gold: str, answer: str) -> None:
+    assert math_answer.compute_score("x", rf"\boxed{{{answer}}}", gold)["acc"] == 0
 
 
 @needs_math_verify

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
 _WORDS = re.compile(r"(?<![\\A-Za-z])[^\W\d_]{2,}|[?!:;\n$]|[.,](?=\s|$)|\\[()\[\]]")
 """Words and signs between expressions."""
 _EXPRESSION = re.compile(r"[\w)}]\s*[-+*/^×÷·−]\s*[\w({\\]|\\[A-Za-z]+\s*[{\d]")
-_FULL_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?")
+_FULL_NUMBER = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,3})?")
 """A number, but no quotient, because that may be the question."""
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 

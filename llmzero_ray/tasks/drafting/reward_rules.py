@@ -15,7 +15,7 @@ from llmzero_ray.tasks.shipped_rewards import KINDS
 from llmzero_ray.tasks.sources.base import as_text, value_at
 from llmzero_ray.utils.text import json_or_none
 
-_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+|/[1-9]\d*)?")
+_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:/[1-9]\d*|(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _LATEX = re.compile(r"\\(?:[dt]?frac|sqrt|pi|cdot|infty|text|left|begin)\b|[\^_]\{|\$.+\$")
 _MARKED = re.compile(r"####[^\n]*\S\s*$|\\boxed\s*\{|<answer>|\banswer is\b[^\n]*\S\s*$", re.IGNORECASE)
 """Mark of a solution's result: ####, a box, <answer>, or "answer is" in the last line."""

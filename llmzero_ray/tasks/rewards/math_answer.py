@@ -3,8 +3,8 @@ the last 300 characters) is the same mathematical object as the expected one, el
 
 math-verify decides, in a child process with a limit on its time (math_client.py): an answer such as a
 tower of powers would keep it busy forever. Arithmetic that equals the expected number is not an answer: it
-may be the question. math_server.py says what is. The ground truth is LaTeX or plain notation, or
-`{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
+may be the question. math_server.py says what is. The ground truth is LaTeX or plain notation (`7.2e-05` is a
+number), or `{"target": [...]}` in JSON. Option: `format_bonus` (default 0).
 Source: the package math-verify (Kydlíček, Hugging Face).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -26,7 +27,8 @@ MAX_ANSWER = 300
 _TAIL = 300
 """Characters at the end of an unmarked response in which math-verify looks."""
 _MAX_TARGETS = 8
-_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30}|/0*[1-9][0-9]{0,29})?")
+_E_NOTATION = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][+-]?[0-9]{1,3}")
+_NUMBER = re.compile(rf"[+-]?[0-9]{{1,30}}(?:\.[0-9]{{1,30}}|/0*[1-9][0-9]{{0,29}})?|{_E_NOTATION.pattern}")
 
 
 def compute_score(
@@ -74,7 +76,18 @@ def _judged(gold: str, answer: str, marked: bool) -> tuple[bool, str]:
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
         return False, answer
     same, read = compare(_boxed(gold), _boxed(answer) if marked else answer)
+    plain_gold, plain_answer = _written_out(gold), _written_out(answer)
+    if not same and (plain_gold, plain_answer) != (gold, answer):
+        # math-verify takes the e of 7.2e-05 for Euler's number.
+        right, pred = _judged(plain_gold, plain_answer, marked)
+        if right:
+            return True, pred
     return same, answer if marked or read is None else read
+
+
+def _written_out(text: str) -> str:
+    """A number such as `7.2e-05` without its exponent; any other text unchanged."""
+    return f"{Decimal(text):f}" if _E_NOTATION.fullmatch(text) else text
 
 
 def _boxed(text: str) -> str:

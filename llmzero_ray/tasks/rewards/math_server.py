@@ -95,7 +95,7 @@ def _same(library: Any, gold: str, answer: str) -> tuple[bool, str]:
         truth = _parsed(library, gold)
         while found := _parse(library, answer):
             read = str(found[-1])
-            if not library.verify(truth, found, timeout_seconds=None):
+            if not library.verify(truth, found, timeout_seconds=None) or not _is_near(truth[0], found[0]):
                 break
             if _is_value(library, truth, found):
                 return True, read
@@ -106,6 +106,16 @@ def _same(library: Any, gold: str, answer: str) -> tuple[bool, str]:
     except Exception:  # noqa: BLE001  a parser raises many kinds, and none means equal
         pass
     return False, read
+
+
+def _is_near(truth: Any, found: Any) -> bool:
+    """Whether two numbers that math-verify takes for equal differ by at most 1 %. It rounds to 6 decimals, so
+    that all numbers below 5e-7 are the same to it. Always true from 1e-4 on, and for anything else."""
+    try:
+        gold, answer = (float(_sides(value)[-1]) for value in (truth, found))
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        return True
+    return not (abs(gold) < 1e-4 and abs(answer - gold) > 0.01 * abs(gold))
 
 
 def _is_value(library: Any, truth: list[Any], found: list[Any]) -> bool:

@@ -54,6 +54,7 @@ KINDS: dict[str, tuple[Rows, str]] = {
         "mcq",
     ),
     "numbers": (questions(40, lambda i: i * 37 % 101), "math"),
+    "tiny numbers": (questions(40, lambda i: (i * 37 % 101 + 1) / 10**7), "math"),
     "decimals with commas": (questions(40, lambda i: f"{i + 1},{i:03d}.5"), "math"),
     "LaTeX": (questions(40, lambda i: f"\\frac{{{i + 1}}}{{{i + 2}}}"), "math"),
     "labels": (questions(40, lambda i: ("yes", "no", "maybe")[i % 3]), "exact_match"),
