@@ -133,6 +133,21 @@ def test_a_place_without_data_is_refused(tmp_path: Path, names: list[str], messa
         find_files([tmp_path / "no"], lambda _name: True)
 
 
+def test_floats_of_32_bits_keep_their_text(tmp_path: Path) -> None:
+    kinds = {
+        "a": pa.float32(),
+        "b": pa.list_(pa.float32()),
+        "c": pa.struct([("d", pa.float32()), ("e", pa.float64())]),
+        "f": pa.float64(),
+    }
+    rows = [
+        {"a": 54.1, "b": [0.1, None], "c": {"d": 1e20, "e": 0.1 + 0.2}, "f": 0.1},
+        {"a": 54.0, "b": None, "c": None, "f": None},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(kinds)), tmp_path / "rows.parquet")
+    assert read(tmp_path / "rows.parquet") == list(enumerate(rows, start=1))
+
+
 # --- what is broken -----------------------------------------------------------------------------------------
 
 

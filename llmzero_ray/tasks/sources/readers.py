@@ -268,11 +268,35 @@ def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[
                 for batch in file.iter_batches(_BATCH, row_groups=[group], columns=names):
                     mine = [k for k in range(batch.num_rows) if _mine(start + k, part)]
                     taken = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine, pa.int64()))
+                    for k, column in enumerate(taken.columns):
+                        taken = taken.set_column(k, taken.schema.names[k], _with_short_floats(column))
                     for k, record in zip(mine, taken.to_pylist(), strict=True):
                         yield start + k, record
                     start += batch.num_rows
     except pa.ArrowException as error:
         raise TaskError(_NOT_PARQUET.format(error)) from error
+
+
+def _with_short_floats(column: Any) -> Any:
+    """Column of Arrow whose 32-bit floats are the 64-bit ones of the same text. Converted as they are, 54.1
+    would become 54.099998474121094."""
+    import pyarrow as pa
+
+    text, double = (_with_floats_as(kind, column.type) for kind in (pa.string(), pa.float64()))
+    return column if double == column.type else column.cast(text).cast(double)
+
+
+def _with_floats_as(kind: Any, type_: Any) -> Any:
+    """Type of Arrow with `kind` in place of 32-bit floats, also in lists and objects."""
+    import pyarrow as pa
+
+    if pa.types.is_float32(type_):
+        return kind
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_with_floats_as(kind, type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_with_floats_as(kind, field.type)) for field in type_])
+    return type_
 
 
 _READERS: dict[str, Callable[[Path, Any, Part], Iterator[Row]]] = {
