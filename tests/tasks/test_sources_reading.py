@@ -15,6 +15,7 @@ import pytest
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.directory import Progress, no_progress
+from llmzero_ray.tasks.drafting.sampling import sample_rows
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, find_files, read_rows
 from llmzero_ray.tasks.sources.summary import Summary
@@ -240,6 +241,16 @@ def test_a_bad_file_beside_good_ones_is_a_warning_and_alone_an_error(
         alone = tmp_path / "alone" / name
         alone.write_bytes(content)
         assert message in refusal(tmp_path / "alone", alone)
+
+
+def test_a_row_with_a_date_beyond_python_s_is_left_out_and_named(tmp_path: Path) -> None:
+    days = pa.array([0, 2**31 - 1, 1], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"q": ["a", "b", "c"], "a": days}), tmp_path / "rows.parquet")
+    rows = [row for _, row in read(tmp_path / "rows.parquet")]
+    assert [row["q"] for row in (rows[0], rows[2])] == ["a", "c"]
+    assert rows[1].detail.startswith("holds a date or a time beyond Python's (")
+    sample = sample_rows(tmp_path / "rows.parquet")
+    assert len(sample.rows) == 2 and sample.unreadable[0].startswith("row 2 holds a date")
 
 
 def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:

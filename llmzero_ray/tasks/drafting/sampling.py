@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -103,8 +103,7 @@ def _text_rows(path: Path) -> Sample:
         except TaskError as error:
             if whole:  # the last row of a head may be cut off
                 raise TaskError(str(error).removeprefix("it: ").removeprefix("it ")) from error
-    if len(bad) > len(rows):
-        raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
+    _check_share(rows, bad)
     n_rows = len(rows) if whole else round(size * len(rows) / len(data))
     return Sample(rows=tuple(rows[:FILE_ROWS]), n_rows=n_rows, exact=whole, unreadable=tuple(bad))
 
@@ -125,9 +124,24 @@ def _parquet(path: Path) -> Sample:
     # Pictures and sounds cannot be part of a prompt, so their columns are listed but left empty.
     left_out = {field.name: None for field in schema if "binary" in str(field.type)}
     wanted = [name for name in schema.names if name not in left_out]
-    read = islice(read_rows(SourceFile(path=str(path), name="it"), wanted), FILE_ROWS)
-    rows = _bounded({**row, **left_out} for _, row in read if isinstance(row, dict))
-    return Sample(rows=tuple(rows), n_rows=metadata.num_rows, exact=True)
+    bad = list[str]()
+
+    def good() -> Iterator[dict[str, Any]]:
+        for number, row in islice(read_rows(SourceFile(path=str(path), name="it"), wanted), FILE_ROWS):
+            if isinstance(row, dict):
+                yield {**row, **left_out}
+            else:
+                bad.append(f"row {number} {row.detail}")
+
+    rows = tuple(_bounded(good()))
+    _check_share(rows, bad)
+    return Sample(rows=rows, n_rows=metadata.num_rows, exact=True, unreadable=tuple(bad))
+
+
+def _check_share(rows: Sequence[Any], bad: Sequence[str]) -> None:
+    """Check that at least half of the rows can be read."""
+    if len(bad) > len(rows):
+        raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
 
 
 def _bounded(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

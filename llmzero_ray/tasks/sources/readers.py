@@ -270,11 +270,22 @@ def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[
                     taken = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine, pa.int64()))
                     for k, column in enumerate(taken.columns):
                         taken = taken.set_column(k, taken.schema.names[k], _with_short_floats(column))
-                    for k, record in zip(mine, taken.to_pylist(), strict=True):
+                    for k, record in zip(mine, _records(taken), strict=True):
                         yield start + k, record
                     start += batch.num_rows
     except pa.ArrowException as error:
         raise TaskError(_NOT_PARQUET.format(error)) from error
+
+
+def _records(batch: Any) -> list[Any]:
+    """Rows of a batch of Arrow. A row with a value that Python does not have is `Unreadable`."""
+    try:
+        return list(batch.to_pylist())
+    except OverflowError as error:
+        if batch.num_rows == 1:
+            detail = f"holds a date or a time beyond Python's ({error}); write it as text"
+            return [Unreadable(detail=detail)]
+        return [record for k in range(batch.num_rows) for record in _records(batch.slice(k, 1))]
 
 
 def _with_short_floats(column: Any) -> Any:
