@@ -27,6 +27,15 @@ from tests.tasks.test_prepare import left_beside
 ROWS = [{"q": f"question {n}, please?", "a": str(n % 5)} for n in range(30)]
 
 
+def parquet_bytes(table: pa.Table) -> bytes:
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream)
+    return stream.getvalue().to_pybytes()
+
+
+TWICE = parquet_bytes(pa.table([["x"], ["1"], ["2"]], names=["q", "q", "a"]))
+
+
 def source(path: Path) -> SourceFile:
     return SourceFile(path=str(path), name=path.name)
 
@@ -163,6 +172,25 @@ def test_a_broken_line_is_left_out_and_named(tmp_path: Path) -> None:
     assert second == "rows.jsonl, row 8: holds list, not an object with columns"
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ('{"q": "x", "a": 1, "a": 2}', "has the key 'a' twice in one object; rename one of them"),
+        ('{"q": {"k": 1, "k": 1}}', "has the key 'k' twice in one object; rename one of them"),
+        (f'{{"q": "x", "a": -{"1" * 5000}}}', "holds an integer of more than 4300 digits; write it as text"),
+    ],
+)
+def test_a_json_row_that_python_would_misread_is_left_out_and_named(
+    tmp_path: Path, row: str, why: str
+) -> None:
+    for name, content in (
+        ("x.jsonl", f'{{"q": 1}}\n{row}\n{{"q": 2}}'),
+        ("x.json", f'[{{"q": 1}}, {row}, {{"q": 2}}]'),
+    ):
+        (tmp_path / name).write_text(content)
+        assert read(tmp_path / name) == [(1, {"q": 1}), (2, Unreadable(detail=why)), (3, {"q": 2})]
+
+
 def test_a_csv_row_with_other_cells_than_the_header_is_left_out(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "rows.csv", ROWS)
     path.write_text(path.read_text() + "one, two, three\n")
@@ -224,6 +252,7 @@ def test_an_unexpected_column_is_a_warning(tmp_path: Path) -> None:
         ("x.parquet", b"not parquet at all", "x.parquet: is not readable as Parquet"),
         ("x.json", b'[{"q": "x", "a": "1"}, {"q": ', "x.json: is broken from row 2 on"),
         ("x.csv", b"q,q\n1,2\n", "x.csv: has the column 'q' twice"),
+        ("x.parquet", TWICE, "x.parquet: has the column 'q' twice"),
         ("x.jsonl", b'{"q": "\xff"}\n', "x.jsonl, row 1: is not JSON"),
     ],
 )

@@ -51,6 +51,8 @@ def sample_rows(path: Path) -> Sample:
         found = _parquet(path) if path.suffix.lower() == ".parquet" else _text_rows(path)
     except OSError as error:
         raise TaskError(f"cannot be read ({error.strerror or error})") from error
+    except TaskError as error:
+        raise TaskError(str(error).removeprefix("it: ").removeprefix("it ")) from error
     if not found.rows:
         raise TaskError("holds no rows")
     if len(found.rows[0]) > MAX_COLUMNS:
@@ -100,9 +102,9 @@ def _text_rows(path: Path) -> Sample:
                     rows += [row] if row else []
                 else:
                     bad.append(f"row {number} {row.detail}")
-        except TaskError as error:
+        except TaskError:
             if whole:  # the last row of a head may be cut off
-                raise TaskError(str(error).removeprefix("it: ").removeprefix("it ")) from error
+                raise
     _check_share(rows, bad)
     n_rows = len(rows) if whole else round(size * len(rows) / len(data))
     return Sample(rows=tuple(rows[:FILE_ROWS]), n_rows=n_rows, exact=whole, unreadable=tuple(bad))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,9 +177,41 @@ def _mine(number: int, part: Part) -> bool:
 
 
 def _record(value: Any) -> dict[str, Any] | Unreadable:
-    if isinstance(value, dict):
+    if isinstance(value, dict | Unreadable):
         return value
     return Unreadable(detail=f"holds {type(value).__name__}, not an object with columns")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in held if names.count(name) > 1)
+        raise ValueError(f"has the key {repeated[:60]!r} twice in one object; rename one of them")
+    return held
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_ANY_DECODER = json.JSONDecoder(parse_int=str)
+"""Decoder without the checks of `_DECODER`, and without Python's limit on the digits of an integer."""
+
+
+def _value_at(text: str, at: int) -> tuple[Any, int]:
+    """A JSON value, `Unreadable` if it cannot be used as it is, and the position after it.
+
+    Raises:
+        json.JSONDecodeError: it is not JSON.
+    """
+    try:
+        return _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        _, end = _ANY_DECODER.raw_decode(text, at)
+        detail = str(error)
+        if "sys.set_int_max_str_digits" in detail:
+            detail = f"holds an integer of more than {sys.get_int_max_str_digits()} digits; write it as text"
+        return Unreadable(detail=detail), end
 
 
 def _json_lines(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
@@ -187,7 +220,11 @@ def _json_lines(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
             if not _mine(number, part) or not line.strip():
                 continue
             try:
-                yield number, _record(json.loads(line.lstrip(b"\xef\xbb\xbf")))
+                text = str(line, "utf-8-sig")
+                value, end = _value_at(text, len(text) - len(text.lstrip()))
+                if rest := text[end:].lstrip():
+                    raise json.JSONDecodeError("Extra data", text, len(text) - len(rest))
+                yield number, _record(value)
             except (ValueError, RecursionError) as error:
                 yield number, Unreadable(detail=f"is not JSON: {error}; write one object a line")
 
@@ -205,7 +242,7 @@ def _json(path: Path, columns: Any, part: Part) -> Iterator[Row]:
 
 def _array_items(stream: TextIO) -> Iterator[Any]:
     """Elements of a JSON array, after its opening bracket has been read."""
-    decoder, buffer, at, size = json.JSONDecoder(), "", 0, _CHUNK
+    buffer, at, size = "", 0, _CHUNK
     n_read = 0
     while True:
         while at < len(buffer) and (buffer[at].isspace() or buffer[at] == ","):
@@ -213,7 +250,7 @@ def _array_items(stream: TextIO) -> Iterator[Any]:
         if at < len(buffer) and buffer[at] == "]":
             return
         try:
-            value, at = decoder.raw_decode(buffer, at)
+            value, at = _value_at(buffer, at)
         except (ValueError, RecursionError) as error:
             more = stream.read(size) if len(buffer) - at < _MAX_OBJECT else ""
             if not more:
@@ -234,9 +271,7 @@ def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
         stream.seek(0)
         rows = csv.reader(stream, delimiter=delimiter, strict=True)
         header = next(rows, [])
-        repeated = sorted({name for name in header if header.count(name) > 1})
-        if repeated:
-            raise TaskError(f"has the column {repeated[0]!r} twice; rename one of them")
+        _check_names(header)
         for number, cells in enumerate(rows, start=1):
             if not cells or not _mine(number, part):
                 continue
@@ -250,6 +285,12 @@ def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
                 yield number, Unreadable(detail=detail)
 
 
+def _check_names(header: Sequence[str]) -> None:
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if repeated:
+        raise TaskError(f"has the column {repeated[0]!r} twice; rename one of them")
+
+
 def _delimiter(header: str) -> str:
     """Delimiter of a CSV file. Spreadsheets of many countries write semicolons, and some write tabs."""
     return next((each for each in ",\t;" if each in header), ",")
@@ -261,6 +302,7 @@ def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[
 
     try:
         with pq.ParquetFile(path) as file:
+            _check_names(file.schema_arrow.names)
             names = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
             start = 1
             # Group by group, so that the rows before a broken group can be used.

@@ -133,6 +133,7 @@ def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
         ("deep.json", b"[" * 100_000, "is broken from row 1 on"),
         ("numbers.json", b"[1, 2, 3]", "row 1 holds int, not an object"),
         ("twice.csv", b"a,a\n1,2\n", "the column 'a' twice"),
+        ("keys.jsonl", b'{"a": 1, "a": 2}\n', "1 rows that cannot be read; row 1 has the key 'a' twice"),
         ("head.csv", b"a,b\n", "holds no rows"),
         ("quote.csv", b'a,b\n"1,2\n', "unexpected end of data"),
         (
