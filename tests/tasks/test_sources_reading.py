@@ -172,6 +172,16 @@ def test_a_broken_line_is_left_out_and_named(tmp_path: Path) -> None:
     assert second == "rows.jsonl, row 8: holds list, not an object with columns"
 
 
+def test_a_row_whose_answer_is_no_finite_number_is_left_out_and_named(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    path.write_text(
+        path.read_text() + '{"q": "x", "a": 1e999}\n{"q": "y", "a": -Infinity}\n{"q": "z", "a": NaN}'
+    )
+    summary = prepared(tmp_path, path)
+    assert summary.dropped["no gold answer"] == 3
+    assert summary.examples["no gold answer"][0].startswith("rows.jsonl, row 31: a is empty")
+
+
 @pytest.mark.parametrize(
     ("row", "why"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -151,12 +152,14 @@ def chat_turns(value: Any) -> list[tuple[str, Any]]:
 
 
 def as_text(value: Any) -> str:
-    """Cell as trimmed text. Lists, objects and booleans become JSON; None and NaN become empty."""
+    """Cell as trimmed text. Lists, objects and booleans become JSON; None, NaN and infinity become empty."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, list | tuple | Mapping | bool):
         return json.dumps(value, ensure_ascii=False, default=str)
-    return "" if value is None or value != value else str(value)
+    if value is None or value != value or value in (math.inf, -math.inf):
+        return ""
+    return str(value)
 
 
 def text_of(record: Record, column: str) -> str:
