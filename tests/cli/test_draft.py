@@ -8,6 +8,7 @@ from typing import Any
 
 import anthropic  # noqa: F401 - its first import takes seconds, which no deadline below should pay
 import pytest
+import yaml
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.prepared.sandbox import find_isolation
@@ -50,6 +51,19 @@ def test_a_draft_tells_what_comes_next_and_that_is_what_works(
     assert "32 train, 4 val, 4 test" in capsys.readouterr().out
     described = (tmp_path / "out" / "description.md").read_text()
     assert task_facts(load_task(str(tmp_path / "task")))["description"] == described
+
+
+def test_the_commands_that_follow_may_be_copied_whatever_the_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert draft(tmp_path, "--out", str(tmp_path / "my out")) == 0
+    task = tmp_path / "my out" / "task.yaml"
+    assert capsys.readouterr().out.endswith(f"llmzero prepare '{task}'\n")
+    assert main(["prepare", str(task), "--set", f"dir={tmp_path / 'a task, mine'}"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("to train on it"))
+    assert yaml.safe_load(line.partition("search.yaml: ")[2]) == {
+        "task": {"dir": str(tmp_path / "a task, mine")}
+    }
 
 
 def test_open_questions_end_with_their_flags_and_the_flags_close_them(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -58,7 +59,9 @@ def prepare(
         )
     if is_task_file(path, on_ray=ray):
         made = prepare_source_task(config, settings, console, on_ray=ray)
-        use = f"to train on it, write into search.yaml: task: {{dir: {made.directory}}}"
+        plain = re.fullmatch(r"[\w./+-]+", str(made.directory))
+        directory = made.directory if plain else json.dumps(str(made.directory), ensure_ascii=False)
+        use = f"to train on it, write into search.yaml: task: {{dir: {directory}}}"
         print_line(console, one_line(use, None))
         return 0
     loaded, say = load_config(config, with_whole_keys(settings)), partial(print_line, console)
