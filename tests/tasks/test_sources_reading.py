@@ -172,6 +172,13 @@ def test_a_broken_line_is_left_out_and_named(tmp_path: Path) -> None:
     assert second == "rows.jsonl, row 8: holds list, not an object with columns"
 
 
+@pytest.mark.parametrize("column", ["q", "a"])
+def test_a_binary_column_is_no_text(tmp_path: Path, column: str) -> None:
+    rows = [{**row, column: row[column].encode()} for row in ROWS]
+    message = refusal(tmp_path, write_parquet(tmp_path / "rows.parquet", rows))
+    assert f"rows.parquet, row 1: {column} holds bytes, not text; convert it to text" in message
+
+
 def test_a_row_whose_answer_is_no_finite_number_is_left_out_and_named(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     path.write_text(

@@ -163,6 +163,11 @@ def _unsuited(record: Record, shown: tuple[str, ...], answer: str) -> Rejection 
         if name not in record and said and said not in (["user"], ["user", "assistant"]):
             detail = f"{head} has the turns {', '.join(said[:6])}; one question and one answer are read"
             return Rejection(reason="a chat of other turns than a question and an answer", detail=detail)
+        held = value_at(record, name)
+        if any(isinstance(each, bytes) for each in (held if isinstance(held, list) else [held])):
+            return Rejection(
+                reason=f"{name} is binary", detail=f"{name} holds bytes, not text; convert it to text"
+            )
     held = value_at(record, answer)
     if isinstance(held, Mapping) or (isinstance(held, list) and any(isinstance(x, Mapping) for x in held)):
         keys = held if isinstance(held, Mapping) else next(x for x in held if isinstance(x, Mapping))
