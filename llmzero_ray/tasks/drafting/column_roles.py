@@ -118,6 +118,8 @@ def _check_user_columns(table: Table, user: UserChoices) -> None:
             check_column(table, name)
     for name in (user.question, user.answer):
         column = table.column(name) if name is not None else None
+        if column is not None and not column.kinds:
+            raise ConfigError(f"the column {name!r} is empty or binary in every row that was looked at")
         if column is not None and not _is_plain(column):
             fields = ", ".join(each.name for each in table.within if each.name.startswith(f"{name}."))
             raise ConfigError(
@@ -204,15 +206,26 @@ def _open_columns(table: Table, question: str | None, answer: str | None) -> lis
             for column in table.all_columns
             if column.name != answer and fits_template(column.name) and _is_plain(column)
         )
-        text = "Which column holds the question?"
+        text = f"Which column holds the question?{_left_out(table)}"
         questions.append(OpenQuestion(field="prompt", text=text, choices=usable, flag="--question-field"))
     if answer is None:
         others = tuple(
             column.name for column in table.all_columns if column.name != question and _is_plain(column)
         )
-        text = "Which column holds the right answer?"
+        text = f"Which column holds the right answer?{_left_out(table)}"
         questions.append(OpenQuestion(field="answer", text=text, choices=others, flag="--answer-field"))
     return questions
+
+
+def _left_out(table: Table) -> str:
+    """Reasons why columns are no candidates. Empty without one."""
+    without = [column.name for column in table.columns if not column.kinds]
+    reasons = f" Empty or binary in every row that was looked at: {', '.join(without)}." if without else ""
+    lists = [column.name for column in table.columns if column.kinds == ("objects",)]
+    if table.n_rows == 1 and lists:
+        held = " or ".join(lists)
+        reasons += f" The table has one row: if {held} holds the rows, write that list alone into the file."
+    return reasons
 
 
 def _template(table: Table, question: str, answer: str | None, choices: tuple[str, ...]) -> str:

@@ -24,6 +24,7 @@ from llmzero_ray.tasks.task_yaml import parse_task_file
 from llmzero_ray.utils.text import clean
 
 MAX_ROWS = 200
+_SAMPLE = "rows.jsonl"
 _HELD_OUT = 4
 _LOST_SHARE = 0.2
 """Largest share of unusable rows."""
@@ -58,23 +59,28 @@ def validate_task(fields: Mapping[str, Any], spec: TaskSpec, reward: RewardSpec)
     with tempfile.TemporaryDirectory(prefix="llmzero-draft-") as scratch:
         place = Path(scratch)
         data = _on_sample(fields, place, len(rows))
-        (place / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        (place / _SAMPLE).write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         if reward.code is not None:
             (place / REWARD_FILE).write_text(reward.code, encoding="utf-8")
             data["reward"] = {**data["reward"], "python": f"{place / REWARD_FILE}:compute_score"}
         try:
             summary = prepare_source(parse_task_file(data))
         except LlmzeroError as error:
-            finding = clean(str(error)).replace(f"{scratch}/", "")[:_MAX_CHARS]
+            finding = _of_sample(clean(str(error)).replace(f"{scratch}/", ""))[:_MAX_CHARS]
             return TaskValidation(n_rows=len(rows), findings=(finding,), accuracies={})
     return _report(summary, len(rows))
+
+
+def _of_sample(message: str) -> str:
+    """A message on the sample without the name of its file, which the user does not have."""
+    return message.replace(f"{_SAMPLE}, row ", "sampled row ")
 
 
 def _on_sample(fields: Mapping[str, Any], place: Path, n_rows: int) -> dict[str, Any]:
     """The fields of the task with the sample as its data."""
     left_out = ("files", "val_files", "test_files", "dir")
     held_out = max(1, n_rows // _HELD_OUT)
-    own = {"files": str(place / "rows.jsonl"), "dir": str(place / "task")}
+    own = {"files": str(place / _SAMPLE), "dir": str(place / "task")}
     counts = {"n_train": n_rows, "n_val": held_out, "n_test": held_out}
     return {name: value for name, value in fields.items() if name not in left_out} | own | counts
 
@@ -84,7 +90,7 @@ def _report(summary: Summary, n_rows: int) -> TaskValidation:
     lost = {why: n for why, n in summary.dropped.items() if why not in _EXPECTED_LOSSES}
     n_lost, counts = sum(lost.values()), ", ".join(f"{n} {why}" for why, n in lost.items())
     if n_lost > _LOST_SHARE * n_rows:
-        examples = "; ".join(places[0] for places in summary.examples.values() if places)
+        examples = _of_sample("; ".join(places[0] for places in summary.examples.values() if places))
         findings.append(f"{n_lost} of {n_rows} rows cannot be used: {counts}. {examples}")
     if trial is not None and trial.gold is not None and trial.gold < GOLD_SHARE:
         findings.append(

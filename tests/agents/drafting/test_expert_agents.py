@@ -206,6 +206,30 @@ def test_open_questions_stand_as_comments_where_their_fields_belong(tmp_path: Pa
         load_task_file(tmp_path / "out" / "task.yaml")
 
 
+@pytest.mark.parametrize("answer", [lambda i: str(i).encode(), lambda i: None])
+def test_a_column_that_holds_no_text_is_named_with_the_reason(
+    answer: Callable[[int], Any], tmp_path: Path
+) -> None:
+    draft = drafted(tmp_path, questions(40, answer), name="rows.parquet")
+    asked = next(question.text for question in draft.open if question.field == "answer")
+    assert asked.endswith("? Empty or binary in every row that was looked at: answer.")
+    with pytest.raises(ConfigError, match="the column 'answer' is empty or binary in every row"):
+        drafted(tmp_path, questions(40, answer), name="rows.parquet", answer="answer")
+
+
+def test_a_list_of_rows_in_an_object_is_to_be_taken_out(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps({"data": questions()}))
+    draft = draft_task(inspect_data(tmp_path), SENTENCE, UserChoices(), ExpertDraftingAgents())
+    asked = next(question.text for question in draft.open if question.field == "prompt")
+    assert asked.endswith("one row: if data holds the rows, write that list alone into the file.")
+
+
+def test_a_row_of_the_sample_has_no_name_of_a_file(tmp_path: Path) -> None:
+    rows = questions(40, lambda i: "" if i % 2 else "City")
+    [finding] = drafted(tmp_path, rows, name="rows.parquet", reward="exact_match").findings
+    assert "20 of 40 rows cannot be used: 20 no gold answer. sampled row 2: answer is empty" in finding
+
+
 def test_rows_that_cannot_be_used_are_a_finding(tmp_path: Path) -> None:
     repeated = [
         {"question": "the same", "answer": "City"} if i % 2 else row for i, row in enumerate(questions())
