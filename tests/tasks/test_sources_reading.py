@@ -268,6 +268,7 @@ def test_an_unexpected_column_is_a_warning(tmp_path: Path) -> None:
         ("x.jsonl", b"", "x.jsonl is an empty file"),
         ("x.parquet", b"not parquet at all", "x.parquet: is not readable as Parquet"),
         ("x.json", b'[{"q": "x", "a": "1"}, {"q": ', "x.json: is broken from row 2 on"),
+        ("x.csv", b'q,a\n"1,2\n3,4\n', "x.csv: is broken from row 1 on (unexpected end of data)"),
         ("x.csv", b"q,q\n1,2\n", "x.csv: has the column 'q' twice"),
         ("x.parquet", TWICE, "x.parquet: has the column 'q' twice"),
         ("x.jsonl", b'{"q": "\xff"}\n', "x.jsonl, row 1: is not JSON"),

@@ -272,7 +272,7 @@ def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
         rows = csv.reader(stream, delimiter=delimiter, strict=True)
         header = next(rows, [])
         _check_names(header)
-        for number, cells in enumerate(rows, start=1):
+        for number, cells in _numbered(rows):
             if not cells or not _mine(number, part):
                 continue
             if len(cells) == len(header):
@@ -283,6 +283,18 @@ def _csv(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
                     f"has {len(cells)} cells, the header has {len(header)}; quote cells that hold {holds}"
                 )
                 yield number, Unreadable(detail=detail)
+
+
+def _numbered(rows: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    number = 0
+    try:
+        for number, cells in enumerate(rows, start=1):
+            yield number, cells
+    except csv.Error as error:
+        raise TaskError(
+            f"is broken from row {number + 1} on ({error}); look for a quote that is not closed, or that is "
+            "not doubled inside a cell"
+        ) from error
 
 
 def _check_names(header: Sequence[str]) -> None:

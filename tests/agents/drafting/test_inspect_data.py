@@ -135,7 +135,7 @@ def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
         ("twice.csv", b"a,a\n1,2\n", "the column 'a' twice"),
         ("keys.jsonl", b'{"a": 1, "a": 2}\n', "1 rows that cannot be read; row 1 has the key 'a' twice"),
         ("head.csv", b"a,b\n", "holds no rows"),
-        ("quote.csv", b'a,b\n"1,2\n', "unexpected end of data"),
+        ("quote.csv", b'a,b\n1,2\n"1,2\n3,4\n', "is broken from row 2 on (unexpected end"),
         (
             "wide.csv",
             ",".join(f"c{n}" for n in range(300)).encode() + b"\n" + b"1," * 299 + b"1\n",
