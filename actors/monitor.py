@@ -92,6 +92,8 @@ class HangDetector:
         runs = [run for run in self._core.runs.values() if run.active and run.started]
         await asyncio.gather(*(self._check_run(run) for run in runs if run.silent is None))
         scoring = [slot for slot in self._core.slots if slot.ready and slot.scoring]
+        known = {(run.node, run.attempt) for run in runs} | {_scoring_key(slot) for slot in scoring}
+        self._answered = {key: at for key, at in self._answered.items() if key in known}
         await asyncio.gather(*(self._check_scoring(slot) for slot in scoring))
 
     async def _check_run(self, run: PhaseRun) -> None:
@@ -128,7 +130,7 @@ class HangDetector:
 
     async def _check_scoring(self, state: SlotState) -> None:
         """Kill the runner of a hanging evaluation. The task that awaits the evaluation handles the loss."""
-        slot, key = state.index, (state.index, state.generation, str(state.scoring))
+        slot, key = state.index, _scoring_key(state)
         answered = self._answered.setdefault(key, time.monotonic())
         try:
             stage = (await asyncio.wait_for(self._pool.health(slot), _ANSWER_S))["stage"]
@@ -175,3 +177,7 @@ def _quiet_s(stage: dict[str, Any]) -> float:
     progress."""
     quiet_s = stage.get("quiet_s")
     return float(stage["since_s"] if quiet_s is None else quiet_s)
+
+
+def _scoring_key(slot: SlotState) -> tuple[int | str, ...]:
+    return slot.index, slot.generation, str(slot.scoring)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.errors import HyperparameterError
-from llmzero_ray.hyperparameters import Parameter
+from llmzero_ray.hyperparameters import Parameter, canonical, rate_depends_on_length
 from llmzero_ray.hyperparameters.space import typed
 from llmzero_ray.hyperparameters.verl_keys import (
     ALGO_KL,
@@ -515,3 +515,19 @@ def test_users_may_set_training_parameters_and_other_keys_of_verl_at_the_root() 
     assert {hp.canonical(key) for key in hp.VERL_SPACE.from_config.values()} == set(
         hp.VERL_SPACE.from_config.values()
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "depends"),
+    [
+        ({}, False),
+        ({"lr_scheduler": "cosine"}, True),
+        ({"lr_warmup_ratio": 0.1}, True),
+        ({"lr_warmup_ratio": 0.1, "lr_warmup_steps": 0}, True),
+        ({"lr_warmup_ratio": 0.1, "lr_warmup_steps": 3}, False),
+    ],
+)
+def test_a_rate_depends_on_the_length_if_it_falls_or_warms_up_by_a_share(
+    given: dict[str, Any], depends: bool
+) -> None:
+    assert rate_depends_on_length({canonical(name): value for name, value in given.items()}) is depends

@@ -190,7 +190,7 @@ def _hours(core: CoordinatorCore, now: float | None) -> str:
     """GPU hours of training, and GPU hours in which reserved slots were idle. Empty for a search in Ray Tune,
     whose phases count none."""
     ended = [run.outcome for run in core.runs.values() if isinstance(run.outcome, PhaseResult)]
-    if any(result.gpu_hours == 0 for result in ended):
+    if ended and all(result.gpu_hours == 0 for result in ended):
         return ""
     busy, idle = gpu_hours(core, core.now if now is None else now)
     return f", {busy:.2f} GPU hours (and {idle:.2f} idle)"

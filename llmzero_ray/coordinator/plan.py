@@ -76,7 +76,7 @@ class Planner:
         Raises:
             ProposalError: it breaks a rule; the message tells the agent the rule and what is allowed.
         """
-        repeated = self.config.agents.proposer == "strategy"  # a person chose the file, whoever found it
+        repeated = self.config.agents.proposer == proposal.agent == "strategy"  # a person chose the file
         proposal = self._within_bounds(proposal, by_user=repeated or run.clone is not None)
         self._check_length(proposal.n_steps)
         source, note = self._source(run, proposal.resume_from, offered)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from llmzero_ray.config import AllowedKey
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES
+from llmzero_ray.hyperparameters.couplings import MICRO_BATCHES, warmup_ratio_inert
 from llmzero_ray.hyperparameters.space import Parameter, Space
 from llmzero_ray.hyperparameters.table import PARAMETERS, PROPOSABLE
 from llmzero_ray.hyperparameters.verl_keys import (
@@ -55,8 +55,9 @@ def scored_alike(one: Hyperparameters, other: Hyperparameters) -> bool:
 def rate_depends_on_length(hyperparameters: Hyperparameters) -> bool:
     """Whether the learning rate of a step depends on the phase's number of steps: it falls along a schedule,
     or its warm-up is a share of them."""
-    scheduler = hyperparameters.get(LR_SCHEDULER, "constant")
-    return scheduler != "constant" or bool(hyperparameters.get(WARMUP_RATIO))
+    if hyperparameters.get(LR_SCHEDULER, "constant") != "constant":
+        return True
+    return bool(hyperparameters.get(WARMUP_RATIO)) and warmup_ratio_inert(hyperparameters) is None
 
 
 def mentioned_keys(text: str | None) -> frozenset[str]:

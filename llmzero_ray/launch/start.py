@@ -187,8 +187,8 @@ def _find_or_start(
         raise ConfigError(f"{config.name} is at work with other settings; change them with `{command}`.")
     if someone is not None:
         return LaunchedSearch(follower=follower, found=str(someone))
-    root_hyperparameters(config, None)
-    if not follower.has_trained:
+    if not follower.has_trained:  # otherwise it keeps the root with which it began
+        root_hyperparameters(config, None)
         check_plan(config)
     checks = StartChecks(storage.paths)
     unknown = sum(call.dollars for call in checks.not_journalled(follower.events))

@@ -57,13 +57,15 @@ def best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> Strategy | 
 
 def current_strategy(facts: SearchFacts) -> Strategy | None:
     """Strategy of the best node so far: strategy.yaml, or the journal where the file is missing or has other
-    phases. None if there is none.
+    phases. None if there is none, or if it was found under Ray Tune and is not written yet.
 
     Raises:
         ConfigError: strategy.yaml cannot be read, or was found under Ray Tune.
     """
     if not facts.paths.strategy.is_file():
-        return best_strategy(facts, {})
+        last = facts.path[-1] if facts.path else None
+        in_tune = last is not None and last.run.adapter(facts.paths, last.cut).is_file()
+        return None if in_tune else best_strategy(facts, {})
     written = load_strategy(facts.paths.strategy)
     return written if is_current(written, facts) else best_strategy(facts, {})
 

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import os
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from llmzero_ray.coordinator import CoordinatorCore, replay
@@ -49,10 +50,11 @@ def finalize(storage: SearchStorage, reason: str) -> None:
 
         here, pid = socket.gethostname(), os.getpid()
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
+        lost = {(e.node, e.phase_attempt) for e in journal.history if isinstance(e, ev.RunnerLost)}
         for run in [run for run in core.runs.values() if run.active and not run.started]:
             # If there is a result, the search was paused before the phase's end was journalled.
             outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
-            outcome = outcome or _until_pause(storage, run, core.config.slots.n_gpus)
+            outcome = outcome or _until_pause(storage, run, core.config.slots.n_gpus, lost)
             if outcome is not None:
                 post(ev.phase_ended(run.node, run.attempt, outcome))
         post(ev.UserStop(reason=reason))
@@ -65,8 +67,12 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         lock.release()
 
 
-def _until_pause(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> PhaseResult | None:
+def _until_pause(
+    storage: SearchStorage, run: PhaseRun, n_gpus: int, lost: Collection[tuple[int | None, int | None]]
+) -> PhaseResult | None:
     """Result of a phase that trained until the search was paused, from what its attempts saved.
+
+    `lost` are the (node, attempt) whose runners were lost; their GPU hours are counted already.
 
     None if none has trained, or if it is the reference, which a stop cancels.
     """
@@ -77,7 +83,10 @@ def _until_pause(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> PhaseRes
     left = lost_phase(storage, run.node, "the search was paused", n_gpus=n_gpus, attempt=last)
     reason = run.stop_reason or "user"
     ended = dataclasses.replace(run, salvaged=left, stop_reason=reason).as_ended()
-    ended = dataclasses.replace(ended, stop_reason=f"{reason} (the search was paused)")
+    if (run.node, last) in lost:
+        ended = dataclasses.replace(ended, gpu_hours=0.0)
+    else:
+        ended = dataclasses.replace(ended, stop_reason=f"{reason} (the search was paused)")
     return with_tokens(storage, run.spec, ended)
 
 
@@ -87,12 +96,13 @@ def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
     outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
     if outcome is not None:
         return ev.phase_ended(run.node, run.attempt, outcome)
+    left = lost_phase(storage, run.node, "the search was stopped", n_gpus=n_gpus, attempt=run.attempt)
     return ev.RunnerLost(
         slot=run.slot,
         node=run.node,
         phase_attempt=run.attempt,
         reason="nobody was at work any more",
-        salvaged=lost_phase(storage, run.node, "the search was stopped", n_gpus=n_gpus, attempt=run.attempt),
+        salvaged=left if run.spec is None else with_tokens(storage, run.spec, left),
     )
 
 

@@ -7,6 +7,7 @@ its configuration, the rescaling of steps to the data, and the comparison with t
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 from llmzero_ray.config import SearchConfig, change_settings, resolve_config, without_removed
 from llmzero_ray.config.strategy_file import Measured, Strategy, StrategyPhase, check_rank, other_model
 from llmzero_ray.config.yaml_text import local_path
-from llmzero_ray.errors import ConfigError
+from llmzero_ray.errors import ConfigError, JournalError
 from llmzero_ray.hyperparameters import VERL_SPACE, owned, short
 from llmzero_ray.hyperparameters.verl_keys import LORA_ALPHA, LORA_RANK, TARGET_MODULES
 from llmzero_ray.prepared import PreparedTask, load_task
@@ -29,6 +30,7 @@ from llmzero_ray.storage.locate import beside, find
 from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.files import replace_file
 
+logger = logging.getLogger(__name__)
 _ANY_SCORE = -1e12
 """Target that every score reaches, so that the search of a one-phase strategy ends after its root."""
 
@@ -190,15 +192,21 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
 
     Raises:
         ConfigError: there is none, or it cannot be read.
-        JournalError: the search's journal is damaged.
+        JournalError: the search's journal is damaged, and it has no strategy.yaml.
     """
     path = Path(local_path(place))
     if not path.is_file():
         search = find(place, storage)
-        found = current_strategy(SearchFacts(search)) if search.is_search() else None
+        path = search.paths.strategy
+        try:
+            found = current_strategy(SearchFacts(search)) if search.is_search() else None
+        except JournalError as error:
+            if not path.is_file():
+                raise
+            found = None
+            logger.warning("%s is taken as it is, because the journal cannot be read: %s", path, error)
         if found is not None:
             return found
-        path = search.paths.strategy
     if not path.is_file():
         raise ConfigError(
             f"{place}: there is no strategy.yaml here, and no search {place!r} in {storage}."

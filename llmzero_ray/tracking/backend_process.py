@@ -5,9 +5,10 @@ in global state, may hang without a network, and may end their process.
 
 The first line of the standard input is `RunOpening` as JSON, and each further line a point, [step, values].
 The end of the input finishes the run. A point is noted in the state file before it is given to the tracker,
-and a process that reopens the run continues after it. A kill can therefore lose one point but never
-duplicates one. A point that the tracker rejects is given to it again before the next one. Consecutive points
-that it rejects, for example because it cannot be reached, are removed from the state file again.
+and a process that reopens the run continues after it. A kill can therefore lose this point and those that
+wait to be given again, but never duplicates one. A point that the tracker rejects is given to it again before
+the next one. Consecutive points that it rejects, for example because it cannot be reached, are removed from
+the state file again.
 """
 
 from __future__ import annotations

@@ -104,3 +104,8 @@ def test_a_runner_that_never_answers_while_it_scores_is_killed(monkeypatch: pyte
     time.sleep(1.0)
     asyncio.run(detector.check())
     assert pool.killed == [0]
+    driver.core.slots[0].scoring = None
+    asyncio.run(detector.check())
+    driver.core.slots[0].scoring = "best"
+    asyncio.run(detector.check())
+    assert pool.killed == [0]  # another scoring has its own time

@@ -25,6 +25,7 @@ from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.finalize import finalize
 from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.storage import SearchPaths
+from llmzero_ray.storage.metric_files import lost_phase
 from llmzero_ray.strategy.retrain import find_strategy
 from llmzero_ray.ui.view import view
 from tests.builders import make_config
@@ -288,8 +289,27 @@ def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_paused(tmp_path
     facts = SearchFacts(search.storage)
     run = facts.runs[0]
     assert (run.status, run.score, [kept.step for kept in run.checkpoints]) == ("completed", 0.5, [10])
+    assert run.outcome is not None
+    assert run.outcome.tokens is not None
     assert [(phase.node, phase.cut) for phase in facts.path] == [(0, 10)]
     assert facts.core.finished is not None and facts.core.finished.reason == "user"
+
+
+def test_hours_of_a_lost_attempt_count_once_if_the_search_is_stopped_before_the_next(tmp_path: Path) -> None:
+    search = scripted(tmp_path).ready().play(phases=0)
+    command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.start(command)
+    search.write_points(command.spec, search.phases[0], until=15)
+    left = lost_phase(search.storage, 0, "it died", n_gpus=1, attempt=0)
+    search.post(ev.RunnerLost(slot=0, node=0, phase_attempt=0, reason="it died", salvaged=left))
+    hours = SearchFacts(search.storage).core.gpu_hours
+    assert hours > 0
+    finalize(search.storage, "enough")
+    core = SearchFacts(search.storage).core
+    assert (core.gpu_hours, core.runs[0].stop_reason or core.runs[0].outcome.stop_reason) == (
+        pytest.approx(hours),
+        "user (its runner was lost)",
+    )
 
 
 def test_a_stop_finds_the_end_that_the_attempt_before_a_pause_wrote(tmp_path: Path) -> None:

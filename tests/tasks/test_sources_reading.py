@@ -149,10 +149,19 @@ def test_floats_of_32_bits_keep_their_text(tmp_path: Path) -> None:
         "b": pa.list_(pa.float32()),
         "c": pa.struct([("d", pa.float32()), ("e", pa.float64())]),
         "f": pa.float64(),
+        "g": pa.large_list(pa.float32()),
+        "h": pa.map_(pa.string(), pa.float32()),
     }
     rows = [
-        {"a": 54.1, "b": [0.1, None], "c": {"d": 1e20, "e": 0.1 + 0.2}, "f": 0.1},
-        {"a": 54.0, "b": None, "c": None, "f": None},
+        {
+            "a": 54.1,
+            "b": [0.1, None],
+            "c": {"d": 1e20, "e": 0.1 + 0.2},
+            "f": 0.1,
+            "g": [54.1],
+            "h": [("x", 0.1)],
+        },
+        {"a": 134217728.0, "b": None, "c": None, "f": None, "g": None, "h": None},
     ]
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(kinds)), tmp_path / "rows.parquet")
     assert read(tmp_path / "rows.parquet") == list(enumerate(rows, start=1))

@@ -131,7 +131,7 @@ class ErrorSchema(ResponseSchema):
 
 def _percent(value: Any) -> Any:
     """The value, if it is no fraction: 1.0 and true would be read as one percent."""
-    if isinstance(value, bool) or (isinstance(value, float) and 0 < value <= 1):
+    if isinstance(value, bool) or (isinstance(value, float | str) and 0 < float(value) <= 1):
         raise ValueError("a chance must be a whole number of percent, 0 to 100")
     return value
 

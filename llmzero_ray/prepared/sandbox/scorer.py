@@ -170,8 +170,8 @@ class Sandbox:
         validation. Processor time between two answers counts for the later one.
         """
         if self._process is not None:
-            left_s = self._limits.all_rows_cpu_s - self._tree.own_s()
-            if left_s < len(rows) * self._limits.cpu_s:
+            used_s, limit_s = self._tree.own_s(), self._limits.all_rows_cpu_s
+            if used_s > limit_s / 2 and limit_s - used_s < len(rows) * self._limits.cpu_s:
                 self.close()
         if self._process is None:
             self._pipe = self._started()

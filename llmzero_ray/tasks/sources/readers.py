@@ -322,8 +322,6 @@ def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[
                 for batch in file.iter_batches(_BATCH, row_groups=[group], columns=names):
                     mine = [k for k in range(batch.num_rows) if _mine(start + k, part)]
                     taken = batch if len(mine) == batch.num_rows else batch.take(pa.array(mine, pa.int64()))
-                    for k, column in enumerate(taken.columns):
-                        taken = taken.set_column(k, taken.schema.names[k], _with_short_floats(column))
                     for k, record in zip(mine, _records(taken), strict=True):
                         yield start + k, record
                     start += batch.num_rows
@@ -334,34 +332,37 @@ def _parquet(path: Path, columns: Sequence[str] | None, part: Part) -> Iterator[
 def _records(batch: Any) -> list[Any]:
     """Rows of a batch of Arrow. A row with a value that Python does not have is `Unreadable`."""
     try:
-        return list(batch.to_pylist())
+        records = list(batch.to_pylist())
     except OverflowError as error:
         if batch.num_rows == 1:
             detail = f"holds a date or a time beyond Python's ({error}); write it as text"
             return [Unreadable(detail=detail)]
         return [record for k in range(batch.num_rows) for record in _records(batch.slice(k, 1))]
+    for field in batch.schema:
+        if "float" in str(field.type):  # Arrow calls 64-bit ones double
+            for record in records:
+                record[field.name] = _with_short_floats(record[field.name], field.type)
+    return records
 
 
-def _with_short_floats(column: Any) -> Any:
-    """Column of Arrow whose 32-bit floats are the 64-bit ones of the same text. Converted as they are, 54.1
-    would become 54.099998474121094."""
-    import pyarrow as pa
+def _with_short_floats(value: Any, type_: Any) -> Any:
+    """Value of an Arrow type whose 32-bit floats are the 64-bit ones of the same text. Converted as they are,
+    54.1 would become 54.099998474121094. Whole numbers below 2**53 stay as they are."""
+    import numpy as np
+    from pyarrow import types
 
-    text, double = (_with_floats_as(kind, column.type) for kind in (pa.string(), pa.float64()))
-    return column if double == column.type else column.cast(text).cast(double)
-
-
-def _with_floats_as(kind: Any, type_: Any) -> Any:
-    """Type of Arrow with `kind` in place of 32-bit floats, also in lists and objects."""
-    import pyarrow as pa
-
-    if pa.types.is_float32(type_):
-        return kind
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_with_floats_as(kind, type_.value_type)))
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_with_floats_as(kind, field.type)) for field in type_])
-    return type_
+    if value is None:
+        return None
+    if types.is_float32(type_):
+        exact = value.is_integer() and abs(value) < 2**53
+        return value if exact else float(str(np.float32(value)))
+    if types.is_struct(type_):
+        return {field.name: _with_short_floats(value[field.name], field.type) for field in type_}
+    if types.is_map(type_):
+        return [(key, _with_short_floats(item, type_.item_type)) for key, item in value]
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        return [_with_short_floats(item, type_.value_type) for item in value]
+    return value
 
 
 _READERS: dict[str, Callable[[Path, Any, Part], Iterator[Row]]] = {

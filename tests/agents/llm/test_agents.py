@@ -507,6 +507,8 @@ def test_where_there_is_nothing_to_weigh_the_rules_judge_and_no_request_is_sent(
         Answer(input={"chance": -1, "reason": "never"}),
         Answer(input={"chance": 1.0, "reason": "it will pass"}),
         Answer(input={"chance": True, "reason": "it will pass"}),
+        Answer(input={"chance": "1.0", "reason": "it will pass"}),
+        Answer(input={"chance": None, "reason": "it will pass"}),
         Answer(input={"decision": "MAYBE", "reason": ""}),
         Answer(input={"verdict": "STOP"}),
         Answer(input={"chance": 1, "reason": "  "}),

@@ -127,8 +127,11 @@ class BatchedRollouts:
 
         At the end, the queue has every scored sample and the status of every prompt: `finished`, or `failure`
         if one of its samples has no score.
+
+        Raises:
+            ConfigError: a batch that has ended has a prompt that is too long.
         """
-        self._running = {future for future in self._running if not future.done()}
+        self._drop_ended()
         self._running.add(self._threads.submit(self._run, rows, bool(rows[0].get("validate", False))))
 
     def validate(self, rows: list[dict[str, Any]]) -> list[Trajectory]:
@@ -149,17 +152,19 @@ class BatchedRollouts:
         Raises:
             ConfigError: a batch that has ended has a prompt that is too long.
         """
+        self._drop_ended()
+        if self._running:
+            concurrent.futures.wait(
+                self._running, timeout=_LONGEST_WAIT_S, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+        else:
+            time.sleep(idle_s)
+
+    def _drop_ended(self) -> None:
         ended = {future for future in self._running if future.done()}
         self._running -= ended
         for future in ended:
             future.result()
-        running = set(self._running)
-        if running:
-            concurrent.futures.wait(
-                running, timeout=_LONGEST_WAIT_S, return_when=concurrent.futures.FIRST_COMPLETED
-            )
-        else:
-            time.sleep(idle_s)
 
     def _run(self, rows: list[dict[str, Any]], validate: bool) -> None:
         partition = "val" if validate else "train"
