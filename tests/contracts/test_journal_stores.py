@@ -448,7 +448,7 @@ def test_another_format_is_refused_with_what_to_do_also_in_segments(
     assert "00000009-00000016.segment" in store.names()
     for other in (0, 2):
         monkeypatch.setattr(event_file, "FORMAT", other)
-        with pytest.raises(JournalError, match=f"has format 1 and this version reads {other}.*that version"):
+        with pytest.raises(JournalError, match=f"this version reads {other}.*If that is a newer"):
             read_all(store)
 
 
