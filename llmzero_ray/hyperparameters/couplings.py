@@ -270,7 +270,7 @@ def micro_batch_inert(full: Hyperparameters) -> str | None:
 
 
 def reference_inert(_: Hyperparameters) -> str:
-    """The reason, which always holds: every phase trains an adapter."""
+    """The reason, which always applies because every phase trains an adapter."""
     return "the reference is the policy without its adapter: log_prob_micro_batch_size decides"
 
 

@@ -176,8 +176,8 @@ def check_backends(
 
 
 def check_extensions(config: SearchConfig) -> None:
-    """Check that all that the configuration names can be loaded: search method, stop rules, task family,
-    engine, trackers and agents. Method, rules and family are made, too; the others need a search.
+    """Check that everything the configuration names can be loaded: search method, stop rules, task family,
+    engine, trackers and agents. Method, rules and family are also made; the others need a search.
 
     Raises:
         ConfigError: one cannot be loaded or made; the message names the field.

@@ -114,7 +114,7 @@ def make(name: str, *arguments: Any, field: str) -> Any:
 
 
 def call(function: Callable[..., Any], *arguments: Any, what: str) -> Any:
-    """What a function of another package returns; `what` begins the message where it raises.
+    """Result of a function of another package. `what` begins the error message if it raises.
 
     Raises:
         ConfigError: it raises.

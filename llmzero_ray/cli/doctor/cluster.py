@@ -14,7 +14,7 @@ MUST_GROW = "the machines that are up do not hold the slots, and more may be add
 
 
 def root_and_engine(config: SearchConfig, task: PreparedTask | None) -> CheckFinding:
-    """Check that the default recipe can be trained, and that all that the configuration names can be loaded.
+    """Check that the default recipe can be trained, and everything that the configuration names be loaded.
 
     Raises:
         ConfigError: it cannot.

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 ROW_KEY = "llmzero_row"
 """Key in the reward's extra information that carries the row's place in its file to the validation."""
 TOKENS_KEY = "llmzero_tokens"
-"""Key beside it that carries the number of tokens that `text_tokens` counts."""
+"""Key in the reward's extra information that carries the result of `text_tokens`."""
 
 READ_FIELDS = ("uid", "raw_prompt", "reward_model", "data_source")
 """Data columns that the trainer reads back from the queue: `raw_prompt` for the sample answers in reports,
@@ -323,7 +323,7 @@ class BatchedRollouts:
 
 
 def text_tokens(response_ids: Sequence[int], mask: Sequence[int], special: Collection[int]) -> int:
-    """Tokens of an answer that vLLM generated, without the special one that ends it."""
+    """Number of tokens of an answer that vLLM generated, without a special token at its end."""
     own = [token for token, generated in zip(response_ids, mask, strict=True) if generated]
     return len(own) - bool(own and own[-1] in special)
 
