@@ -16,8 +16,11 @@ LOW_ENTROPY = 0.35
 NO_KL = 1e-3
 """KL to the base model up to which a policy may still equal it, given low precision."""
 HARDLY_MOVED = 5e-3
-"""KL to the base model below which a whole phase has hardly moved the policy. Phases of tiny models had at
-least .011 after ten steps if they learned something later, and .001 if they learned nothing in thirty."""
+"""KL to the base model below which a phase of ten steps or more has hardly moved the policy; the bound of a
+shorter phase is lower in proportion. Phases of tiny models had at least .011 after ten steps if they learned
+something later, and .001 if they learned nothing in thirty."""
+MOVING_STEPS = 5
+"""Number of steps after which a policy that has hardly moved is meaningful."""
 QUIET_UPDATE = 2e-3
 """Usual KL of an update, and the lowest level from which its spikes are measured."""
 LEAST_STEPS = 8
@@ -223,12 +226,13 @@ def stands_still(d: Dynamics) -> bool:
 
 
 def hardly_moves(d: Dynamics) -> bool:
-    """Whether a phase of at least `LEAST_STEPS` left the policy near the base model without losing
+    """Whether a phase of at least `MOVING_STEPS` left the policy near the base model without losing
     accuracy."""
-    if d.validation is None or len(d.reward) < LEAST_STEPS or not len(d.kl):
+    if len(d.reward) < MOVING_STEPS or not len(d.kl):
         return False
-    gains = d.validation.gains
-    return d.kl.last < HARDLY_MOVED and not (gains and gains[-1].fell)
+    gains = d.validation.gains if d.validation is not None else ()
+    bound = HARDLY_MOVED * min(1.0, len(d.kl) / 10)
+    return d.kl.last < bound and not (gains and gains[-1].fell)
 
 
 def warms_up(d: Dynamics) -> bool:

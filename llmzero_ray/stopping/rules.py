@@ -14,20 +14,25 @@ from statistics import fmean, median
 from typing import Protocol
 
 from llmzero_ray.config import StopperSettings
+from llmzero_ray.dynamics.features import Dynamics, observe
+from llmzero_ray.dynamics.observations import MOVING_STEPS, hardly_moves, reward_rising
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters.verl_keys import LR
+from llmzero_ray.records import HyperparameterValue
 from llmzero_ray.records.agents import NodeView
 from llmzero_ray.records.metrics import (
     ADVANTAGE_MEAN,
     ENTROPY,
     GRAD_NORM,
     KLS,
+    LEARNING_RATE,
     LOSS,
     PG_LOSS,
     REWARDS,
     Curves,
 )
 from llmzero_ray.utils.plugins import make
-from llmzero_ray.utils.text import one_line
+from llmzero_ray.utils.text import is_number, number, one_line
 
 logger = logging.getLogger(__name__)
 WATCHED = (
@@ -38,6 +43,7 @@ WATCHED = (
     ENTROPY,
     *REWARDS,
     ADVANTAGE_MEAN,
+    LEARNING_RATE,
 )
 """Metrics that are finite in any healthy run. Others may be NaN for good reasons, such as a batch without
 complete responses."""
@@ -128,6 +134,36 @@ class Collapse:
         return factor if factor >= KL_SPIKE else None
 
 
+class Unmoved:
+    """A policy that is still the base model after half of the phase's steps, without any gain.
+
+    Its learning rate is too low: the second half would not change that, and a stop leaves its compute to a
+    phase with a higher rate.
+    """
+
+    def check(self, phase: NodeView) -> str | None:
+        """Description of the KL that stayed low, or None."""
+        last = max(phase.curves.steps, default=0)
+        if not phase.n_steps / 2 <= last < phase.n_steps:
+            return None
+        d = observe(phase.curves, phase.hyperparameters)
+        if not self._at_full_rate(d, phase.hyperparameters.get(LR)) or not hardly_moves(d):
+            return None
+        v = d.validation
+        if reward_rising(d) or (v is not None and v.gain > v.margin):
+            return None
+        return (
+            f"{d.kl.name} is still {number(d.kl.last)} after {last} of {phase.n_steps} steps, and neither "
+            "the reward nor validation rises: the learning rate is too low"
+        )
+
+    def _at_full_rate(self, d: Dynamics, rate: HyperparameterValue) -> bool:
+        """Whether the phase has trained for `MOVING_STEPS` at half of its learning rate or more, so that it
+        is neither warming up nor at the end of a decay."""
+        full = [value for value in d.learning_rate.values if is_number(rate) and value >= rate / 2]
+        return len(full) >= MOVING_STEPS and d.learning_rate.values[-1] == full[-1]
+
+
 def _finite(curves: Curves, name: str) -> list[tuple[int, float]]:
     values = curves.metrics.get(name, ())
     pairs = zip(curves.steps, values, strict=False)
@@ -176,6 +212,8 @@ def make_rules(settings: StopperSettings) -> Mapping[str, StopRule]:
     rules: dict[str, StopRule] = {HARD: NonFinite()}
     if settings.collapse:
         rules["collapse"] = Collapse()
+    if settings.unmoved:
+        rules["unmoved"] = Unmoved()
     for name in settings.rules:
         if name in rules:
             raise ConfigError(

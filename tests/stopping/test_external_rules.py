@@ -152,6 +152,6 @@ SEEN = 1
 
 
 def test_no_further_rule_is_the_default_and_what_is_no_name_is_refused() -> None:
-    assert list(make_rules(StopperSettings())) == ["non_finite", "collapse"]
+    assert list(make_rules(StopperSettings())) == ["non_finite", "collapse", "unmoved"]
     with pytest.raises(ConfigError, match=r"stopper\.rules"):
         parse_config({"name": "x", "stopper": {"rules": ["a name"]}})

@@ -19,20 +19,21 @@ from tests.stopping.test_policy import INCUMBENT, Recorder
 
 SETTINGS = {
     "default": StopperSettings(),
-    "no_collapse": StopperSettings(collapse=False),
+    "one_rule": StopperSettings(collapse=False, unmoved=False),
 }
 N_SEEDS = 80
+N_STEPS = 60
 
 
 def begun(node: int = 1) -> NodeView:
-    return c.node(Curves(), node=node, n_steps=60, status="pending")
+    return c.node(Curves(), node=node, n_steps=N_STEPS, status="pending")
 
 
 def judged_whole(policy: StoppingPolicy, seed: int) -> tuple[int, StopDecision] | None:
     """(step, STOP) of the first step at which the rules, asked about the whole curve so far, say so."""
     points = published(seed)
     for n in range(1, len(points) + 1):
-        decision = policy.check_rules(c.node(curves_of(points[:n])))
+        decision = policy.check_rules(c.node(curves_of(points[:n]), n_steps=N_STEPS))
         if decision is not None:
             return points[n - 1].step, decision
     return None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from llmzero_ray.config import StopperSettings
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.policy import StoppingPolicy
-from llmzero_ray.stopping.rules import Collapse, NonFinite, StopRule, make_rules
+from llmzero_ray.stopping.rules import Collapse, NonFinite, StopRule, Unmoved, make_rules
 from tests.agents import curves as c
 
 HEALTHY: list[Callable[[], Curves]] = [
@@ -31,8 +34,8 @@ HEALTHY: list[Callable[[], Curves]] = [
 
 
 def why(rule: StopRule, found: Curves) -> str | None:
-    """The rule's reason to end the phase with these curves."""
-    return rule.check(c.node(found, status="running"))
+    """The rule's reason to end the phase with these curves, which is planned for 60 steps."""
+    return rule.check(c.node(found, status="running", n_steps=60))
 
 
 def first_stop(rule: StopRule, found: Curves) -> int | None:
@@ -42,7 +45,7 @@ def first_stop(rule: StopRule, found: Curves) -> int | None:
 
 @pytest.mark.parametrize("make", HEALTHY)
 def test_no_rule_ends_a_run_that_did_not_collapse(make: Callable[[], Curves]) -> None:
-    assert [first_stop(rule, make()) for rule in make_rules(StopperSettings()).values()] == [None, None]
+    assert [first_stop(rule, make()) for rule in make_rules(StopperSettings()).values()] == [None] * 3
 
 
 def test_a_collapse_is_ended_within_three_steps_of_the_fall() -> None:
@@ -184,6 +187,78 @@ def test_metrics_that_may_be_nan_in_a_sound_run_are_not_watched() -> None:
     assert why(NonFinite(), found) is None
 
 
-def test_the_collapse_detector_can_be_switched_off() -> None:
-    assert list(make_rules(StopperSettings())) == ["non_finite", "collapse"]
-    assert list(make_rules(StopperSettings(collapse=False))) == ["non_finite"]
+def test_each_detector_can_be_switched_off() -> None:
+    assert list(make_rules(StopperSettings())) == ["non_finite", "collapse", "unmoved"]
+    assert list(make_rules(StopperSettings(collapse=False))) == ["non_finite", "unmoved"]
+    assert list(make_rules(StopperSettings(unmoved=False))) == ["non_finite", "collapse"]
+
+
+# --- a policy that is still the base model ------------------------------------------------------------------
+
+RATE = c.PRACTITIONER[LR]
+assert isinstance(RATE, float)
+SMALL = [0.0018, 0.0022]
+
+
+def quiet(n: int = 10, **more: Any) -> Curves:
+    """A phase near the base model that gains nothing, planned for ten steps."""
+    values: dict[str, Any] = {
+        "start": 0.25,
+        "val": {5: 0.25, 10: 0.26},
+        "reward": [0.2, 0.25] * 10,
+        "kl": SMALL * 10,
+        "lr": [RATE] * 20,
+    }
+    return c.curves(n, **{**values, **more})
+
+
+def unmoved_at(found: Curves, n_steps: int = 10) -> int | None:
+    """The step at which the rule ends the phase."""
+    nodes = (
+        c.node(c.cut(found, n), c.PRACTITIONER, status="running", n_steps=n_steps)
+        for n in range(1, len(found.steps) + 1)
+    )
+    return next((view.curves.steps[-1] for view in nodes if Unmoved().check(view)), None)
+
+
+def test_a_policy_that_is_still_the_base_model_is_ended_at_half_of_its_phase() -> None:
+    assert unmoved_at(quiet()) == 5
+    assert unmoved_at(quiet(20), 20) == 10
+    assert unmoved_at(quiet(6), 6) == 5, "five steps are the least"
+    assert unmoved_at(quiet(5), 5) is None, "at the last step a stop saves nothing"
+    reason = Unmoved().check(c.node(c.cut(quiet(), 5), c.PRACTITIONER, n_steps=10))
+    assert reason == (
+        "actor/kl_loss is still 0.002 after 5 of 10 steps, and neither the reward nor validation rises: "
+        "the learning rate is too low"
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"kl": [0.002 * n for n in range(1, 21)]},
+        {"val": {5: 0.35, 10: 0.36}},
+        {"val": {5: 0.15, 10: 0.16}},
+        {"reward": c.line(0.2, 0.5, 20, 0.01)},
+        {"lr": [RATE * n / 20 for n in range(1, 21)]},
+        {"lr": [RATE] * 3 + [RATE / 10] * 17},
+        {"lr": [0.0] * 20},
+        {"lr": []},
+        {"kl": []},
+    ],
+    ids=["moves", "gains", "falls", "rewarded", "warms up", "decays", "rate 0", "rate unknown", "no KL"],
+)
+def test_a_phase_that_may_still_learn_is_not_ended_as_unmoved(more: dict[str, Any]) -> None:
+    assert unmoved_at(quiet(**more)) is None
+
+
+def test_the_bound_grows_with_the_steps_up_to_ten() -> None:
+    assert unmoved_at(quiet(kl=[0.003] * 20)) == 6 + 1
+    assert unmoved_at(quiet(20, kl=[0.0049] * 20), 20) == 10
+    assert unmoved_at(quiet(20, kl=[0.0051] * 20), 20) is None
+
+
+def test_a_real_phase_at_a_rate_that_is_too_low_is_ended() -> None:
+    small = c.small_steps()
+    with_rate = replace(small, metrics={**small.metrics, "actor/lr": (RATE,) * 10})
+    assert unmoved_at(with_rate) == 5

@@ -93,13 +93,20 @@ class Tried:
         wanted = signature(base, full)
         total = 0.0
         for attempt in self.here:
-            found, z = signature(base, attempt.full), _z(attempt)
+            z = _z(attempt)
+            found = _blamed(signature(base, attempt.full), z)
             total += _worth(alignment(wanted, found), z or 0.0)
             if overlap(wanted, found) >= REPEATED and (z is None or z < CLEAR):
                 total -= 1.0
         known = [(attempt, z) for attempt in self.elsewhere if (z := _z(attempt)) is not None]
-        aligned = (_worth(alignment(wanted, signature(a.base, a.full)), z) for a, z in known)
+        aligned = (_worth(alignment(wanted, _blamed(signature(a.base, a.full), z)), z) for a, z in known)
         return total + ELSEWHERE * sum(aligned) / math.sqrt(max(1, len(known)))
+
+
+def _blamed(found: Signature, z: float | None) -> Signature:
+    """Moves that may explain an attempt's gain. A smaller learning rate does not explain a loss: it learns
+    more slowly, and undoes nothing."""
+    return found - {(LR, "-")} if z is not None and z < 0 else found
 
 
 def _worth(aligned: float, z: float) -> float:

@@ -52,7 +52,7 @@ from llmzero_ray.utils.text import number
 Kind: TypeAlias = Literal[
     "doubtful", "dead", "hardly_moves", "collapse", "kl_spike", "entropy_collapse", "entropy_climb",
     "never_ends", "truncated", "no_reward", "no_contrast", "overfit", "noisy",
-    "too_conservative", "too_aggressive", "regressed", "declining", "take_off", "warming_up",
+    "too_conservative", "too_aggressive", "too_fast", "regressed", "declining", "take_off", "warming_up",
     "plateau_weak", "plateau_noisy", "slow", "steady", "raised", "converging", "improving", "solved",
     "unknown",
 ]  # fmt: skip
@@ -72,6 +72,7 @@ STATES: dict[Kind, DiagnosisState] = {
     "noisy": "plateau",
     "too_conservative": "declining",
     "too_aggressive": "declining",
+    "too_fast": "declining",
     "regressed": "declining",
     "declining": "declining",
     "take_off": "slow",
@@ -361,11 +362,19 @@ def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | No
     evidence += (f"this phase changed {moves}",)
     kind: Kind = "regressed"
     text = f"Regressed {fall}; the changes loosened as much as they tightened."
-    if loosened != tightened:
+    if loosened <= tightened and _only_slowed(before.hyperparameters, on.hyperparameters):
+        kind = "too_fast"
+        text = f"Regressed {fall} although the learning rate was lowered."
+    elif loosened != tightened:
         kind = "too_aggressive" if loosened > tightened else "too_conservative"
         text = f"Regressed {fall} under more {kind.removeprefix('too_')} settings."
         evidence += (f"{loosened} of the changes loosened and {tightened} tightened the updates",)
     return Finding(kind=kind, summary=text, evidence=evidence + _beside(d))
+
+
+def _only_slowed(before: Hyperparameters, after: Hyperparameters) -> bool:
+    """Whether the learning rate fell and nothing pulls the policy back to the base model more than before."""
+    return direction(before, after, LR) < 0 and direction(before, after, KL_LOSS_COEF) <= 0
 
 
 def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> tuple[int, int]:

@@ -130,6 +130,11 @@ _QUARTER = MoveSet(
     why="The same noise, met by the step alone.",
     moves=(_lr(0.25, "a quarter of the step leaves a quarter of its noise"),),
 )
+_SLOW_DOWN = replace(
+    _QUARTER,
+    name="slow down",
+    why="From here a somewhat smaller step lost as well: a quarter of the step that led here.",
+)
 _MUCH_SMALLER = MoveSet(
     name="much smaller steps",
     why="The first phase unlearnt what the base model could do: the usual correction, twice at once.",
@@ -370,6 +375,7 @@ CATALOGUE: Mapping[Kind, tuple[MoveSet, ...]] = {
     "noisy": (_QUIETER, _QUARTER, _AVERAGE),
     "too_conservative": (UNCHANGED, _LOOSEN, _QUARTER),
     "too_aggressive": (_COOL_DOWN, UNCHANGED, _QUARTER),
+    "too_fast": (_SLOW_DOWN, _COOL_DOWN, _DECAY),
     "regressed": (UNCHANGED, _COOL_DOWN, _QUARTER),
     "declining": (_COOL_DOWN, _QUARTER, _DECAY, _WARM_UP),
     "take_off": (UNCHANGED, _GREEDY_FOLLOWS, _LARGER_GROUPS),

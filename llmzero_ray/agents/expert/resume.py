@@ -31,7 +31,7 @@ _GO_ON: tuple[Kind, ...] = (
 """Findings after which the last step is at least as good a start as the best-scored one."""
 _STEP_BACK: tuple[Kind, ...] = ("collapse", "kl_spike", "entropy_collapse", "entropy_climb")
 """Findings that make later checkpoints unreliable, whatever their score."""
-_DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "regressed", "declining")
+_DECLINED: tuple[Kind, ...] = ("too_conservative", "too_aggressive", "too_fast", "regressed", "declining")
 """Findings after which the phase's own start is better than anything it reached."""
 _NOTHING_LEARNT: tuple[Kind, ...] = (
     "dead",

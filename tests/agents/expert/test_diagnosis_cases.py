@@ -156,7 +156,12 @@ def test_swings_are_reported_with_their_size() -> None:
     assert f"by more than {2 * MARGIN:.3f} between checks" in first.summary
 
 
-TIGHTER: list[dict[str, float]] = [{"lr": 2.5e-5}, {"kl": 0.002}, {"clip_high": 0.2}, {"temperature": 0.9}]
+TIGHTER: list[dict[str, float]] = [
+    {"kl": 0.002},
+    {"clip_high": 0.2},
+    {"temperature": 0.9},
+    {"lr": 2.5e-5, "kl": 0.002},  # the KL pulls back to the base model
+]
 LOOSER: list[dict[str, float]] = [{"lr": 1e-4}, {"kl": 0.0005}, {"clip_high": 0.4}, {"temperature": 1.1}]
 
 
@@ -166,6 +171,9 @@ LOOSER: list[dict[str, float]] = [{"lr": 1e-4}, {"kl": 0.0005}, {"clip_high": 0.
     [
         *((change, "too_conservative") for change in TIGHTER),
         *((change, "too_aggressive") for change in LOOSER),
+        *((change, "too_fast") for change in ({"lr": 2.5e-5}, {"lr": 2.5e-5, "temperature": 0.9})),
+        ({"lr": 4e-5, "kl": 0.0005}, "too_fast"),  # one each, and no pull
+        ({"lr": 4e-5, "kl": 0.0005, "clip_high": 0.4}, "too_aggressive"),
         ({"lr": 1e-4, "kl": 0.002}, "regressed"),  # one each
         ({"lr": 8.5e-5, "kl": 0.0005}, "too_aggressive"),
         ({"n": 16}, "regressed"),

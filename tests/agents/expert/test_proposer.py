@@ -204,7 +204,8 @@ def fallen(**more: Any) -> Curves:
     ("changes", "kind", "expected"),
     [
         ({"lr": 2e-3, "temperature": 1.1}, "aggressive", {LR: 0.5e-3, TEMPERATURE: 0.8}),
-        ({"lr": 0.5e-3}, "conservative", {}),
+        ({"lr": 0.5e-3}, "although the learning rate was lowered", {LR: 0.25e-3}),
+        ({"temperature": 0.9}, "conservative", {}),
         ({"lr": 2e-3, "kl": 2e-3}, "as much as they tightened", {}),
         ({"n": 16, "batch": 8}, "as much as they tightened", {}),
     ],

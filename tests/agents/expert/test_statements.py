@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from llmzero_ray import hyperparameters as hp
 from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
 from llmzero_ray.dynamics.features import observe
+from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.records.metrics import Curves
 from tests.agents import curves as c
@@ -238,6 +239,9 @@ STATEMENTS: dict[str, Callable[..., bool]] = {
     ),
     rf"Regressed from {NUMBER} to {NUMBER} under more aggressive": lambda t, *x: (
         fell(t, *x) and t.loosened > 0
+    ),
+    rf"Regressed from {NUMBER} to {NUMBER} although the learning rate was lowered": lambda t, *x: (
+        fell(t, *x) and t.loosened <= 0 and t.full[LR] < t.before[LR]
     ),
     rf"Regressed from {NUMBER} to {NUMBER}; the changes loosened as much": lambda t, *x: (
         fell(t, *x) and t.loosened == 0 and t.before != t.full
