@@ -53,7 +53,7 @@ BUILT_IN = {
     "llmzero_ray.agents": ("expert", "claude", "recorded"),
     "llmzero_ray.proposers": ("backend", "strategy"),
     "llmzero_ray.methods": ("llmzero",),
-    "llmzero_ray.stop_rules": ("non_finite", "collapse"),
+    "llmzero_ray.stop_rules": ("non_finite", "collapse", "unmoved"),
     "llmzero_ray.rewards": ("exact_match", "mcq", "math", "regex", "python"),
 }
 """Group -> names that work without an entry point. No package may register them."""
