@@ -87,6 +87,10 @@ def test_entropy_is_low_far_below_its_first_level(to: float, collapsed: bool) ->
     assert ("entropy_collapse" in kinds(found)) == collapsed
 
 
+def test_an_entropy_that_was_always_zero_has_not_fallen() -> None:
+    assert "entropy_collapse" not in kinds(run(entropy=[0.0] * 20, start=0.5, val={20: 0.5}))
+
+
 def test_an_entropy_collapse_tells_how_far_and_since_when() -> None:
     (first, *_) = everything(run(entropy=narrowing(0.2), start=0.5, val={20: 0.5}))
     assert first.summary == "Entropy fell to 20% of its first level without a gain in reward."
