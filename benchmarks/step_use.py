@@ -25,8 +25,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from benchmarks.hindsight import searches
-from llmzero_ray.agents.expert.diagnosis import direction
 from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.dynamics.diagnosis import direction
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import PhaseFailure

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llmzero_ray.agents.expert.diagnosis import loosened_and_tightened
 from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.dynamics.diagnosis import loosened_and_tightened
 from llmzero_ray.hyperparameters import VERL_SPACE, diff, short
 from llmzero_ray.records.metrics import ENTROPY, KL, LENGTH, REWARDS, VAL_CORE, Curves
 from llmzero_ray.report.facts import SearchFacts

@@ -140,7 +140,7 @@ def test_the_agent_sees_the_run_the_incumbent_and_its_path() -> None:
 
 def test_the_agent_sees_findings_of_the_pre_checks_besides_those_of_the_request() -> None:
     agent = Recorder()
-    dead = c.curves(12, reward=[0.4] * 12, grad=[0.0] * 12)
+    dead = c.curves(12, reward=[0.4] * 12, lr=[0.0] * 12)
     request = StopRequest(
         task=c.TASK, running=running(12, dead), incumbent=INCUMBENT, incumbent_path=PATH, checks=("known",)
     )
@@ -148,7 +148,8 @@ def test_the_agent_sees_findings_of_the_pre_checks_besides_those_of_the_request(
     (requests,) = agent.requests
     assert requests.checks == (
         "known",
-        "dead_run: actor/grad_norm was 0 in the last 10 steps; mean reward 0.4",
+        "dead: Nothing moves: the policy is still the one the phase started from; "
+        "actor/lr is 0 in all 12 steps",
     )
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmzero_ray.records.metrics import Curves
+from llmzero_ray.stopping.rules import Collapse
 from llmzero_ray.stopping.signals import annotate
 from tests.agents import curves as c
 
@@ -46,33 +47,43 @@ def test_a_sound_run_has_no_annotation_at_any_time(make: Callable[[], Curves], s
     assert annotate(c.node(c.cut(found, int(share * len(found.steps))))) == ()
 
 
-def test_groups_without_contrast_for_ten_steps_are_a_dead_run() -> None:
+def test_groups_without_contrast_are_named_with_the_reward() -> None:
     silent = flat(adv_max=[0.5] * 10 + [0.0] * 10, adv_min=[-0.5] * 10 + [0.0] * 10)
-    message = facts(silent)["dead_run"]
-    assert message.startswith("every group of the last 10 steps had zero advantage; mean reward 0.")
-    assert "dead_run" not in facts(c.cut(silent, 19))
+    message = facts(silent)["no_contrast"]
+    assert message.startswith("Nearly all answers of a group score the same (mean 0.403): advantages vanish;")
 
 
-def test_one_group_with_contrast_in_ten_steps_is_life() -> None:
+@pytest.mark.parametrize("step", range(16, 20))
+def test_one_group_with_contrast_late_in_the_phase_is_life(step: int) -> None:
     spread = [0.0] * 20
-    spread[14] = 0.5
-    assert "dead_run" not in facts(flat(adv_max=spread, adv_min=[0.0] * 20))
+    spread[step] = 0.5
+    assert "no_contrast" not in facts(flat(adv_max=spread, adv_min=[0.0] * 20))
 
 
-def test_a_gradient_or_a_rate_of_zero_is_a_dead_run() -> None:
-    assert "actor/grad_norm was 0 in the last 10 steps" in facts(flat(grad=[0.0] * 20))["dead_run"]
-    assert facts(flat(lr=[0.0] * 20))["dead_run"] == "actor/lr was 0 in all 20 steps"
-    assert "dead_run" not in facts(flat(lr=[0.0] * 5 + [1e-3] * 15))
+def test_single_steps_without_contrast_are_common() -> None:
+    assert "no_contrast" not in facts(flat(adv_max=[0.5] * 19 + [0.0], adv_min=[0.0] * 20))
+
+
+def test_a_rate_of_zero_or_a_policy_that_stands_still_is_dead() -> None:
+    message = "Nothing moves: the policy is still the one the phase started from"
+    assert facts(flat(lr=[0.0] * 20))["dead"] == f"{message}; actor/lr is 0 in all 20 steps"
+    assert "dead" not in facts(flat(lr=[0.0] * 5 + [1e-3] * 15))
+    assert facts(c.untrained())["dead"].startswith(message)
+
+
+def test_a_rate_that_is_still_warming_up_is_not_dead() -> None:
+    assert facts(c.cut(flat(lr=[0.0] * 4 + [1e-3] * 16), 4)) == {}
 
 
 def test_silent_groups_of_a_learnt_task_are_success() -> None:
-    assert "dead_run" not in facts(flat(level=0.97, adv_max=[0.0] * 20, adv_min=[0.0] * 20))
+    assert facts(flat(level=0.97, adv_max=[0.0] * 20, adv_min=[0.0] * 20)) == {}
 
 
 def test_entropy_that_falls_for_nothing_is_a_collapse_with_its_numbers() -> None:
     message = facts(c.wildsci_entropy())["entropy_collapse"]
-    assert message.startswith("actor/entropy fell 0.7")
-    assert "mean reward went 0.6" in message
+    assert message.startswith(
+        "Entropy fell to 34% of its first level without a gain in reward; actor/entropy 0.7"
+    )
 
 
 @settings(derandomize=True)
@@ -123,8 +134,11 @@ def test_a_kl_that_has_settled_or_is_still_near_the_base_model_is_no_runaway() -
 def test_truncation_counts_only_where_the_longest_response_is_the_cap() -> None:
     at_cap = flat(longest=[24.0] * 20, at_longest=[0.5] * 20)
     below = flat(longest=[9.0] * 20, at_longest=[0.5] * 20)
-    assert facts(at_cap)["truncation_flood"] == "responses cut off at the cap of 24 tokens: 50% -> 50%"
-    assert "truncation_flood" not in facts(below)
+    message = facts(at_cap)["truncated"]
+    assert message.startswith(
+        "50% of the responses are cut off at the cap of 24 tokens; share at the cap 50.0% ->"
+    )
+    assert "truncated" not in facts(below)
     # Without the phase's configuration its cap is unknown.
     assert annotate(c.node(at_cap, {})) == ()
 
@@ -134,8 +148,32 @@ def test_values_that_were_not_finite_are_counted_even_when_they_are_past() -> No
     assert facts(found)["non_finite"] == "not finite: actor/grad_norm in 2 of 20 steps, last at step 3"
 
 
+def test_answers_that_never_end_are_named() -> None:
+    endless = facts(flat(longest=[24.0] * 20, at_longest=[0.95] * 20))
+    assert endless["never_ends"].startswith("Answers do not end: 95% of them are cut off")
+
+
+def test_a_cap_at_which_most_answers_are_right_does_no_harm() -> None:
+    assert facts(flat(level=0.85, longest=[24.0] * 20, at_longest=[1.0] * 20)) == {}
+
+
 def test_a_collapse_of_the_reward_is_reported_with_the_reason_of_its_rule() -> None:
     assert "actor/kl_loss rose" in facts(c.sort_collapse())["collapse"]
+
+
+def test_a_collapse_of_the_reward_without_a_rise_of_the_kl_is_reported() -> None:
+    lost = c.curves(20, reward=c.joined(c.line(0.5, 0.5, 14, 0.02), c.line(0.1, 0.1, 6, 0.01)), kl=[0.2] * 20)
+    assert Collapse().check(c.node(lost)) is None
+    assert facts(lost)["collapse"].startswith("Collapsed: the train reward lost 80%")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [c.small_steps(), c.chem_kl_spike(), c.cut(c.csum_swinging(), 20)],
+    ids=["slow", "spike", "swings"],
+)
+def test_what_many_winning_phases_show_or_the_validation_curve_tells_is_no_fact(found: Curves) -> None:
+    assert facts(found) == {}
 
 
 def test_nothing_is_known_of_a_phase_that_has_not_begun() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves, signature
-from llmzero_ray.agents.expert.diagnosis import Finding
 from llmzero_ray.agents.expert.moves import GENERAL, UNCHANGED, MoveSet, move_sets, suited
+from llmzero_ray.dynamics.diagnosis import Finding
 from llmzero_ray.dynamics.features import Dynamics
 from llmzero_ray.dynamics.gains import CLEAR, Attempt
 from llmzero_ray.hyperparameters import mentioned_keys

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from llmzero_ray.agents.expert.diagnosis import Finding, Kind
+from llmzero_ray.dynamics.diagnosis import Finding, Kind
 from llmzero_ray.dynamics.gains import DESTROYED
 from llmzero_ray.hyperparameters.verl_keys import (
     ADV_NORM,

@@ -1,9 +1,9 @@
 """Offline proposer: documented, deterministic rules over observed dynamics. No LLM, no clock, no randomness.
 
-It has the four steps of the paper's proposer: diagnose the run (diagnosis.py), choose the checkpoint and the
-length (resume.py), choose a set of changes (moves.py, choice.py), explain. Earlier attempts from the same
-checkpoint count most, wherever they are in the tree. Changes are relative to the configuration that trained
-the checkpoint, or to the root's for a forced fresh start.
+It has the four steps of the paper's proposer: diagnose the run (dynamics/diagnosis.py), choose the checkpoint
+and the length (resume.py), choose a set of changes (moves.py, choice.py), explain. Earlier attempts from the
+same checkpoint count most, wherever they are in the tree. Changes are relative to the configuration that
+trained the checkpoint, or to the root's for a forced fresh start.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from statistics import fmean
 
 from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
 from llmzero_ray.agents.expert.choice import Tried, choose
-from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
 from llmzero_ray.agents.expert.resume import StartPoint, choose_length, choose_start, passes_text
+from llmzero_ray.dynamics.diagnosis import Finding, diagnose
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.dynamics.gains import (
     Attempt,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from llmzero_ray.agents.expert.diagnosis import Finding, Kind
+from llmzero_ray.dynamics.diagnosis import Finding, Kind
 from llmzero_ray.hyperparameters.verl_keys import TRAIN_BATCH
 from llmzero_ray.records import Hyperparameters, ResumeFrom
 from llmzero_ray.records.agents import NodeView, OfferedCheckpoint, TaskView

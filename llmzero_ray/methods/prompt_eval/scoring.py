@@ -19,8 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from llmzero_ray.agents.expert.diagnosis import direction
 from llmzero_ray.agents.llm.proposal_response import bounds_of
+from llmzero_ray.dynamics.diagnosis import direction
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.records import Hyperparameters, Proposal, StopDecision

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
+from llmzero_ray.dynamics.diagnosis import Finding, diagnose
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.records import Hyperparameters
 from llmzero_ray.records.metrics import Curves

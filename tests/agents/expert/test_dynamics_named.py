@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
 from llmzero_ray.agents.expert.proposer import ExpertProposer
+from llmzero_ray.dynamics.diagnosis import Finding, diagnose
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.hyperparameters.verl_keys import ENTROPY_COEFF, KL_LOSS_COEF, LR, MAX_RESPONSE, TEMPERATURE
 from llmzero_ray.records import Proposal, ResumeFrom

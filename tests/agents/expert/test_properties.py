@@ -22,6 +22,7 @@ from llmzero_ray.records.agents import (
     TaskView,
 )
 from llmzero_ray.records.metrics import Curves
+from llmzero_ray.stopping.signals import annotate
 from tests.marks import slow_example
 
 TASK = TaskView(
@@ -245,3 +246,11 @@ def test_a_judgement_never_stops_a_run_that_beats_the_incumbent(
     own = max(running.curves.val_scores, default=0.0)
     if decision.stop and not all(v == 0 for v in running.curves.metrics.get("actor/lr", (1,))):
         assert own <= max([target, *(score for _, score in path)]) + 0.01
+
+
+@slow_example
+@given(view=nodes())
+def test_any_running_phase_has_its_facts_one_line_each(view: NodeView) -> None:
+    names = [fact.split(": ", 1)[0] for fact in annotate(view)]
+    assert len(set(names)) == len(names)
+    assert not any("\n" in fact for fact in annotate(view))

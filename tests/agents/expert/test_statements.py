@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmzero_ray import hyperparameters as hp
-from llmzero_ray.agents.expert.diagnosis import Finding, diagnose
+from llmzero_ray.dynamics.diagnosis import Finding, diagnose
 from llmzero_ray.dynamics.features import observe
 from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import Hyperparameters
