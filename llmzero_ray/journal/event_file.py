@@ -19,7 +19,9 @@ FORMAT = 1
 """Format version. Increment it if an older version could misread a newer file. A new field with a default
 needs no new version."""
 
-_KEYS = frozenset({"format", "number", "epoch", "journal", "writer", "checksum", "event"})
+_OLD_KEYS = frozenset({"format", "number", "epoch", "checksum", "event"})
+"""Keys of an event before journals and writers had ids, in the same format version."""
+_KEYS = _OLD_KEYS | {"journal", "writer"}
 
 
 class BodyError(JournalError):
@@ -87,8 +89,10 @@ def decode(content: bytes | str, name: EventName | None) -> Body:
 def unpack(body: Any, name: EventName | None, *, trusted: bool = False) -> Body:
     """Like `decode`, for JSON that is already parsed. `trusted` skips the checksum of content that was
     verified before."""
-    if not isinstance(body, dict) or not body.keys() >= _KEYS:
+    if not isinstance(body, dict) or not body.keys() >= _OLD_KEYS:
         raise TornBodyError("is not an event file")
+    if not body.keys() >= _KEYS:
+        raise OtherVersionError("lacks the ids of its journal and its writer")
     if (written := body["format"]) != FORMAT:
         raise OtherVersionError(f"has format {written!r} and this version reads {FORMAT}")
     place = EventName(body["number"], body["epoch"])

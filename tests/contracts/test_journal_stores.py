@@ -452,6 +452,21 @@ def test_another_format_is_refused_with_what_to_do_also_in_segments(
             read_all(store)
 
 
+@pytest.mark.parametrize("n_events", [1, 3])
+def test_an_event_from_before_journals_had_ids_is_another_versions_and_not_a_damaged_one(
+    store: JournalStore, n_events: int
+) -> None:
+    filled(store, n_events)
+    for name in singles(store):
+        old = body(store, name)
+        kept = {key: old[key] for key in ("format", "number", "epoch", "checksum", "event")}
+        overwrite(store, name, json.dumps(kept).encode())
+    for opened in (read_all, Journal):
+        with pytest.raises(JournalError, match=r"Another version.*start a search of another name") as error:
+            opened(store)
+        assert "History is lost" not in str(error.value)
+
+
 # --- segments -----------------------------------------------------------------------------------------------
 
 
