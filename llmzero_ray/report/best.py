@@ -5,13 +5,13 @@ The folder is replaced atomically: readers find the old adapter or the new one, 
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from llmzero_ray.errors import ConfigError, StorageError
+from llmzero_ray.storage.manifests import read_manifest
 from llmzero_ray.utils.files import file_digest, replace_directory, replace_file, storage_errors
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -26,7 +26,7 @@ def adapter_checksums(adapter: Path) -> dict[str, str]:
         StorageError: a file is missing, cannot be read, or differs from the saved one.
     """
     found = {name: _digest(adapter / name) for name in ADAPTER_FILES}
-    recorded = _recorded(adapter / "manifest.json")
+    recorded = (read_manifest(adapter) or {}).get("sha256", {})  # an engine may write no manifest
     damaged = [name for name, digest in found.items() if recorded.get(name, digest) != digest]
     if damaged:
         raise StorageError(
@@ -104,12 +104,3 @@ def _digest(path: Path) -> str:
         raise StorageError(
             f"{path}: cannot be read ({error.strerror}); the adapter there is incomplete or gone."
         ) from error
-
-
-def _recorded(manifest: Path) -> dict[str, str]:
-    """Checksums from the time of saving. Empty if the engine wrote no manifest."""
-    try:
-        digests = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
-        return {str(name): str(digest) for name, digest in digests.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}

@@ -125,15 +125,20 @@ def _moved(base: ProposalBase, move: Move, old: HyperparameterValue) -> Hyperpar
         return None
     if old == 0:
         return _from_zero(base, move)
-    wanted = old * move.factor + move.shift
-    low, high = bounds(base, move.key)
+    return moved_towards(base, move.key, old, old * move.factor + move.shift)
+
+
+def moved_towards(base: ProposalBase, key: str, old: float, wanted: float) -> float | None:
+    """Wanted value of a key, bounded and rounded. None if that is no move from `old` towards it, or reduces a
+    capacity."""
+    low, high = bounds(base, key)
     # A value already outside the expert's bounds may move back towards them, but not further out.
-    bounded = max(min(wanted, max(high, old)), min(low, old))
-    rounded = rounded_value(move.key, bounded, upwards=wanted > old)
-    rounded = max(min(rounded, max(high, old)), min(low, old))
-    if (rounded > old) != (wanted > old) or (move.key in CAPACITY and rounded < old):
+    low, high = min(low, old), max(high, old)
+    bounded = max(min(wanted, high), low)
+    new = max(min(rounded_value(key, bounded, upwards=wanted > old), high), low)
+    if new == old or (new > old) != (wanted > old) or (key in CAPACITY and new < old):
         return None
-    return int(rounded) if isinstance(old, int) else rounded
+    return int(new) if isinstance(old, int) else new
 
 
 def _from_zero(base: ProposalBase, move: Move) -> HyperparameterValue:

@@ -9,10 +9,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from llmzero_ray.agents.expert.apply_moves import ProposalBase, bounds, rounded_value, valid
+from llmzero_ray.agents.expert.apply_moves import ProposalBase, moved_towards, valid
 from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.hyperparameters.verl_keys import (
-    CAPACITY,
     CLIP_HIGH,
     KL_LOSS_COEF,
     LR,
@@ -74,13 +73,7 @@ def moved_value(base: ProposalBase, dimension: Dimension, distance: float) -> Hy
     place = dimension.coordinate(old)
     if place is None or not isinstance(old, int | float):
         return None
-    low, high = bounds(base, dimension.key)
-    wanted = dimension.value(place + distance)
-    new = rounded_value(dimension.key, max(min(wanted, max(high, old)), min(low, old)), upwards=wanted > old)
-    new = max(min(new, max(high, old)), min(low, old))
-    if (new > old) != (wanted > old) or new == old or (dimension.key in CAPACITY and new < old):
-        return None
-    return int(new) if isinstance(old, int) else new
+    return moved_towards(base, dimension.key, old, dimension.value(place + distance))
 
 
 def changes_of(
