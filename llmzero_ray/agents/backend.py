@@ -7,13 +7,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from llmzero_ray.config import AgentModelConfig, AgentsConfig, ModelConfig, SearchConfig
 from llmzero_ray.config.yaml_text import validated
 from llmzero_ray.errors import CapReachedError, ConfigError
 from llmzero_ray.hyperparameters import space_with
 from llmzero_ray.records.agents import (
+    AGENT_NAMES,
     SKILL_AGENT,
     AgentName,
     EarlyStopper,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 STOPS: Final = "stops"
 """Key in the facts of a search that replays recorded answers (`agents.llm.recorded.recorded_course`)."""
-AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 MODEL_BACKENDS = ("claude", "recorded")
 """Backends whose agents are a language model or its recorded responses."""
 BACKENDS = BUILT_IN["llmzero_ray.agents"]

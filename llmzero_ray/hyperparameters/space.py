@@ -22,7 +22,8 @@ MAX_TEXT = 200
 """Maximum characters of a text that a proposal sets."""
 MISSING = "???"
 """OmegaConf's marker of a missing value."""
-_NOT_TRAINED = ("duration", "fixed")
+NOT_TRAINED = ("duration", "fixed")
+"""Groups of keys that no phase's configuration has and no proposal changes."""
 
 Kind: TypeAlias = Literal["float", "int", "bool", "choice", "betas", "text"]
 Scale: TypeAlias = Literal["linear", "log"]
@@ -263,7 +264,7 @@ class Space:
         Left out: durations and measurement, and keys that the engine or the trainer decides by default.
         """
         return {
-            p.key: p.default for p in self.parameters if p.group not in _NOT_TRAINED and p.default is not None
+            p.key: p.default for p in self.parameters if p.group not in NOT_TRAINED and p.default is not None
         }
 
     def normalize(self, mapping: Mapping[str, Any]) -> dict[str, HyperparameterValue]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 from llmzero_ray.records import (
     Answer,
@@ -108,6 +108,11 @@ class OfferedCheckpoint:
     to_best: tuple[float, float] | None = None
     """(mean difference to the best-scored checkpoint on offer, its standard error), over the same items. None
     for that checkpoint itself, or if outcomes were not stored item by item."""
+
+    @property
+    def resume_from(self) -> ResumeFrom:
+        """This checkpoint as the start of a proposal."""
+        return ResumeFrom(node=self.node, step=self.step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,12 +371,14 @@ class EarlyStopper(Protocol):
 
 
 AgentName = Literal["proposer", "error_analyzer", "early_stopper"]
+AGENT_NAMES: tuple[AgentName, ...] = get_args(AgentName)
 SKILL_AGENT: Final = "skill_agent"
 """Name of the agent of `search.method: skills` in ledgers and in `agents.per_agent`."""
 ModelRole: TypeAlias = AgentName | Literal["skill_agent"]
 """Role in which a language model is called."""
 
 __all__ = [
+    "AGENT_NAMES",
     "SKILL_AGENT",
     "AgentName",
     "Answer",

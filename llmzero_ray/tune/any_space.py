@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from llmzero_ray.agents.expert.perturbation import Dimension
+from llmzero_ray.agents.expert.resume import best_scored
 from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
 from llmzero_ray.hyperparameters import Parameter, Space, format_value
@@ -247,9 +248,5 @@ def _drawn(row: Parameter, rng: random.Random) -> HyperparameterValue:
 
 
 def best_start(offered: Sequence[OfferedCheckpoint]) -> ResumeFrom | None:
-    """The checkpoint with the highest score, otherwise the last one; None if none is offered."""
-    if not offered:
-        return None
-    scored = [one for one in offered if one.val_score is not None]
-    best = max(scored, key=lambda one: (one.val_score or 0.0, one.global_step), default=offered[-1])
-    return ResumeFrom(node=best.node, step=best.step)
+    """The checkpoint with the best score, otherwise the last one; None if none is offered."""
+    return best_scored(offered).resume_from if offered else None

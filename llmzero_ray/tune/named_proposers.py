@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 from llmzero_ray.agents.expert import ExpertErrorAnalyzer, ExpertProposer
@@ -12,7 +13,7 @@ from llmzero_ray.config import AgentsConfig
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.records import Change, Diagnosis, Proposal
-from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
+from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.tune.any_space import AnySpaceProposer, RandomProposer, best_start
 from llmzero_ray.tune.language_model import LanguageModelProposer
 
@@ -39,25 +40,10 @@ def made_proposer(name: str | AgentsConfig, space: Space, seed: int, dollars: fl
     if name == "claude":
         return LanguageModelProposer(AgentsConfig(backend="claude"), dollars)
     if name == "expert":
-        return ExpertAgents()
+        return SimpleNamespace(propose=ExpertProposer().propose, analyze=ExpertErrorAnalyzer().analyze)
     if name == "random":
         return RandomMoves(seed) if verl else RandomProposer(space, seed=seed)
     return AnySpaceProposer(space, seed=seed)
-
-
-class ExpertAgents:
-    """The expert's proposer and its error analyzer as one object."""
-
-    def __init__(self) -> None:
-        self._proposer, self._analyzer = ExpertProposer(), ExpertErrorAnalyzer()
-
-    def propose(self, request: ProposalRequest) -> Proposal:
-        """The next phase."""
-        return self._proposer.propose(request)
-
-    def analyze(self, request: ErrorRequest) -> Proposal:
-        """The repair of a failed phase."""
-        return self._analyzer.analyze(request)
 
 
 class RandomMoves:

@@ -28,6 +28,9 @@ from llmzero_ray.hyperparameters.verl_keys import (
 from llmzero_ray.records import Change, Hyperparameters, HyperparameterValue
 from llmzero_ray.utils.text import is_number
 
+STRENGTHS = (1.0, 1.5, 2.0, 3.0)
+"""Factors on all moves. Each is used once every set of moves has been tried with the previous one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProposalBase:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves, signature
+from llmzero_ray.agents.expert.apply_moves import STRENGTHS, ChangePlan, ProposalBase, apply_moves, signature
 from llmzero_ray.agents.expert.moves import GENERAL, UNCHANGED, MoveSet, move_sets, suited
 from llmzero_ray.dynamics.diagnosis import Finding
 from llmzero_ray.dynamics.features import Dynamics
@@ -21,8 +21,6 @@ from llmzero_ray.records import Hyperparameters
 
 REPEATED = 0.6
 """Minimum share of common (key, direction) pairs for two sets of changes to count as the same attempt."""
-STRENGTHS = (1.0, 1.5, 2.0, 3.0)
-"""Factor on all moves once every set of moves has been tried."""
 PER_RANK = 0.5
 """Evidence, in standard errors, that outweighs one rank in the catalogue's order."""
 BELOW_DESTROYING = 1 / 8

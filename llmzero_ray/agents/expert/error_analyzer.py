@@ -46,7 +46,6 @@ from llmzero_ray.records import (
     HyperparameterValue,
     PhaseFailure,
     Proposal,
-    ResumeFrom,
 )
 from llmzero_ray.records.agents import ErrorRequest, OfferedCheckpoint
 
@@ -118,7 +117,7 @@ class ExpertErrorAnalyzer:
         return Proposal(
             diagnosis=_diagnosis(failure),
             changes=changes,
-            resume_from=None if start is None else ResumeFrom(node=start.node, step=start.step),
+            resume_from=None if start is None else start.resume_from,
             n_steps=n_steps,
             rationale=f"{fix.why} {changes_text}; from {from_where}. {passes}",
         )

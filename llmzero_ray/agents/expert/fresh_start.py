@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, apply_moves
+from llmzero_ray.agents.expert.apply_moves import STRENGTHS, ChangePlan, ProposalBase, apply_moves
 from llmzero_ray.agents.expert.moves import Move, MoveSet
 from llmzero_ray.dynamics.gains import known_nodes
 from llmzero_ray.errors import HyperparameterError
@@ -73,7 +73,6 @@ _VARIATIONS: tuple[MoveSet, ...] = (
         ),
     ),
 )
-_STRENGTHS = (1.0, 1.5, 2.0, 3.0)
 
 
 def fresh_plan(base: ProposalBase, request: ProposalRequest, *, inherit: bool) -> ChangePlan:
@@ -108,7 +107,7 @@ def _plans(base: ProposalBase, request: ProposalRequest, inherit: bool) -> Itera
     if inherit and inherited is not None and inherited.changes:
         yield inherited
     start = base if inherited is None else replace(base, hyperparameters=inherited.full)
-    for strength in _STRENGTHS:
+    for strength in STRENGTHS:
         for move_set in _VARIATIONS:
             varied = apply_moves(start, move_set, strength=strength)
             yield _relative(base, varied, inherited)

@@ -56,8 +56,7 @@ class StartPoint:
     @property
     def resume_from(self) -> ResumeFrom | None:
         """The start for a proposal."""
-        at = self.checkpoint
-        return None if at is None else ResumeFrom(node=at.node, step=at.step)
+        return None if self.checkpoint is None else self.checkpoint.resume_from
 
     @property
     def global_step(self) -> int:

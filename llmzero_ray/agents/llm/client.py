@@ -26,7 +26,6 @@ from llmzero_ray.agents.llm.call_thread import CallThread
 from llmzero_ray.agents.llm.capabilities import Capabilities, stated_capabilities
 from llmzero_ray.agents.llm.errors import (
     OUTAGE_KINDS,
-    ErrorKind,
     LlmCallError,
     error_of,
     excerpt,
@@ -63,7 +62,7 @@ _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts at an OpenAI-style server, unless it says how long to wait."""
 _MAX_RETRIES = 1_000
 """Retries of the SDK: more than any deadline allows, so that only the deadline ends them."""
-_PASSING: frozenset[ErrorKind] = frozenset({"rate_limited", "overloaded", "server", "connection"})
+_PASSING = OUTAGE_KINDS - {"deadline"}
 """Errors that the SDK retries: 408, 409, 429, 5xx and broken connections."""
 _REFUSALS = (400, 404, 422)
 """Statuses with which servers refuse part of a request. OpenRouter sends 404 if no server takes it."""

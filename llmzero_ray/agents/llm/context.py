@@ -42,6 +42,7 @@ from llmzero_ray.hyperparameters import (
     format_value,
     short,
 )
+from llmzero_ray.hyperparameters.space import NOT_TRAINED
 from llmzero_ray.hyperparameters.verl_keys import (
     CLIP_HIGH,
     CLIP_LOW,
@@ -154,7 +155,6 @@ _ALL_STATES: tuple[str, ...] = get_args(DiagnosisState)
 _STOPPER_NOTES = ("val-core", *STOPPER_METRICS)
 _TIME_AND_MEMORY = (STEP_TIME, MEMORY_RESERVED)
 _KNOWN_BY_NAME = (*_TIME_AND_MEMORY, REWARDS[1])
-_UNCHANGEABLE = ("duration", "fixed")
 
 
 # --- for a whole search -------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _guide(notes: Mapping[str, str], space: Space) -> list[Context]:
     """Hyper-parameters that a proposal may change, grouped, with their allowed values and effects."""
     groups: dict[str, list[Context]] = {}
     for row in space.parameters:
-        if row.group not in _UNCHANGEABLE and space.forbidden(row.key) is None:
+        if row.group not in NOT_TRAINED and space.forbidden(row.key) is None:
             entry = {
                 "name": row.alias,
                 "key": _key_hint(row, space),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import TracebackType
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from llmzero_ray.agents.knowledge import (
     APPENDIX_F,
@@ -26,18 +26,16 @@ from llmzero_ray.agents.knowledge import (
 )
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.records.agents import AgentName
+from llmzero_ray.records.agents import AGENT_NAMES, AgentName
 from llmzero_ray.utils.files import text_digest
 from llmzero_ray.utils.text import nearest
-
-AGENTS: tuple[AgentName, ...] = get_args(AgentName)
 
 
 def _templates(agent: AgentName) -> tuple[str, str]:
     return f"{agent}.system.md.j2", f"{agent}.user.md.j2"
 
 
-TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENTS for name in _templates(agent))
+TEMPLATES: tuple[str, ...] = tuple(name for agent in AGENT_NAMES for name in _templates(agent))
 FILES: tuple[str, ...] = (*TEMPLATES, METRICS, HYPERPARAMETERS, APPENDIX_F)
 """Files that are read from a user's directory of prompts."""
 
@@ -128,7 +126,7 @@ class Prompts:
         """
         from llmzero_ray.agents.llm.context_examples import example_contexts
 
-        for agent in AGENTS:
+        for agent in AGENT_NAMES:
             examples = example_contexts(agent, self.knowledge)
             system, user = _templates(agent)
             self._check_variables(system, set(examples[0][0]))

@@ -169,7 +169,7 @@ def _checkpoint(wanted: ResumeFrom | None, bounds: ProposalBounds, notes: list[s
         return wanted  # the coordinator takes the nearest saved step
     best = best_scored(bounds.checkpoints)
     notes.append(f"node {wanted.node} is not offered: resumes from node {best.node}, step {best.step}")
-    return ResumeFrom(node=best.node, step=best.step)
+    return best.resume_from
 
 
 def _within_bounds(

@@ -25,11 +25,11 @@ from llmzero_ray.agents.llm.context import (
 )
 from llmzero_ray.agents.llm.context_examples import example_contexts
 from llmzero_ray.agents.llm.prompt_text import tokens
-from llmzero_ray.agents.llm.prompts import AGENTS, FILES, TEMPLATES, Prompts, Rendered
+from llmzero_ray.agents.llm.prompts import FILES, TEMPLATES, Prompts, Rendered
 from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.methods.prompt_eval.cases import RECORDED, read_cases
 from llmzero_ray.records import Change, ComputeLimit, ResumeFrom, TokenCost
-from llmzero_ray.records.agents import Budget, ProposalRequest
+from llmzero_ray.records.agents import AGENT_NAMES, Budget, ProposalRequest
 from tests.agents.llm import large_requests
 from tests.agents.llm.large_requests import PICTURE_TOKENS
 
@@ -175,7 +175,7 @@ def test_values_are_inserted_and_never_run() -> None:
 # --- content of prompts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", AGENT_NAMES)
 def test_the_system_text_is_the_same_in_every_call_of_a_search(agent: str) -> None:
     examples = example_contexts(agent, PACKAGED.knowledge)  # type: ignore[arg-type]
     stable = examples[0][0]
@@ -183,7 +183,7 @@ def test_the_system_text_is_the_same_in_every_call_of_a_search(agent: str) -> No
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", AGENT_NAMES)
 def test_every_prompt_states_that_quoted_text_is_data(agent: str) -> None:
     stable, call = example_contexts(agent, PACKAGED.knowledge)[0]  # type: ignore[arg-type]
     system = " ".join(PACKAGED.render(agent, stable, call).system.split())  # type: ignore[arg-type]
