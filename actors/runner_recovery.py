@@ -168,7 +168,7 @@ class RunnerRecovery:
                 others = [other for other in self._core.slots if other.ready and other.index != slot]
                 if not others:
                     raise
-                logger.warning("slot=%d: its hardware is away; %d other slot(s) go on", slot, len(others))
+                logger.warning("slot=%d: its hardware is gone; %d other slot(s) continue", slot, len(others))
             except ray.exceptions.RayError as error:
                 n_died += 1
                 logger.warning("slot=%d: a fresh runner died: %s", slot, _first_line(error))

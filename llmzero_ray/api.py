@@ -111,7 +111,7 @@ class RunningSearch:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.done:
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"{self.config.name} is still at work after {timeout_s:g} s")
+                raise TimeoutError(f"{self.config.name} is still running after {timeout_s:g} s")
             time.sleep(LOOK_S)
         self.close()
         self._follower.poll()
@@ -214,7 +214,7 @@ def run(
             other.close()
         elif other.config.name != wanted.name or other.config.storage != wanted.storage:
             raise SearchBusyError(
-                f"{other.config.name} is at work on a Ray head that this process started for it alone. Wait "
+                f"{other.config.name} is running on a Ray head that this process started for it alone. Wait "
                 "for its end, or start a cluster with `ray start --head` to have several searches at once."
             )
     started = launch(wanted, given, task_of, progress)

@@ -551,7 +551,7 @@ def test_one_process_at_a_time_is_at_work_and_its_death_frees_the_search(tmp_pat
     found = owner(tmp_path)
     assert found is not None
     assert (found.pid, found.private_head) == (process.pid, True)
-    with pytest.raises(StorageError, match=f"process {process.pid} on .* is at work on this search"):
+    with pytest.raises(StorageError, match=f"process {process.pid} on .* is working on this search"):
         SearchLock(tmp_path).acquire(private_head=False)
     process.kill()
     process.wait()
@@ -572,12 +572,12 @@ def test_a_command_that_prepares_the_directory_is_no_coordinator_and_yields_to_o
     command, other = SearchLock(tmp_path), SearchLock(tmp_path)
     command.acquire(private_head=True, role="command")
     assert owner(tmp_path) is None
-    with pytest.raises(SearchBusyError, match="another process is at work"):
+    with pytest.raises(SearchBusyError, match="another process is working"):
         other.acquire(private_head=False, wait_s=0.1)
     command.release()
     other.acquire(private_head=False)
     began = time.monotonic()
-    with pytest.raises(SearchBusyError, match=f"process {os.getpid()} on .* is at work"):
+    with pytest.raises(SearchBusyError, match=f"process {os.getpid()} on .* is working"):
         command.acquire(private_head=True, role="command", wait_s=60.0)
     assert time.monotonic() - began < 30.0
     other.release()

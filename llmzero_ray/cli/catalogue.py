@@ -130,7 +130,7 @@ BUILT_IN = {
     "set": _command(
         "steering:configure",
         "steer",
-        "change limits and settings of a search at work",
+        "change limits and settings of a running search",
         "llmzero set demo runs=24 slots.count=3",
     ),
     "export": _command(

@@ -206,7 +206,7 @@ def _describe_called(_: CoordinatorCore, event: ev.AgentCalled) -> str | None:
 def _describe_coordinator(core: CoordinatorCore, event: ev.CoordinatorStarted) -> str | None:
     # If a command initialized the search, it wrote the journal in epochs before the first coordinator's.
     is_first = event.epoch == 1 or (core.initialization is not None and event.previous_alive is None)
-    return None if is_first else f"a coordinator is at work again (the {event.epoch}.)"
+    return None if is_first else f"a new coordinator runs (number {event.epoch})"
 
 
 def _describe_drafted(_: CoordinatorCore, event: ev.TaskDrafted) -> str:

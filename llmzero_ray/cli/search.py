@@ -248,7 +248,7 @@ def _start_and_follow(
             return 0
         raise_on_termination(console)
         if someone:
-            say(f"{config.name}: {someone} is at work on it; following")
+            say(f"{config.name}: {someone} is working on it; following")
         try:
             code = watch(
                 follower,
@@ -260,7 +260,7 @@ def _start_and_follow(
         except CoordinatorGoneError:
             if not someone:
                 raise
-            say(f"{config.name}: {someone} has gone; going on with the search")
+            say(f"{config.name}: {someone} is gone; continuing the search")
         except LlmzeroError as error:
             code = error.exit_code
             raise

@@ -55,7 +55,7 @@ def status(
     if follower.finished is not None:
         print_lines(console, outcome_lines(follower))
     elif someone is not None:
-        print_line(console, f"{someone} is at work on it")
+        print_line(console, f"{someone} is working on it")
     elif follower.core.started is None and not offline:
         print_line(console, not_started(follower.core, place.paths.root))
     elif now is not None and now.last_alive is not None:

@@ -162,7 +162,7 @@ def send(
         return 0
     answer = _answer(follower, request_id)
     if answer is None and kind == "set" and follower.finished is not None:
-        say(f"the search ended first; `llmzero resume {shlex.quote(str(root))}` goes on with the settings")
+        say(f"the search ended first; `llmzero resume {shlex.quote(str(root))}` continues with the settings")
         return 0
     if answer is None:
         say(f"not answered within {_ANSWER_S:.0f} s; it stays in {root / 'requests'}")

@@ -50,7 +50,7 @@ def measured(
     found = _of_doctor(SearchStorage(config.storage, config.name), config) or estimated
     if found is None:
         raise ConfigError(
-            "--dry-run: nobody has measured how long a training step takes. Run `llmzero doctor` with the "
+            "--dry-run: the length of a training step is not measured yet. Run `llmzero doctor` with the "
             "same configuration on the cluster, which trains two steps a slot and keeps the figures, or give "
             "--like SEARCH (another search's directory) or --seconds-per-step S."
         )

@@ -37,8 +37,8 @@ def stop(
     follower, root = Follower.of(place), place.paths.root
     if follower.finished is None and owner(root) is not None:
         request(root, "stop", reason, deadline_s=0.0 if now else deadline)
-        when = "now" if now else "at its next step"
-        print_line(console, f"asked {owner(root)} to stop; what trains ends {when}")
+        when = "now" if now else "at their next step"
+        print_line(console, f"asked {owner(root)} to stop; running phases end {when}")
         ended = end_check(follower)
         while not ended():
             time.sleep(LOOK_S)

@@ -142,7 +142,7 @@ class BudgetConfig(StrictModel):
     gpu_hours: float | None = setting(None, "GPU hours", gt=0)
     """GPU hours of all phases together (on the CPU: hours of its logical GPUs); null: no limit."""
     wall_clock_hours: float | None = setting(None, "hours", gt=0)
-    """Hours in which the search was at work; time between an interruption and its resume is not counted.
+    """Hours in which the search was running; time between an interruption and its resume is not counted.
     Null: no limit."""
     dollars: float | None = setting(None, "dollars", gt=0)
     """Price of all agent calls together; null: no limit."""

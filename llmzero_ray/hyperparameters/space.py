@@ -209,7 +209,7 @@ class Space:
         return next((reason for pattern, reason in self.owned_by if re.fullmatch(pattern, key)), None)
 
     def denied(self, key: str) -> str | None:
-        """Reason why nobody may change a key during a search, or None if the user may.
+        """Reason why a key cannot change during a search. None if it can.
 
         Rejected are keys that run code or touch paths, rewards and logging, and keys that the engine or the
         measurement owns. Keys whose root value a field of search.yaml gives may be changed (those of

@@ -184,7 +184,7 @@ def _find_or_start(
         raise SearchBusyError(f"{root}: {someone} is about to end. Run the same command again.")
     if someone is not None and changes:
         command = f"llmzero set {shlex.quote(str(root))} {settings_text(changes)}"
-        raise ConfigError(f"{config.name} is at work with other settings; change them with `{command}`.")
+        raise ConfigError(f"{config.name} is running with other settings; change them with `{command}`.")
     if someone is not None:
         return LaunchedSearch(follower=follower, found=str(someone))
     if not follower.has_trained:  # otherwise it keeps the root with which it began

@@ -23,7 +23,7 @@ class UnchangedContinuation(PlannedSearch):
         if not self.runs:
             return _FIRST
         last = self.runs[-1]
-        why = f"the settings of node {last.id} go on unchanged from its last adapter"
+        why = f"the settings of node {last.id} continue unchanged from its last adapter"
         return None if last.is_running else RunPlan(on=last.id, source="unchanged", start="last", why=why)
 
 

@@ -31,7 +31,7 @@ class DefaultRecipe(PlannedSearch):
         if last.is_running:
             return None
         left = 1.0 if self.left is None else self.left
-        why = "the budget was raised: the recipe goes on"
+        why = "the budget was raised: the recipe continues"
         return RunPlan(on=last.id, source="unchanged", start="last", units=left, why=why)
 
 

@@ -45,7 +45,7 @@ class PopulationTraining(PlannedSearch):
             on = ended[donor].id
             why = f"member {member} is among the worst: it explores from member {donor}, node {on}"
             return RunPlan(on=on, source="explore", start="last", number=member, why=why)
-        why = f"member {member} goes on unchanged from node {before.id}"
+        why = f"member {member} continues unchanged from node {before.id}"
         return RunPlan(on=before.id, source="unchanged", start="last", number=member, why=why)
 
     def values(self, plan: RunPlan, at: PlannedStart) -> Mapping[str, HyperparameterValue]:

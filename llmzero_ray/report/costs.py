@@ -167,7 +167,7 @@ def _until_written(events: tuple[Event, ...]) -> tuple[Event, ...]:
 
 def _until_ready_s(events: tuple[Event, ...]) -> float:
     """Seconds from the first event until the first slot was ready, or until the last event if none was. Time
-    without a coordinator does not count if several were at work before."""
+    without a coordinator does not count if there were several before."""
     first = next((place for place, e in enumerate(events) if isinstance(e, ev.SlotReady)), len(events))
     before = events[: first + 1]
     if sum(isinstance(event, ev.CoordinatorStarted) for event in before) > 1:

@@ -101,7 +101,7 @@ def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:
         slot=run.slot,
         node=run.node,
         phase_attempt=run.attempt,
-        reason="nobody was at work any more",
+        reason="the search no longer had a coordinator",
         salvaged=left if run.spec is None else with_tokens(storage, run.spec, left),
     )
 

@@ -85,7 +85,7 @@ class StoppingPolicy:
             facts = annotate(request.running)
             return self._agent.judge(dataclasses.replace(request, checks=(*request.checks, *facts)))
         except Exception as error:  # noqa: BLE001 - an agent's failure never ends a phase
-            log.warning("node=%d early stopper failed, goes on: %s", node, error)
+            log.warning("node=%d early stopper failed, the phase continues: %s", node, error)
             return StopDecision(stop=False, reason=f"no judgement: {error}", rule="early_stopper")
 
     def resume(self, node: int, step: int) -> None:

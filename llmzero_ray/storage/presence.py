@@ -94,7 +94,7 @@ class SearchLock:
                 someone = owner(self._path.parent)
                 if time.monotonic() >= deadline or (role == "command" and someone is not None):
                     raise SearchBusyError(
-                        f"{self._path.parent}: {someone or 'another process'} is at work on this search. "
+                        f"{self._path.parent}: {someone or 'another process'} is working on this search. "
                         "Follow it with `llmzero status`, end it with `llmzero stop`."
                     )
             body = {"host": socket.gethostname(), "pid": os.getpid(), "private_head": private_head}

@@ -1,6 +1,6 @@
 """view.json: all that the page of a search shows, as plain data, from the facts of its report.
 
-The same journal gives the same view, except for what `Live` adds: the clock, the processes at work, and what
+The same journal gives the same view, except for what `Live` adds: the clock, the running processes, and what
 needs a person. Scores stay numbers; tables and sentences are those of report.md.
 """
 
@@ -105,7 +105,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
     }
     whys = {row.node: row.reason for row in decisions}
     points = points_for(len(facts.runs))
-    left = live is not None and live.status.stage == "interrupted"  # nobody works on it, so nothing is spent
+    left = live is not None and live.status.stage == "interrupted"  # no coordinator runs, so nothing is spent
     now = facts.core.now if live is None or left else live.now
     budgets = _budgets(facts, now)
     return {
@@ -407,7 +407,7 @@ def _needs(
     if status.stage == "interrupted":
         paused = isinstance(facts.events[-1], ev.SearchPaused)
         ago = short_duration(max(0.0, live.now - (status.last_alive or live.now)))
-        what = "It is paused" if paused else "Nobody is at work on it: its coordinator is silent"
+        what = "It is paused" if paused else "It is interrupted: its coordinator is silent"
         root = shlex.quote(str(facts.paths.root))
         yield {"text": f"{what}, for {ago}. `llmzero resume {root}` continues it."}
         return

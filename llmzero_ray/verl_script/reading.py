@@ -162,7 +162,7 @@ class _Reader:
                 f"the script starts {command.module}: what that does beyond {TRAINER}, a search does not do"
             )
         if base.goes_on:
-            made.remarks.append("the script ends before the trainer starts; it was read as if it went on")
+            made.remarks.append("the script ends before the trainer starts; it was read as if it continued")
         sources = self.seen(base).sources
         if sources:
             made.remarks.append(

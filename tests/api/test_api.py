@@ -390,7 +390,7 @@ def test_a_search_is_paused_and_goes_on_from_python(make_search: Callable[..., H
     running = llmzero_ray.run(search.config)
     search.until_step(0, 2)
     assert running.status().training == (0,)
-    with pytest.raises(TimeoutError, match="still at work"):
+    with pytest.raises(TimeoutError, match="still running"):
         running.wait(timeout_s=0)
     beside = llmzero_ray.run(search.config)  # another part of the program finds it at work
     beside.hint("watch the lengths")

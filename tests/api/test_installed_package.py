@@ -146,7 +146,7 @@ def test_every_part_of_an_installed_package_is_used_by_its_name(installed: Path,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     refused, after, used = done.stdout.splitlines()[-3:]
-    assert refused.startswith("demo is at work on a Ray head that this process started for it alone")
+    assert refused.startswith("demo is running on a Ray head that this process started for it alone")
     assert (after, used) == ("False finished", "of_a_stranger.rewards 32 [None, 'halved']")
     assert (tmp_path / "runs/engine.txt").read_text() == "of_a_stranger.parts trains capitals"
     code = (

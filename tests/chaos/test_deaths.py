@@ -108,13 +108,13 @@ def test_a_search_whose_command_is_killed_goes_on_and_is_followed_with_its_own_s
     assert until(lambda: not other.running, within_s=PATIENCE_S)
     assert other.process.returncode == 2
     (output,) = [line for line in other.output.splitlines() if line.startswith("llmzero:")]
-    assert "driver is at work with other settings" in output
+    assert "driver is running with other settings" in output
     assert "budget.runs=9" in other.output and "Traceback" not in other.output
     again = search.start("--resume", search.storage.paths.root)
     assert until(lambda: "following" in again.output, within_s=PATIENCE_S), again.output
     release(tmp_path, 1)
     search.to_its_end(again)
-    assert again.output.count("is at work on it; following") == 1
+    assert again.output.count("is working on it; following") == 1
     assert len(search.witness.core.search.nodes) == 3
     events = search.witness.follower.events
     assert [type(event) for event in events].count(ev.CoordinatorStarted) == 1

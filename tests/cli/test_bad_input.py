@@ -286,7 +286,7 @@ def test_a_setting_that_the_end_overtakes_is_kept_and_sent_to_resume(
 
     monkeypatch.setattr(steering, "request", request)
     assert main(["set", str(finished), "runs=12"]) == 0
-    assert f"the search ended first; `llmzero resume {finished}` goes on" in capsys.readouterr().out
+    assert f"the search ended first; `llmzero resume {finished}` continues" in capsys.readouterr().out
     assert is_extension_requested(finished)
 
 

@@ -148,7 +148,7 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
     code, printed = command.run("jobs.status", str(command.storage.paths.root))
     assert code == 0
     assert "searching" in printed
-    assert "is at work on it" in printed
+    assert "is working on it" in printed
     second = command.start()
     before = until_printed(second, "following")
     command.released.touch()
@@ -159,7 +159,7 @@ def test_a_search_on_a_fresh_machine_can_be_watched_attached_to_and_looked_at_af
     for text in (printed, output):
         assert "search demo has ended (budget) after 2 runs" in text
         assert "test  best strategy" in text
-    assert "is at work on it; following" in output
+    assert "is working on it; following" in output
     assert "Traceback" not in printed
     until_gone(command.leftovers)
     code, printed = command.run()

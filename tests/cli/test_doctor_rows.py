@@ -285,7 +285,7 @@ def test_one_doctor_of_a_search_at_a_time(tmp_path: Path) -> None:
     config = parse_config({"name": "d", "storage": str(tmp_path)})
     first, second = Scratch(config), Scratch(config)
     first.take()
-    with pytest.raises(StorageError, match="another doctor of this search is at work"):
+    with pytest.raises(StorageError, match="another doctor of this search is running"):
         second.take()
     second.remove()
     assert (tmp_path / ".doctor-d").is_dir()

@@ -139,7 +139,7 @@ def test_on_gpus_an_estimate_of_the_stages_stands_in_for_a_measured_step(
         make(engine={"platform": "gpu"}, name="other"),
         make(engine={"platform": "cpu"}, name="cpu"),
     ):
-        with pytest.raises(ConfigError, match="nobody has measured"):
+        with pytest.raises(ConfigError, match="is not measured yet"):
             show_estimate(other)
 
 

@@ -112,7 +112,7 @@ def test_without_a_terminal_and_without_yes_everything_is_drafted_and_nothing_st
 ) -> None:
     assert folder.run() == 2
     shown = capsys.readouterr()
-    assert "nobody is at a terminal" in shown.err and "with --yes" in shown.err
+    assert "there is no terminal" in shown.err and "with --yes" in shown.err
     assert "the answer is taken from answer" in shown.out
     assert "data: 40 rows in 1 file: question, answer" in shown.out
     assert "at most 32 train, 4 val, 4 test; reward exact_match" in shown.out

@@ -82,7 +82,7 @@ def test_a_command_follows_a_coordinator_that_comes_back_while_it_prepares(confi
     backend_with_hook.ON_LOADING.append(coordinator.come_back)
     with contextlib.redirect_stdout(output):
         assert main(["search", str(config_path)]) == 0
-    assert "is at work on it; following" in output.getvalue()
+    assert "is working on it; following" in output.getvalue()
     coordinator.join(PATIENCE_S)
     assert owner(storage.paths.root) is None
 

@@ -313,7 +313,7 @@ STOP = StopDecision(stop=True, reason="too low", rule="early_stopper")
     [
         (ev.SlotReady(slot=0), None),
         (ev.CoordinatorStarted(epoch=1, host="h", pid=1), None),
-        (ev.CoordinatorStarted(epoch=2, host="h", pid=1), "a coordinator is at work again (the 2.)"),
+        (ev.CoordinatorStarted(epoch=2, host="h", pid=1), "a new coordinator runs (number 2)"),
         (
             ev.ProposalRefused(node=1, message="lr too high", tries=1),
             "node=1 proposal refused (1): lr too high",

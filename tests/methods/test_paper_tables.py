@@ -120,7 +120,7 @@ def test_the_tables_hold_strategies_nodes_and_directions(demo: SearchFacts) -> N
 def test_a_phase_without_changes_goes_on_and_only_the_first_is_the_default_recipe() -> None:
     text = paper_tables([SearchFacts(RUNS / "model")])
     assert "| 1 | 0 | 0-10 | 0.3405 | the default recipe |" in text
-    assert "| 2 | 2 | 10-20 | 0.4185 | nothing: it goes on |" in text
+    assert "| 2 | 2 | 10-20 | 0.4185 | nothing: it continues |" in text
 
 
 def test_searches_of_one_name_are_told_apart_by_where_they_lie(demo: SearchFacts, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_default_recipe_takes_the_whole_budget_in_one_phase() -> None:
     search.budget = 10
     assert search.ask().on == 0
     assert begin(search)[1] == RunPlan(
-        source="unchanged", start="last", units=2.0, why="the budget was raised: the recipe goes on"
+        source="unchanged", start="last", units=2.0, why="the budget was raised: the recipe continues"
     )
     assert search.ask().stop_reason == "budget"
 

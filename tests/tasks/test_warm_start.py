@@ -153,5 +153,5 @@ def test_two_commands_do_not_share_an_output(tmp_path: Path, capsys: pytest.Capt
     lock = FileLock(tmp_path / ".lock")
     assert lock.acquire()
     assert main(["warm-start", str(tmp_path / "w.yaml")]) == 3
-    assert "another warm start is at work" in capsys.readouterr().err
+    assert "another warm start is running" in capsys.readouterr().err
     lock.release()

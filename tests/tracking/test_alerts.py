@@ -199,7 +199,7 @@ def test_a_dead_coordinator_needs_you(
     root = copy_of("killed", tmp_path / "runs")
     assert track(root, service.url)
     (told,) = [line for line in service.lines(-1) if line.startswith("Needs you")]
-    assert "Nobody is at work on it" in told and f"llmzero resume {root}" in told
+    assert "It is interrupted" in told and f"llmzero resume {root}" in told
 
 
 @pytest.mark.slow

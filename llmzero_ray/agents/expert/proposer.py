@@ -40,7 +40,7 @@ def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
     source = None if on.doubts else next((view for view in earlier if view.doubts), None)
     if source is None or source.doubts is None:
         return on
-    doubts = tuple(f"In node {source.node}, which it goes on from: {doubt}" for doubt in source.doubts)
+    doubts = tuple(f"In node {source.node}, from which it continues: {doubt}" for doubt in source.doubts)
     return replace(on, doubts=doubts)
 
 
@@ -48,7 +48,7 @@ def _undo(on: NodeView) -> MoveSet:
     return replace(
         UNCHANGED,
         name="undo",
-        why=f"What node {on.node} changed did not pay: go on from before it, with the settings of that time.",
+        why=f"What node {on.node} changed did not help: continue from before it, with the earlier settings.",
     )
 
 

@@ -200,7 +200,7 @@ def _why_not_reserve(context: Context) -> str:
     if not context.step and not must_grow:
         return "--no-step"
     if (name := training.name_in_use(context.config)) is not None:
-        return f"a search called {name} is at work"
+        return f"a search called {name} is running"
     return _why_pointless(context)
 
 
@@ -215,7 +215,7 @@ def _why_not_train(context: Context) -> str:
 def _why_pointless(context: Context) -> str:
     someone = owner(SearchStorage(context.config.storage, context.config.name).paths.root)
     if someone:
-        return f"{someone} is at work on this search"
+        return f"{someone} is working on this search"
     harmless = {check.name for check in CHECKS if not check.needed_for_training}
     failed = [row.name for row in context.rows if row.status == "FAIL" and row.name not in harmless]
     return f"{', '.join(failed)} failed" if failed else ""

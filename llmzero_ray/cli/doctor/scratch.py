@@ -37,7 +37,7 @@ class Scratch:
             taken = lock.acquire()
         if not taken:
             raise StorageError(
-                f"{self._path}: another doctor of this search is at work; wait for it, or end it."
+                f"{self._path}: another doctor of this search is running; wait for it, or end it."
             )
         self._lock = lock
         for left in self._path.iterdir():  # left by a doctor that was killed

@@ -39,7 +39,7 @@ _STAGES = 5
 scoring of the adapter."""
 _TODO = {
     "oom": "lower engine.gpu_memory_utilization, batch or response length, or take more GPUs a slot",
-    "mismatch": "what trains is not what was asked for: use the versions this engine was written against",
+    "mismatch": "the training differs from the configuration: use the versions that this engine supports",
     "config": "correct root.overrides or engine.overrides",
     "reward": "correct the reward and prepare the task again, or install what it lacks on every machine",
 }

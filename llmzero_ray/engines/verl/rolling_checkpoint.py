@@ -90,7 +90,7 @@ def newest(spec: PhaseSpec, n_gpus: int) -> Restorable | None:
             logger.warning("node=%d full checkpoint %s is not used: %s", spec.node, path, problem)
             continue
         step = int(path.name.removeprefix("step_").removesuffix(".full"))
-        logger.info("node=%d goes on from its full checkpoint after step %d", spec.node, step)
+        logger.info("node=%d continues from its full checkpoint after step %d", spec.node, step)
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
         return Restorable(path=str(path), step=step, state=state)
     return None

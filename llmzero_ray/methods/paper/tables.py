@@ -144,7 +144,7 @@ def _strategy(facts: SearchFacts) -> str:
         kept = () if phase.run.outcome is None else phase.run.outcome.checkpoints
         score = next((one.val_score for one in kept if one.step == phase.cut), None)
         changed = "; ".join(fmt.change(one) for one in facts.changes(phase.run))
-        changed = changed or ("the default recipe" if phase.number == 1 else "nothing: it goes on")
+        changed = changed or ("the default recipe" if phase.number == 1 else "nothing: it continues")
         rows.append(
             (str(phase.number), str(phase.node), f"{phase.begin}-{phase.end}", fmt.accuracy(score), changed)
         )

@@ -157,8 +157,8 @@ def _confirm(
     paid = f" What was asked ({initialization.bill}) is not asked again." if initialization.bill else ""
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"nobody is at a terminal to confirm this. Look at the files in {place}, edit them, then run the "
-            f"same command with --yes.{paid}"
+            f"there is no terminal at which to confirm this. Look at the files in {place}, edit them, then "
+            f"run the same command with --yes.{paid}"
         )
     if ask(console, "Train this? [y/N] ").lower() in ("y", "yes"):
         return initialization.confirm("terminal")

@@ -35,7 +35,7 @@ def warm_start(
     with storage_errors(output):
         if not lock.acquire():
             raise StorageError(
-                f"{output}: another warm start is at work there. Wait for it, or choose another output."
+                f"{output}: another warm start is running there. Wait for it, or choose another output."
             )
     result = result_in(loaded)
     if result is not None:

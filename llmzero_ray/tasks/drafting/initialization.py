@@ -61,7 +61,7 @@ def initializing(
     """Context with the initialization of a search that has not started. It holds the search's lock.
 
     Raises:
-        SearchBusyError: another command or a coordinator is at work on it.
+        SearchBusyError: another command or a coordinator is working on it.
         ConfigError: it was begun with another folder or sentence, or with a configuration.
         JournalError: its journal is damaged.
         StorageError: its directory cannot be written.

@@ -227,7 +227,7 @@ def test_a_phase_that_goes_on_from_a_doubted_score_is_doubted_and_left_for_what_
     hacked = replace(phase(n=20, **HACK), node=1, base_step=20, doubts=(DOUBT,))
     after = replace(phase(n=20, start=0.99, val={10: 0.99, 20: 0.99}), node=2, base_step=40, doubts=())
     proposal = PROPOSER.propose(request(after, path=(first, hacked, after)))
-    assert f"In node 1, which it goes on from: {DOUBT}" in proposal.diagnosis.summary
+    assert f"In node 1, from which it continues: {DOUBT}" in proposal.diagnosis.summary
     assert proposal.resume_from == ResumeFrom(node=0, step=20)
 
 
