@@ -60,6 +60,15 @@ def test_an_old_name_given_as_an_override_replaces_the_value_under_the_new_one()
         assert parse_config(data).search.n_trials == 4
 
 
+def test_an_old_value_given_as_an_override_is_noted_without_the_files_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = resolve_config({"name": "x"}, ["agents.backend=replay", "agents.recorded_from=/runs/a"])
+    assert config.agents.backend == "recorded"
+    (note,) = caplog.messages
+    assert note.startswith("a setting: agents.backend: replay is called agents.backend: recorded since 0.2.")
+
+
 def test_both_names_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="unknown key 'recipes' in search"):
         parse_config({"name": "x", "search": {"recipes": 3, "n_trials": 4}})

@@ -191,9 +191,11 @@ def set_key(data: dict[str, Any], key: str, value: Any) -> None:
     Raises:
         ConfigError: a key on the way holds a value that has no keys.
     """
-    if key in RENAMED:
-        _note_new_name(key, "a setting")
-        key = RENAMED[key]
+    old = key if key in RENAMED else f"{key}: {value}"
+    if old in RENAMED:
+        _note_new_name(old, "a setting")
+        key, _, new = RENAMED[old].partition(": ")
+        value = new or value
     parts = key.split(".")
     # VeRL keys contain dots themselves: below an `overrides` block the rest of the path is one key.
     for i, part in enumerate(parts[:-1]):
