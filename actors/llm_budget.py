@@ -209,5 +209,5 @@ class RemoteBudget:
                 raise AgentError(f"the ledger refused: {error.cause}") from None
             except (ValueError, ray.exceptions.RayError) as error:
                 if time.monotonic() >= until:
-                    raise AgentError(f"the coordinator is away: {type(error).__name__}") from None
+                    raise AgentError(f"the coordinator cannot be reached: {type(error).__name__}") from None
                 time.sleep(1.0)

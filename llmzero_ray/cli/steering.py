@@ -127,7 +127,7 @@ def configure(
 ) -> int:
     """Change settings that may change during a search."""
     if not settings:
-        raise ConfigError("nothing is to be changed; write for example budget.runs=24")
+        raise ConfigError("no setting is given; write for example budget.runs=24")
     return send(find(search, storage), "set", changes=read_settings(settings))
 
 

@@ -117,7 +117,7 @@ class Journal:
             self._begin()
             if self._read_behind_the_claim():
                 raise JournalError(
-                    f"{self.store}: another coordinator has gone on with this search since it was read; this "
+                    f"{self.store}: another coordinator has continued this search since it was read; this "
                     "one must end. Run the same command again."
                 )
         self._check_not_superseded()

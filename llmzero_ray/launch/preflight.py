@@ -141,7 +141,7 @@ def machine_problem(files: Sequence[str], platform: str, overrides: Mapping[str,
     missing = [path for path in files if not Path(path).exists()]
     if missing:
         return (
-            f"does not see {', '.join(missing)}; storage, task and model must lie in a directory that every "
+            f"does not see {', '.join(missing)}; storage, task and model must be in a directory that every "
             "machine mounts under the same path"
         )
     try:

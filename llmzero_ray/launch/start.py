@@ -332,7 +332,7 @@ def raise_if_broken(follower: Follower) -> None:
         return
     if core.interrupted is None:
         raise CoordinatorGoneError(
-            f"the coordinator of {follower.storage.name!r} has gone without a word; see "
+            f"the coordinator of {follower.storage.name!r} ended without a message; see "
             f"{follower.storage.paths.logs / 'coordinator.log'}. The same command resumes the search."
         )
     reason, exit_code = core.interrupted

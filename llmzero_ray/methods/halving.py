@@ -29,7 +29,7 @@ class AsynchronousHalving(PlannedSearch):
                 why = f"node {promoted.id} is among the best 1/{self.rules.eta} of rung {rung}: it trains on"
                 return RunPlan(on=promoted.id, source="unchanged", start="last", units=units, why=why)
         number = sum(node.plan.source == "draw" for node in self.nodes.values())
-        why = f"random recipe {number + 1}: nothing is to be promoted"
+        why = f"random recipe {number + 1}: none can be promoted"
         return RunPlan(source="draw", number=number, why=why)
 
     def _rung(self, node: PlannedNode) -> int:

@@ -81,7 +81,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["score", "--jsonl", "f", "--reward", "mcq", "--task", "t"], "--reward and --task name two rewards"),
         (["serve", "model", "more"], "serve: unexpected 'more'; options of `vllm serve` follow a `--`"),
-        (["set", "s"], "nothing is to be changed; write for example budget.runs=24"),
+        (["set", "s"], "no setting is given; write for example budget.runs=24"),
     ],
 )
 def test_words_that_cannot_be_meant_are_one_message_and_exit_code_2(

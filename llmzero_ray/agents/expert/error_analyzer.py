@@ -60,7 +60,7 @@ _MEANING: Mapping[FailureClass, str] = {
     "oom": "Memory ran out",
     "nan": "A loss, gradient or reward was not finite",
     "config": "The configuration was refused",
-    "mismatch": "What trained was not what was asked for",
+    "mismatch": "The training differed from its configuration",
     "reward": "The reward could not score the answers",
     "engine": "The engine raised an exception",
     "timeout": "The phase did not end in time",
