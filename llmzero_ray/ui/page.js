@@ -463,7 +463,7 @@ function more() {
 const FORMS = {
   hint: { says: "The proposer reads it with every later question.", fields: [["text", "Hint", true]] },
   pause: { says: "Ends its processes and gives the hardware back; `llmzero resume` continues it.", fields: [["reason", "Reason"]] },
-  stop: { says: "Ends the search in good order: what trains ends at its next step, and the outcome is written.", fields: [["reason", "Reason"]] },
+  stop: { says: "Ends the search in good order: each running phase ends at its next step, and the outcome is written.", fields: [["reason", "Reason"]] },
   veto: { says: "Closes this node and all below it.", fields: [["reason", "Reason"]] },
   clone: { says: "Continues this node with changes of your own, one KEY=VALUE a line, such as lr=5e-4.", fields: [["settings", "Changes", true], ["step", "From step (empty: the best one)"], ["n_steps", "Steps (empty: as usual)"]] },
   approve: { says: "Trains it as proposed, or with changes of yours, one KEY=VALUE a line. The agents are told changes and reason.", fields: [["settings", "Changes (empty: none)", true], ["n_steps", "Steps (empty: as proposed)"], ["reason", "Reason"]] },
