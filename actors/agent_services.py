@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS, STOPS, Agents, AgentServices, make_agents
@@ -64,8 +65,8 @@ def stopping_policy(
     if config.agents.backend in MODEL_BACKENDS:
         services = AgentServices(
             facts=facts,
-            budget=RemoteBudget(config.name),
-            post=lambda event: _post(config.name, event),
+            budget=RemoteBudget(storage.paths.root),
+            post=lambda event: _post(storage.paths.root, event),
             write_call=storage.write_call,
             draw=draw,
             transcript=storage.paths.transcript,
@@ -73,12 +74,12 @@ def stopping_policy(
     return StoppingPolicy(config.stopper, make_agents(config, n_val, services).early_stopper)
 
 
-def _post(search: str, event: Event) -> None:
-    """Send an event to the coordinator, which journals it."""
+def _post(root: Path, event: Event) -> None:
+    """Send an event to the coordinator of the search in `root`, which journals it."""
     import ray
 
     try:
-        coordinator = find_actor(coordinator_name(search))
+        coordinator = find_actor(coordinator_name(root))
         ray.get(coordinator.post.remote(event), timeout=_POST_S)
     except (ValueError, ray.exceptions.RayError) as error:
         logger.error("%s was not journalled: %s", type(event).__name__, error)

@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -25,7 +26,7 @@ from llmzero_ray.utils.api_key import KEY_ENVS, key_file, tracker_key_file
 from llmzero_ray.utils.plugins import installed_versions
 
 from .coordinator import SearchCoordinator
-from .names import coordinator_name, end_actor, restarting, slot_of, stopper_name
+from .names import coordinator_name, end_actor, name_on_cluster, restarting, slot_of, stopper_name
 from .placement import remove_groups
 from .runner_pool import HELD_SLOTS_ENV
 
@@ -69,8 +70,8 @@ def start_on(
         agents={**agent_facts(config), **estimate.model_facts()},
         memory=estimate.memory_facts(),
     )
-    name = coordinator_name(config.name)
     root = SearchStorage(config.storage, config.name).paths.root
+    name = coordinator_name(root)
     if owner(root) is None:
         end_actor(name)  # an ended coordinator would only return its old result
         drop_ends(root)  # requests to end that one
@@ -112,14 +113,15 @@ def has_joined(running: Running) -> bool:
     return True
 
 
-def clean_up(config: SearchConfig) -> list[str]:
-    """End all actors that a search without a live coordinator left behind, and release its hardware. Returns
-    the names of the actors that were found."""
+def clean_up(root: Path) -> list[str]:
+    """End all actors that the search in `root`, which has no live coordinator, left behind, and release its
+    hardware. Returns the names of the actors that were found."""
+    slots = name_on_cluster(root)
     actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
-    runners = [name for name in actors if slot_of(config.name, name) is not None]
-    names = [coordinator_name(config.name), stopper_name(config.name), *runners]
+    runners = [name for name in actors if slot_of(slots, name) is not None]
+    names = [coordinator_name(root), stopper_name(root), *runners]
     found = [name for name in names if end_actor(name)]
-    remove_groups(config.name)
+    remove_groups(slots)
     return found
 
 

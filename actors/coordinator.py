@@ -196,7 +196,7 @@ class SearchCoordinator:
         """Budget rebuilt from the journal, with calls of dead processes booked at their worst case."""
         budget = SearchBudget(loop.core.config, loop.events, loop.record)
         lost = budget.settle_lost("coordinator")
-        if not await asyncio.to_thread(is_there, stopper_name(self._storage.name)):
+        if not await asyncio.to_thread(is_there, stopper_name(self._storage.paths.root)):
             lost += budget.settle_lost("stopper")
         for call in lost:
             await loop.post(call)
@@ -260,7 +260,7 @@ class SearchCoordinator:
         self._ending = True
         if self._pool is not None:
             await _tried(self._pool.close_all(at_once=at_once), "the runners were not closed")
-        name = stopper_name(self._storage.name)
+        name = stopper_name(self._storage.paths.root)
         await _tried(self._threads.run(end_actor, name), "the stopper was not ended")
         if self._loop is not None:
             self._loop.close()

@@ -12,6 +12,7 @@ import concurrent.futures
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from llmzero_ray.agents.backend import MODEL_BACKENDS, llm_settings
@@ -169,8 +170,9 @@ class LocalBudget:
 class RemoteBudget:
     """Client of the coordinator's budget for the stopper's process, through the coordinator's actor."""
 
-    def __init__(self, search: str) -> None:
-        self._search = search
+    def __init__(self, root: Path) -> None:
+        """`root` is the search's directory."""
+        self._root = root
 
     def reserve(self, agent: str, node: int, worst: Usage) -> Reservation:
         """Reserve `worst` in the coordinator's ledger.
@@ -201,7 +203,7 @@ class RemoteBudget:
         until = time.monotonic() + wait_s
         while True:
             try:
-                actor = find_actor(coordinator_name(self._search))
+                actor = find_actor(coordinator_name(self._root))
                 return ray.get(actor.use_budget.remote(what, *arguments, **named), timeout=_REPLY_S)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, CapReachedError):

@@ -1,13 +1,18 @@
 """Names of actors and placement groups, shared actor options, and finding or ending an actor by name.
 
-Names contain the search and the slot, so that several searches can run on one cluster.
+Names contain the search, a digest of its directory, and the slot, so that several searches can run on one
+cluster, even if searches in two storages have the same name.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
+from pathlib import Path
 from typing import Any
+
+from llmzero_ray.utils.files import text_digest
 
 NAMESPACE = "llmzero"
 logger = logging.getLogger("llmzero_ray.actors.names")
@@ -16,14 +21,19 @@ _NAME_S = 10.0
 """Seconds to wait until the name of a killed actor is free again."""
 
 
-def coordinator_name(search: str) -> str:
-    """Name of the coordinator actor."""
-    return f"coordinator-{search}"
+def name_on_cluster(root: Path) -> str:
+    """Name of the search in the directory `root` on a cluster, which is also the name of its own slots."""
+    return f"{root.name}-{text_digest(os.path.realpath(root))[:8]}"
 
 
-def stopper_name(search: str) -> str:
-    """Name of the stopper actor."""
-    return f"stopper-{search}"
+def coordinator_name(root: Path) -> str:
+    """Name of the coordinator actor of the search in a directory."""
+    return f"coordinator-{name_on_cluster(root)}"
+
+
+def stopper_name(root: Path) -> str:
+    """Name of the stopper actor of the search in a directory."""
+    return f"stopper-{name_on_cluster(root)}"
 
 
 def runner_name(slots: str, slot: int) -> str:
@@ -41,22 +51,22 @@ class Lease:
     with the trial."""
 
 
-def slot_of(search: str, actor: str) -> int | None:
-    """Slot of a runner, from its actor name. None for other actors and other searches' runners."""
+def slot_of(slots: str, actor: str) -> int | None:
+    """Slot of a runner, from its actor name. None for other actors and for runners of other slots."""
     head, _, slot = actor.rpartition("-slot")
-    return int(slot) if head == f"runner-{search}" and slot.isdigit() else None
+    return int(slot) if head == f"runner-{slots}" and slot.isdigit() else None
 
 
-def slot_of_group(search: str, group: str) -> int | None:
-    """Slot of a placement group, from its name. None for other groups and other searches' slots."""
+def slot_of_group(slots: str, group: str) -> int | None:
+    """Slot of a placement group, from its name. None for other groups."""
     head, _, machine = group.rpartition("-")
     start, _, slot = head.rpartition("-")
-    return int(slot) if start == f"slot-{search}" and slot.isdigit() and machine.isdigit() else None
+    return int(slot) if start == f"slot-{slots}" and slot.isdigit() and machine.isdigit() else None
 
 
-def group_name(search: str, slot: int, machine: int) -> str:
+def group_name(slots: str, slot: int, machine: int) -> str:
     """Name of the placement group that holds a slot's GPUs on one of its machines."""
-    return f"slot-{search}-{slot}-{machine}"
+    return f"slot-{slots}-{slot}-{machine}"
 
 
 def actor_options(name: str, **more: Any) -> dict[str, Any]:

@@ -32,18 +32,18 @@ _GROUP = "ray.io/node-group"
 
 
 class Placement:
-    """Placement groups of one search. `avoided` returns the ids (hex) of nodes on which a GPU failed. Unless
-    `detached`, the groups are released when the process that reserved them ends."""
+    """Placement groups of the slots with that name. `avoided` returns the ids (hex) of nodes on which a GPU
+    failed. Unless `detached`, the groups are released when the process that reserved them ends."""
 
     def __init__(
         self,
-        search: str,
+        slots: str,
         threads: Threads | None = None,
         avoided: Callable[[], Collection[str]] = frozenset,
         *,
         detached: bool = True,
     ) -> None:
-        self._search, self._threads = search, threads or Threads("slots")
+        self._slots, self._threads = slots, threads or Threads("slots")
         self._avoided, self._detached = avoided, detached
         self._asked: set[int] = set()
         """Slots whose hardware was requested and not released."""
@@ -92,7 +92,7 @@ class Placement:
         """
         if config.slots.nodes > 1:
             return None
-        node = await self._threads.run(_node_of_slot, self._search, slot)
+        node = await self._threads.run(_node_of_slot, self._slots, slot)
         if node is None:
             return None
         others = await self._threads.run(cluster_machines, {*self._avoided(), node})
@@ -105,7 +105,7 @@ class Placement:
         return await self._threads.run(
             _request_group,
             config.slots,
-            group_name(self._search, slot, machine),
+            group_name(self._slots, slot, machine),
             beside=beside,
             detached=self._detached,
         )
@@ -120,13 +120,13 @@ class Placement:
         """Release the hardware of one slot."""
         self._asked.discard(slot)
         async with self._changing:
-            await self._threads.run(remove_groups, self._search, slot)
+            await self._threads.run(remove_groups, self._slots, slot)
 
     async def release_all(self) -> None:
-        """Release all hardware of the search."""
+        """Release all hardware of the slots."""
         self._asked.clear()
         async with self._changing:
-            await self._threads.run(remove_groups, self._search)
+            await self._threads.run(remove_groups, self._slots)
 
     async def _reserved(self, config: SearchConfig, slot: int, deadline: float) -> tuple[str, ...] | None:
         self._waiting.add(slot)
@@ -202,11 +202,11 @@ class Placement:
             await asyncio.sleep(_CPU_LOOK_S)
 
 
-def _node_of_slot(search: str, slot: int) -> str | None:
+def _node_of_slot(slots: str, slot: int) -> str | None:
     """Node (hex id) of a slot's first group, or None if no created group exists."""
     from ray.util import placement_group_table
 
-    name = group_name(search, slot, 0)
+    name = group_name(slots, slot, 0)
     for entry in placement_group_table().values():
         if entry["name"] == name and entry["state"] == "CREATED":
             return str(next(iter(entry["bundles_to_node_id"].values())))
@@ -226,13 +226,13 @@ def check_fixed_capacity(config: SearchConfig) -> None:
         )
 
 
-def remove_groups(search: str, slot: int | None = None) -> None:
-    """Remove the created and pending placement groups of a search, or of one of its slots."""
+def remove_groups(slots: str, slot: int | None = None) -> None:
+    """Remove the created and pending placement groups of the slots with that name, or of one of them."""
     from ray.util import placement_group_table
     from ray.util.placement_group import remove_placement_group
 
     for group_id, entry in placement_group_table().items():
-        found = slot_of_group(search, entry["name"])
+        found = slot_of_group(slots, entry["name"])
         if found is not None and entry["state"] != "REMOVED" and slot in (None, found):
             with contextlib.suppress(ValueError):
                 remove_placement_group(group_of(group_id))

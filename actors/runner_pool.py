@@ -14,8 +14,9 @@ from typing import Any
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.engines.base import Slot
+from llmzero_ray.storage import SearchStorage
 
-from .names import actor_options, end_actor, find_actor, runner_name, slot_of
+from .names import actor_options, end_actor, find_actor, name_on_cluster, runner_name, slot_of
 from .placement import Placement, check_fixed_capacity, group_of
 from .runner import PhaseRunner
 from .threads import Threads
@@ -55,7 +56,8 @@ class RunnerPool:
         self._fixed_capacity = fixed_capacity
         self._threads = Threads("slots", _SLOT_THREADS)
         self._held = held_slots is not None
-        self._slots = held_slots or search
+        own = search if holder else name_on_cluster(SearchStorage(storage, search).paths.root)
+        self._slots = held_slots or own
         """Name of the slots."""
         detached = not (self._held or holder)
         self._placement = Placement(self._slots, self._threads, avoided, detached=detached)

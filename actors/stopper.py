@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import SearchConfig, parse_config
@@ -59,14 +60,14 @@ class StopperActor:
         self._n_val = n_val
         self._chain: tuple[NodeView, ...] = ()
         """Resume chain of the incumbent, base first. Empty without an incumbent."""
-        self._verdicts = VerdictDelivery(self._config.name)
+        self._verdicts = VerdictDelivery(self._storage.paths.root)
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._sent: dict[int | None, float] = {}
         """Slot, or None for the incumbent -> time at which the newest call about it was sent."""
         log_to(self._storage.paths.logs / "stopper.log")
         gc.freeze()  # excludes imported modules from collections, which delayed verdicts by 100 ms
         if ray.get_runtime_context().was_current_actor_reconstructed:
-            find_actor(coordinator_name(self._config.name)).resend_to_stopper.remote()
+            find_actor(coordinator_name(self._storage.paths.root)).resend_to_stopper.remote()
 
     def __repr__(self) -> str:
         return f"StopperActor(search={self._config.name})"
@@ -231,21 +232,22 @@ def start_stopper(
     """Handle of a search's stopper, which is started unless it exists. Arguments as in `StopperActor`."""
     import ray
 
-    options = restarting(stopper_name(config.name))
+    options = restarting(stopper_name(SearchStorage(storage, config.name).paths.root))
     return (
         ray.remote(StopperActor).options(**options).remote(config.to_json(), storage, n_val, facts, key_file)
     )
 
 
 class VerdictDelivery:
-    """Delivers the verdicts of one search to the coordinator, which makes them durable and stops the phase.
+    """Delivers the verdicts of the search in `root` to its coordinator, which makes them durable and stops
+    the phase.
 
     It retries while the coordinator restarts or is replaced. A hard STOP does not wait for a coordinator that
     cannot be reached.
     """
 
-    def __init__(self, search: str) -> None:
-        self._search = search
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self._coordinator: Any = None
 
     async def deliver(self, runner: Any, verdict: ev.VerdictPosted) -> None:
@@ -270,7 +272,7 @@ class VerdictDelivery:
             known = self._coordinator is not None
             try:
                 if not known:
-                    self._coordinator = await asyncio.to_thread(find_actor, coordinator_name(self._search))
+                    self._coordinator = await asyncio.to_thread(find_actor, coordinator_name(self._root))
                 await self._coordinator.post.remote(verdict)
                 return
             except (ValueError, ray.exceptions.RayError):

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tests.conftest  # noqa: F401 - the environment that Ray reads once
-from actors.names import coordinator_name, runner_name
+from actors.names import coordinator_name, name_on_cluster, runner_name
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
@@ -56,29 +56,32 @@ class Scene:
         path.write_text(config.to_yaml())
         self.lab, self.command = lab, lab.command("jobs.search", path)
         self.witness = Witness(SearchStorage(config.storage, config.name))
+        self.slots = name_on_cluster(self.witness.storage.paths.root)
 
     def coordinator(self) -> tuple[float, float]:
         """(Seconds from the kill until another coordinator takes over, seconds until it has handled an
         event)."""
         self._train()
-        before = {run.slot: self._pid(runner_name(_NAME, run.slot)) for run in self._training()}
+        before = {run.slot: self._pid(runner_name(self.slots, run.slot)) for run in self._training()}
         n_events, began = self._n_events(), time.time()
-        kill(self._pid(coordinator_name(_NAME)))
+        kill(self._pid(coordinator_name(self.witness.storage.paths.root)))
         self._wait(lambda: len(self._since_takeover(n_events)) > 1)
         taken, handled = self._since_takeover(n_events)[:2]
         for slot, pid in before.items():
-            assert self._pid(runner_name(_NAME, slot)) == pid, f"the runner of slot {slot} is another one"
+            assert self._pid(runner_name(self.slots, slot)) == pid, (
+                f"the runner of slot {slot} is another one"
+            )
         return taken - began, handled - began
 
     def runner(self) -> float:
         """Seconds from the kill until the loss is in the journal."""
-        return self._lose(lambda run: kill(self._pid(runner_name(_NAME, run.slot))))
+        return self._lose(lambda run: kill(self._pid(runner_name(self.slots, run.slot))))
 
     def machine(self) -> float:
         """The same for a raylet; a new machine replaces it."""
 
         def strike(run: PhaseRun) -> None:
-            self.lab.kill_machine(self.lab.actors()[runner_name(_NAME, run.slot)].machine)
+            self.lab.kill_machine(self.lab.actors()[runner_name(self.slots, run.slot)].machine)
 
         took = self._lose(strike)
         self.lab.add_machine()

@@ -71,7 +71,7 @@ def actors(n: int, root: str) -> Iterator[list[Any]]:
     """Ready runners, the stopper and the stand-in, on a Ray that ends with the block."""
     import ray
 
-    from actors.names import NAMESPACE, actor_options, coordinator_name, runner_name
+    from actors.names import NAMESPACE, actor_options, coordinator_name, name_on_cluster, runner_name
     from actors.stopper import start_stopper
     from benchmarks.stream_actors import StandIn, StreamingRunner
     from llmzero_ray.config import parse_config
@@ -86,15 +86,17 @@ def actors(n: int, root: str) -> Iterator[list[Any]]:
         logging_level="ERROR",
     )
     try:
-        ray.remote(StandIn).options(**actor_options(coordinator_name(SEARCH))).remote(SEARCH)
+        place = Path(root, SEARCH)
+        slots = name_on_cluster(place)
+        ray.remote(StandIn).options(**actor_options(coordinator_name(place))).remote(slots)
         config = parse_config({"name": SEARCH, "storage": root})
-        Path(root, SEARCH, "logs").mkdir(parents=True)
+        Path(place, "logs").mkdir(parents=True)
         start_stopper(config, root, 500, {})
         wrapped = ray.remote(concurrency_groups={"ctl": _CTL_THREADS})(StreamingRunner)
         runners = []
         for i in range(n):
-            slot = Slot(search=SEARCH, index=i, placement_groups=(), gpus_per_node=1, cpus_per_gpu=1)
-            runners.append(wrapped.options(**actor_options(runner_name(SEARCH, i))).remote(slot))
+            slot = Slot(search=slots, index=i, placement_groups=(), gpus_per_node=1, cpus_per_gpu=1)
+            runners.append(wrapped.options(**actor_options(runner_name(slots, i))).remote(slot, place))
         ray.get([runner.health.remote() for runner in runners])
         yield runners
     finally:

@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -72,8 +73,8 @@ class Outcome:
 class StreamingRunner:
     """A runner whose phases stream until they are stopped."""
 
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
+    def __init__(self, slot: Slot, root: Path) -> None:
+        self._slot, self._root = slot, root
         self._buffer = MetricBuffer()
         self._heard = threading.Event()
         self._heard_at = 0.0
@@ -113,7 +114,7 @@ class StreamingRunner:
     def prepare(self, load: Load) -> None:
         """Make the points of a phase, and look up the stopper."""
         self._load, self._points = load, points_of(load, seed=self._slot.index)
-        self._stopper = ray.get_actor(stopper_name(self._slot.search), namespace=NAMESPACE)
+        self._stopper = ray.get_actor(stopper_name(self._root), namespace=NAMESPACE)
 
     def stream(self, window: Window) -> Outcome:
         """Stream phases until the time is over."""
@@ -195,14 +196,14 @@ def points_of(load: Load, *, seed: int) -> list[MetricPoint]:
 class StandIn:
     """Stand-in for the coordinator: takes verdicts and stops the phase at once."""
 
-    def __init__(self, search: str) -> None:
-        self._search = search
+    def __init__(self, slots: str) -> None:
+        self._slots = slots
         self._runners: dict[int, Any] = {}
 
     async def post(self, verdict: ev.VerdictPosted) -> None:
         """Forward a STOP to the runner."""
         slot = verdict.node // NODES_PER_SLOT
         if slot not in self._runners:
-            self._runners[slot] = ray.get_actor(runner_name(self._search, slot), namespace=NAMESPACE)
+            self._runners[slot] = ray.get_actor(runner_name(self._slots, slot), namespace=NAMESPACE)
         stop = self._runners[slot].stop.options(concurrency_group="ctl")
         stop.remote(verdict.node, verdict.phase_attempt, verdict.decision.reason)

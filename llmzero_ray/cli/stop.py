@@ -6,6 +6,7 @@ Pausing a search is in steering.py.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,7 +43,7 @@ def stop(
         ended = end_check(follower)
         while not ended():
             time.sleep(LOOK_S)
-    _remove_actors(follower)
+    _remove_actors(root)
     if follower.finished is None:
         finalize(place, reason)
         follower.poll()
@@ -50,8 +51,8 @@ def stop(
     return 0
 
 
-def _remove_actors(follower: Follower) -> None:
+def _remove_actors(root: Path) -> None:
     """End remaining actors of the search on a cluster that outlives its commands."""
     with actors.head.disconnecting():
         if actors.head.join_if_there():
-            actors.app.clean_up(follower.core.config)
+            actors.app.clean_up(root)

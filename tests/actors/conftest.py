@@ -10,6 +10,7 @@ import pytest
 import ray
 
 from actors import app
+from actors.names import name_on_cluster
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.prepared import PreparedTask, load_task
@@ -39,6 +40,11 @@ class Search:
     @property
     def root(self) -> Path:
         return self.storage.paths.root
+
+    @property
+    def on_cluster(self) -> str:
+        """Its name on the cluster."""
+        return name_on_cluster(self.root)
 
     @property
     def core(self) -> Any:
@@ -101,7 +107,7 @@ def make_search(head: str, task_dir: Path, tmp_path: Path) -> Iterator[Callable[
 
     yield make
     for search in made:
-        app.clean_up(search.config)
+        app.clean_up(search.root)
 
 
 def pids_of(actor: str) -> list[int]:
@@ -117,4 +123,4 @@ def left_over(search: Search) -> list[str]:
     groups = [
         group["name"] for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"
     ]
-    return [name for name in (*actors, *groups) if search.config.name in name]
+    return [name for name in (*actors, *groups) if search.on_cluster in name]

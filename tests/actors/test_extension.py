@@ -119,8 +119,8 @@ def test_an_idle_slot_is_given_back_while_the_reference_trains_alone(
     created = [
         entry["name"] for entry in ray.util.placement_group_table().values() if entry["state"] == "CREATED"
     ]
-    assert group_name(search.config.name, closed, 0) not in created
-    assert group_name(search.config.name, core.runs[REFERENCE].slot, 0) in created
+    assert group_name(search.on_cluster, closed, 0) not in created
+    assert group_name(search.on_cluster, core.runs[REFERENCE].slot, 0) in created
     (tmp_path / "released").touch()
     core = search.wait()
     assert all(job.score is not None for job in core.final.jobs.values())
@@ -138,7 +138,7 @@ def test_a_slot_that_the_root_does_not_need_is_reserved_when_it_has_ended(
         slots={"count": 2, "reserve": "when_needed"},
     ).start()
     search.until_step(0, 3)
-    second = group_name(search.config.name, 1, 0)
+    second = group_name(search.on_cluster, 1, 0)
     assert second not in [entry["name"] for entry in ray.util.placement_group_table().values()]
     (tmp_path / "released-0").touch()
     search.until(lambda: any(run.slot == 1 for run in search.core.runs.values()))  # node 1 trains until then

@@ -166,10 +166,11 @@ def test_the_stopper_names_its_search_in_the_state_api(head: str, tmp_path: Path
     from ray.util.state import list_actors
 
     config = make_config(storage=str(tmp_path))
-    SearchStorage(str(tmp_path), config.name).paths.logs.mkdir(parents=True)
+    paths = SearchStorage(str(tmp_path), config.name).paths
+    paths.logs.mkdir(parents=True)
     stopper = start_stopper(config, str(tmp_path), 100, {})
     ray.get(stopper.set_incumbent.remote((), 0.0))  # it is there
-    (listed,) = list_actors(address=head, filters=[("name", "=", stopper_name(config.name))], detail=True)
+    (listed,) = list_actors(address=head, filters=[("name", "=", stopper_name(paths.root))], detail=True)
     assert listed.repr_name == "StopperActor(search=demo)"
     assert listed.class_name == StopperActor.__name__
     ray.kill(stopper)

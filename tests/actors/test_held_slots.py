@@ -70,7 +70,7 @@ def test_a_hopeless_phase_is_stopped_there_and_the_next_search_begins_warm(make_
 def test_a_runner_with_the_phase_of_a_search_that_is_gone_is_replaced(make_search: MakeSearch) -> None:
     first = make_search({"hold": [0]}, phase={"n_steps": 40}).start()
     first.until_step(0, 3)
-    end_actor(coordinator_name(first.config.name))
+    end_actor(coordinator_name(first.root))
     second = make_search(budget={"runs": 2})
     core = second.start().wait()
     assert (core.runs[0].status, core.runs[0].outcome.warm) == ("completed", False), second.log()

@@ -139,7 +139,7 @@ def test_all_machines_of_a_slot_are_asked_for_at_once(make_search: MakeSearch, h
 def test_more_machines_than_there_are_is_refused_and_gives_everything_back(make_search: MakeSearch) -> None:
     search = make_search(slots={"nodes": 3, "gpus_per_node": 1, "timeout_s": 5.0})
     with pytest.raises(CapacityError, match=r"within 5 s.*1 slot\(s\) of 3 machine\(s\)"):
-        asyncio.run(Placement(search.config.name).reserve_all(search.config))
+        asyncio.run(Placement(search.on_cluster).reserve_all(search.config))
     assert left_over(search) == []
 
 
@@ -258,7 +258,7 @@ def test_too_few_machines_without_those_of_failed_cards_names_them_and_the_cure(
 ) -> None:
     search = make_search(slots={"count": 2, "gpus_per_node": 2, "cpus_per_gpu": 2, "timeout_s": 3.0})
     failed = next(node["NodeID"] for node in ray.nodes() if node["Alive"] and "GPU" in node["Resources"])
-    hardware = Placement(search.config.name, avoided=lambda: {failed})
+    hardware = Placement(search.on_cluster, avoided=lambda: {failed})
     with pytest.raises(CapacityError, match=f"because a card failed there: {failed}. .*another id"):
         asyncio.run(hardware.reserve_all(search.config))
     assert left_over(search) == []
@@ -269,7 +269,7 @@ def test_cpus_that_verl_needs_beside_the_slots_are_counted(make_search: MakeSear
     engine = {"backend": "verl", "platform": "gpu"}
     search = make_search(engine=engine, slots={"count": 2, "gpus_per_node": 2, "timeout_s": 8.0})
     with pytest.raises(CapacityError, match="only 8 CPUs are free next to them and VeRL needs 12"):
-        asyncio.run(Placement(search.config.name).reserve_all(search.config))
+        asyncio.run(Placement(search.on_cluster).reserve_all(search.config))
     assert left_over(search) == []
 
 
@@ -284,11 +284,11 @@ def test_a_lost_machine_costs_its_phase_one_repeat_on_the_machine_that_replaces_
         slots={"gpus_per_node": 2, "cpus_per_gpu": 2},
     ).start()
     search.until_step(0, 3)
-    (group,) = [g for g in ray.util.placement_group_table().values() if search.config.name in g["name"]]
+    (group,) = [g for g in ray.util.placement_group_table().values() if search.on_cluster in g["name"]]
     (node_id,) = set(group["bundles_to_node_id"].values())
     (node,) = [node for node in head.worker_nodes if node.node_id == node_id]
     others = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
-    assert f"runner-{search.config.name}-slot0" in others
+    assert f"runner-{search.on_cluster}-slot0" in others
     head.remove_node(node, allow_graceful=False)
     core = search.wait()
     head.add_node(num_cpus=8, num_gpus=2)

@@ -268,7 +268,7 @@ def test_a_person_can_stop_a_search_through_its_directory(make_search: MakeSearc
     """Its actors and groups, which carry its name and their slots', go with it."""
     search = make_search({"hold": [0]}, slots={"count": 2}, phase={"n_steps": 40}).start()
     search.until_step(0, 3)
-    name = search.config.name
+    name = search.on_cluster
     expected = {
         f"coordinator-{name}",
         f"stopper-{name}",

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import psutil
 
-from actors.names import coordinator_name, runner_name, slot_of, stopper_name
+from actors.names import coordinator_name, name_on_cluster, runner_name, slot_of, stopper_name
 from llmzero_ray.coordinator.runs import PhaseRun
 from llmzero_ray.utils.failpoints import PLACES
 
@@ -106,7 +106,8 @@ class Hand:
     def __init__(self, lab: Lab, witness: Witness, seed: int, *, patience_s: float) -> None:
         self._lab, self._witness, self._random = lab, witness, random.Random(seed)
         self._patience_s = patience_s
-        self._name = witness.storage.name
+        self._root = witness.storage.paths.root
+        self._name = name_on_cluster(self._root)
 
     def strike(self, strike: Strike) -> Blow | None:
         """Execute it; None when its victim did not exist, or no process reached the place."""
@@ -121,7 +122,7 @@ class Hand:
                 return None
             run = self._random.choice(runs)
             return self._hit_slot(strike, run)
-        named = {"coordinator": coordinator_name(self._name), "stopper": stopper_name(self._name)}
+        named = {"coordinator": coordinator_name(self._root), "stopper": stopper_name(self._root)}
         actor = self._lab.actors().get(named[strike.victim])
         if actor is None or actor.state != "ALIVE":
             return None
@@ -178,7 +179,7 @@ class Hand:
             hit = [run.node for run in self._witness.core.runs.values() if run.slot == slot]
             blow.steps = {node: step for node, step in blow.steps.items() if node in hit}
         else:
-            blow.victim = "coordinator" if name == coordinator_name(self._name) else "stopper"
+            blow.victim = "coordinator" if name == coordinator_name(self._root) else "stopper"
             blow.steps = {}
         return blow
 

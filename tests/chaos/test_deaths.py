@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.names import runner_name
+from actors.names import name_on_cluster, runner_name
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
@@ -145,7 +145,8 @@ def test_a_lost_machine_takes_its_own_slot_along_and_no_other_one(
     slots = {run.slot: run.node for run in search.witness.training()}
     assert sorted(slots.values()) == [1, 2]
     lost_slot, kept_slot = sorted(slots)
-    lab.kill_machine(lab.actors()[runner_name("machine", lost_slot)].machine)
+    slots_name = name_on_cluster(search.storage.paths.root)
+    lab.kill_machine(lab.actors()[runner_name(slots_name, lost_slot)].machine)
     lab.add_machine()
     release(tmp_path, 1, 2)
     search.to_its_end(search.command)

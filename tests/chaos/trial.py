@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from actors.names import runner_name, stopper_name
+from actors.names import name_on_cluster, runner_name, stopper_name
 from llmzero_ray.config import SearchConfig, parse_config
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
@@ -183,10 +183,10 @@ class Trial:
 
     def _is_replaced(self, blow: Blow) -> bool:
         """Another process bears the name of the one that died."""
-        name = self._witness.storage.name
-        roles = [stopper_name(name)] if blow.victim == "stopper" else []
+        root = self._witness.storage.paths.root
+        roles = [stopper_name(root)] if blow.victim == "stopper" else []
         if blow.victim == "runner":
-            roles = [runner_name(name, slot) for slot in range(self._config.slots.count)]
+            roles = [runner_name(name_on_cluster(root), slot) for slot in range(self._config.slots.count)]
         actors = self._lab.actors()
         return all(
             role in actors and actors[role].state == "ALIVE" and not _is_dead(actors[role].pid)

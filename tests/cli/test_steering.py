@@ -214,14 +214,14 @@ def test_slots_are_added_and_given_back_while_it_runs(make_search: MakeSearch, t
     search.until_step(0, 2)
     assert llmzero("set", search.root, "slots.count=3") == 0
     search.until(lambda: sum(run.started and run.active for run in search.core.runs.values()) >= 2)
-    search.until(lambda: f"runner-{search.config.name}-slot2" in left_over(search))
+    search.until(lambda: f"runner-{search.on_cluster}-slot2" in left_over(search))
     assert llmzero("set", search.root, "slots.count=1") == 0
     released.touch()
     search.until(lambda: len(search.events(ev.SlotClosed)) == 2)
     left = left_over(search)
-    assert f"runner-{search.config.name}-slot0" in left
-    assert f"runner-{search.config.name}-slot2" not in left
-    assert f"slot-{search.config.name}-2-0" not in left
+    assert f"runner-{search.on_cluster}-slot0" in left
+    assert f"runner-{search.on_cluster}-slot2" not in left
+    assert f"slot-{search.on_cluster}-2-0" not in left
     assert search.wait().finished.reason == "budget"
     assert left_over(search) == []
 
@@ -243,7 +243,7 @@ def test_slots_that_wait_for_hardware_hold_nothing_up_and_are_taken_back(make_se
     assert llmzero("hint", search.root, "still there?") == 0
     assert llmzero("set", search.root, "slots.count=3") == 0
     search.until(lambda: sum(name.startswith("slot-") for name in left_over(search)) == 3)
-    assert f"slot-{search.config.name}-0-0" in left_over(search)
+    assert f"slot-{search.on_cluster}-0-0" in left_over(search)
     assert end(search).finished.reason == "user"
     assert left_over(search) == []
 
@@ -251,7 +251,7 @@ def test_slots_that_wait_for_hardware_hold_nothing_up_and_are_taken_back(make_se
 @pytest.mark.slow
 def test_a_search_that_waits_for_its_first_hardware_can_be_stopped(make_search: MakeSearch) -> None:
     search = make_search(slots={"gpus_per_node": 8, "timeout_s": 1e6}).start()
-    search.until(lambda: f"slot-{search.config.name}-0-0" in left_over(search))
+    search.until(lambda: f"slot-{search.on_cluster}-0-0" in left_over(search))
     assert end(search).finished.reason == "user"
     assert left_over(search) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,7 +82,7 @@ def run(scene: Any) -> None:
 
 def test_the_coordinator_is_looked_up_once(names: Names) -> None:
     names.coordinator = Coordinator()
-    way, runner = VerdictDelivery("demo"), Runner()
+    way, runner = VerdictDelivery(Path("demo")), Runner()
 
     async def scene() -> None:
         await way.deliver(runner, verdict(1))
@@ -95,7 +96,7 @@ def test_the_coordinator_is_looked_up_once(names: Names) -> None:
 def test_a_replacement_receives_the_verdict_at_once(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopper, "_RETRY_S", 3600.0)
     first = names.coordinator = Coordinator()
-    way, runner = VerdictDelivery("demo"), Runner()
+    way, runner = VerdictDelivery(Path("demo")), Runner()
 
     async def scene() -> None:
         await way.deliver(runner, verdict(1))
@@ -113,7 +114,7 @@ def test_a_hard_stop_does_not_wait_for_a_coordinator_and_is_still_posted_to_it(
 ) -> None:
     monkeypatch.setattr(stopper, "_HARD_S", 0.05)
     monkeypatch.setattr(stopper, "_RETRY_S", 0.01)
-    way, runner, back = VerdictDelivery("demo"), Runner(), Coordinator()
+    way, runner, back = VerdictDelivery(Path("demo")), Runner(), Coordinator()
 
     async def scene() -> None:
         delivering = asyncio.create_task(way.deliver(runner, verdict(7, hard=True)))
@@ -132,6 +133,6 @@ def test_a_soft_stop_waits_for_the_coordinator(names: Names, monkeypatch: pytest
     monkeypatch.setattr(stopper, "_RETRY_S", 0.01)
     names.coordinator, names.away_for = Coordinator(), 3
     runner = Runner()
-    run(VerdictDelivery("demo").deliver(runner, verdict(7)))
+    run(VerdictDelivery(Path("demo")).deliver(runner, verdict(7)))
     assert (runner.received, [v.step for v in names.coordinator.received]) == ([], [7])
     assert names.n_looked == 4

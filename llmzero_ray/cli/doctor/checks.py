@@ -199,8 +199,6 @@ def _why_not_reserve(context: Context) -> str:
     must_grow = any(row.found.startswith(cluster.MUST_GROW) for row in context.rows)
     if not context.step and not must_grow:
         return "--no-step"
-    if (name := training.name_in_use(context.config)) is not None:
-        return f"a search called {name} is running"
     return _why_pointless(context)
 
 

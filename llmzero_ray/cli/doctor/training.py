@@ -54,19 +54,13 @@ def trial_of(config: SearchConfig) -> SearchConfig:
     return config.model_copy(update={"name": name, "storage": str(scratch_of(config))})
 
 
-def name_in_use(config: SearchConfig) -> str | None:
-    """Name that the trial would have, if a search of that name is running."""
-    name = trial_of(config).name
-    return name if _is_actor(actors.names.coordinator_name(name)) else None
-
-
 def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
     """Reserve the hardware of all slots, as a search does; `give_back` releases it.
 
     An autoscaler adds missing machines, so afterwards all machines of the search are up.
     """
     trial = trial_of(config)
-    actors.app.clean_up(trial)  # what a killed doctor left
+    _clean_up(trial)  # what a killed doctor left
     began = time.monotonic()
     try:
         asyncio.run(_pool(trial, private_head=private_head).reserve())
@@ -79,7 +73,11 @@ def reserve(config: SearchConfig, *, private_head: bool) -> CheckFinding:
 def give_back(config: SearchConfig) -> None:
     """End all processes on the slots and release their hardware."""
     with _uninterrupted():
-        actors.app.clean_up(trial_of(config))
+        _clean_up(trial_of(config))
+
+
+def _clean_up(trial: SearchConfig) -> None:
+    actors.app.clean_up(SearchStorage(trial.storage, trial.name).paths.root)
 
 
 def train_on_all_slots(
@@ -162,16 +160,6 @@ def _spec(trial: SearchConfig, task: PreparedTask, slot: int) -> PhaseSpec:
         save_freq=STEPS,
         checkpoint_dir=str(paths.checkpoints(slot)),
     )
-
-
-def _is_actor(name: str) -> bool:
-    import ray
-
-    try:
-        ray.get_actor(name, namespace=actors.names.NAMESPACE)
-    except ValueError:
-        return False
-    return True
 
 
 @contextlib.contextmanager
