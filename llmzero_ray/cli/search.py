@@ -33,7 +33,7 @@ from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.locate import find, is_search, missing
+from llmzero_ray.storage.locate import find, is_search, missing, renamed
 from llmzero_ray.utils.text import one_line
 
 
@@ -165,12 +165,14 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     """Configuration of an existing search, at its current location.
 
     Raises:
-        ConfigError: there is none, or a setting can no longer be changed.
+        ConfigError: there is none, its directory has another name, or a setting can no longer be changed.
     """
     place = find(search, storage)
     config = place.config()
     if config is None:
         raise missing(place.paths.root)
+    if problem := renamed(place.paths.root, config.name):
+        raise ConfigError(problem)
     trust(config.journal_address)
     follower = Follower(place)
     follower.poll()

@@ -16,7 +16,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.coordinator.follow import Follower, run_status
-from llmzero_ray.storage.locate import find
+from llmzero_ray.storage.locate import find, renamed
 from llmzero_ray.storage.presence import owner
 from llmzero_ray.utils.text import short_duration
 
@@ -60,7 +60,9 @@ def status(
         print_line(console, not_started(follower.core, place.paths.root))
     elif now is not None and now.last_alive is not None:
         age = short_duration(max(0.0, time.time() - now.last_alive))
-        resume = f"`llmzero resume {shlex.quote(str(place.paths.root))}` continues it"
+        root = place.paths.root
+        back = renamed(root, follower.core.config.name)
+        resume = back or f"`llmzero resume {shlex.quote(str(root))}` continues it"
         print_line(console, f"it is not running (last sign of life {age} ago): {resume}")
     return 0
 

@@ -47,6 +47,19 @@ def missing(root: Path) -> ConfigError:
     return ConfigError(f"{root}: there is no search here.{there}")
 
 
+def renamed(root: Path, name: str) -> str:
+    """Sentence that says how a search called `name` continues if its directory has another name. Empty if it
+    has that name."""
+    if root.name == name:
+        return ""
+    back = root.with_name(name)
+    target = shlex.quote(str(back)) if not back.exists() else f"OTHER_STORAGE/{name}"
+    return (
+        f"{root} holds the search {name}, which continues only under its own name: "
+        f"`mv {shlex.quote(str(root))} {target}`, then resume it there."
+    )
+
+
 def find(search: str, storage: str) -> SearchStorage:
     """Storage of a search, given its directory, its search.yaml, or its name in `storage`. `.` stands for the
     only search in `storage`.

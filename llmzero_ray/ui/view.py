@@ -49,6 +49,7 @@ from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable
 from llmzero_ray.stopping.request import saving_text
 from llmzero_ray.stopping.signals import annotate
+from llmzero_ray.storage.locate import renamed
 from llmzero_ray.utils.text import number, plural, short_duration
 
 FORMAT = 1
@@ -408,8 +409,9 @@ def _needs(
         paused = isinstance(facts.events[-1], ev.SearchPaused)
         ago = short_duration(max(0.0, live.now - (status.last_alive or live.now)))
         what = "It is paused" if paused else "It is interrupted: its coordinator is silent"
-        root = shlex.quote(str(facts.paths.root))
-        yield {"text": f"{what}, for {ago}. `llmzero resume {root}` continues it."}
+        root = facts.paths.root
+        resume = renamed(root, core.config.name) or f"`llmzero resume {shlex.quote(str(root))}` continues it."
+        yield {"text": f"{what}, for {ago}. {resume}"}
         return
     for run in facts.runs.values():
         if run.active and run.started and run.spec is not None:

@@ -14,7 +14,7 @@ from llmzero_ray.cli.main import main
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.ui.server import Searches
-from tests.report.conftest import Written, finished
+from tests.report.conftest import Written, finished, scripted
 
 __all__ = ["finished"]
 
@@ -39,6 +39,21 @@ def test_list_names_every_search_with_its_stage_and_its_best_score(
     assert "0.7800 (node 2)" in output
     (row,) = json.loads(printed(capsys, "list", "--json", "--storage", finished.root.parent))
     assert (row["name"], row["runs"], row["best"], row["best_score"]) == ("demo", 6, 2, 0.78)
+
+
+def test_a_renamed_directory_is_moved_back_before_its_search_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise a search would begin, or another one continue, in the directory of the search's name."""
+    search = scripted(tmp_path).ready()
+    moved = search.root.rename(search.root.with_name("demo-old"))
+    for there, target in ((False, search.root), (True, "OTHER_STORAGE/demo")):
+        if there:
+            search.root.mkdir()
+        back = f"holds the search demo, which continues only under its own name: `mv {moved} {target}`"
+        assert back in printed(capsys, "status", moved)
+        assert back in refused(capsys, "resume", moved)
+        assert not there or not list(search.root.iterdir())
 
 
 def test_a_search_that_cannot_be_read_does_not_hide_the_others(
