@@ -281,7 +281,8 @@ def retrain(
     scores with the original; its `deviations` list phases that were not trained as in the strategy.
 
     Raises:
-        ConfigError: there is no strategy, or the settings are wrong.
+        ConfigError: there is no strategy, the settings are wrong, or searches of these names train another
+            strategy.
         TaskError: the task cannot be used.
         LlmzeroError: a search could not continue.
     """
@@ -292,7 +293,7 @@ def retrain(
     plan = plan_retraining(
         known,
         task_of_strategy(known, None if task is None else _path("task", task)),
-        name=name or f"{known.search.name}-retrained",
+        name=name,
         storage=place,
         model=model,
         seeds=seeds,

@@ -47,7 +47,7 @@ def retrain(
     plan = plan_retraining(
         given,
         task_of_strategy(given, task),
-        name=name or f"{given.search.name}-retrained",
+        name=name,
         storage=storage,
         model=model,
         seeds=seeds,

@@ -26,11 +26,13 @@ from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.storage.locate import beside, find
+from llmzero_ray.storage.locate import beside, find, is_search
 from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.files import replace_file
 
 logger = logging.getLogger(__name__)
+_NAME_CHARS = 48
+"""Maximum characters taken from a search's name, so that the names of its retrainings are not too long."""
 _ANY_SCORE = -1e12
 """Target that every score reaches, so that the search of a one-phase strategy ends after its root."""
 
@@ -57,7 +59,7 @@ def plan_retraining(
     strategy: Strategy,
     task: PreparedTask,
     *,
-    name: str,
+    name: str | None = None,
     storage: str,
     model: str | None = None,
     seeds: int = 1,
@@ -68,10 +70,12 @@ def plan_retraining(
 
     If the task has another number of training rows, steps are rescaled to the same number of epochs, unless
     `keep_steps`. `model` replaces the base model; `settings` are dotted keys of search.yaml, for hardware and
-    engine. Writes the proposer's file next to the searches.
+    engine. The searches are called `name`-1 and so on, by default after the strategy's search. Writes the
+    proposer's file next to the searches.
 
     Raises:
-        ConfigError: the settings are wrong, or ask for another LoRA rank than the strategy's.
+        ConfigError: the settings are wrong, or ask for another LoRA rank than the strategy's; or searches of
+            these names train another strategy.
         StorageError: the storage cannot be written.
     """
     if seeds < 1:
@@ -87,12 +91,19 @@ def plan_retraining(
         )
     if task.name != strategy.task.get("name"):
         notes.append(f"the task is {task.name}, the strategy's was {strategy.task.get('name')}.")
+    name = name or f"{strategy.search.name[:_NAME_CHARS]}-retrained"
     path = Path(local_path(storage)).absolute() / f"{name}.strategy.yaml"
     configs = tuple(
         _config(trained, task, path, name=f"{name}-{number}", storage=storage, model=model,
                 seed=strategy.search.seed + number - 1, settings=settings or {})
         for number in range(1, seeds + 1)
     )  # fmt: skip
+    begun = [config.name for config in configs if is_search(path.with_name(config.name))]
+    if begun and path.is_file() and load_strategy(path).phases != trained.phases:
+        raise ConfigError(
+            f"{', '.join(begun)} in {path.parent} trains another strategy, that of {path.name}. Give this "
+            "one a name of its own with --name."
+        )
     replace_file(path, trained.to_yaml())
     if strategy.setting.engine.get("carry_optimizer"):
         notes.append("every phase begins with a new optimizer; the strategy's took over the last state.")

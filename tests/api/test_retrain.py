@@ -20,6 +20,7 @@ from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.launch.preflight import check_backends, strategy_note
 from llmzero_ray.prepared import PreparedTask, load_task
 from llmzero_ray.report import Strategy, load_strategy
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.strategy.retrain import (
     RetrainComparison,
     find_strategy,
@@ -70,6 +71,31 @@ def test_the_searches_repeat_the_strategy_and_nothing_else(
     assert (config.phase.test_freq, config.phase.save_freq) == (10, 10)
     assert load_strategy(tmp_path / "again.strategy.yaml") == made.strategy
     check_backends(config, 0.0, [].append)
+
+
+def test_a_begun_retraining_keeps_its_strategy(strategy: Strategy, task_dir: Path, tmp_path: Path) -> None:
+    """It would otherwise go on with the phases of another one."""
+    made = plan(strategy, task_dir, tmp_path)
+    changed = strategy.phases[1].hyperparameters | {LR: 1e-6}
+    phases = list(strategy.phases)
+    phases[1] = phases[1].model_copy(update={"hyperparameters": changed})
+    other = strategy.model_copy(update={"phases": tuple(phases)})
+    plan(other, task_dir, tmp_path)  # no search has begun yet
+    plan(strategy, task_dir, tmp_path)
+    SearchStorage(tmp_path, "again-1").adopt_config(made.configs[0])
+    with pytest.raises(ConfigError, match=r"again-1 in .* trains another strategy.*with --name"):
+        plan(other, task_dir, tmp_path)
+    assert load_strategy(tmp_path / "again.strategy.yaml") == made.strategy
+    more = strategy.search.model_copy(update={"runs": 24})  # the search went on; its best path is the same
+    assert plan(strategy.model_copy(update={"search": more}), task_dir, tmp_path).configs == made.configs
+
+
+def test_the_searches_of_a_long_name_have_a_shorter_one(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    origin = strategy.search.model_copy(update={"name": "q" * 63})
+    made = plan(strategy.model_copy(update={"search": origin}), task_dir, tmp_path, name=None, seeds=11)
+    assert made.configs[10].name == f"{'q' * 48}-retrained-11"
 
 
 def test_steps_are_rescaled_to_the_rows_of_the_task_and_that_is_said(
