@@ -162,7 +162,7 @@ class SearchCoordinator:
         self._pool = pool = RunnerPool(
             name,
             directory,
-            lambda: core.config,
+            lambda: self._storage.relocated(core.config),
             fixed_capacity=fixed,
             avoided=lambda: core.avoided_nodes,
             held_slots=self._held_slots,
@@ -206,7 +206,8 @@ class SearchCoordinator:
         self, loop: EventLoop, pool: RunnerPool, recovery: RunnerRecovery, budget: SearchBudget
     ) -> CommandExecutor:
         """Executor with the handlers of all commands."""
-        core, storage, config = loop.core, self._storage, loop.core.config
+        core, storage = loop.core, self._storage
+        config = storage.relocated(core.config)
         task = await asyncio.to_thread(load_task, config.task.dir)
         agents = search_agents(config, task.n_val, budget, loop.post, storage)
         actor = start_stopper(

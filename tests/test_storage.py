@@ -135,6 +135,30 @@ def test_another_configuration_is_refused_with_the_differing_keys(storage: Searc
     assert storage.config() == make_config()
 
 
+def test_what_moved_with_a_search_is_found_where_it_is_now(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    agents = {"proposer": "strategy", "recorded_from": str(old / "demo.strategy.yaml")}
+    config = make_config(storage=str(old), task={"dir": str(old / "demo" / "task")}, agents=agents)
+    SearchStorage(old, "demo").adopt_config(config)
+    (old / "demo" / "task").mkdir()
+    (old / "demo.strategy.yaml").touch()
+    new.mkdir()
+    (old / "demo").rename(new / "demo")  # without the strategy next to it
+    alone = SearchStorage(new, "demo").config()
+    assert alone is not None
+    assert (alone.task.dir, alone.agents.recorded_from) == (
+        str(new / "demo" / "task"),
+        str(old / "demo.strategy.yaml"),
+    )
+    (old / "demo.strategy.yaml").rename(new / "demo.strategy.yaml")
+    both = SearchStorage(new, "demo").config()
+    assert both is not None
+    assert both.agents.recorded_from == str(new / "demo.strategy.yaml")
+    assert SearchStorage(new, "demo").relocated(config) == both  # as a coordinator reads the journal's
+    shutil.copytree(new / "demo", old / "demo")
+    assert SearchStorage(new, "demo").relocated(config).task.dir == str(old / "demo" / "task")
+
+
 def test_limits_and_hardware_may_differ_when_a_search_goes_on(storage: SearchStorage) -> None:
     storage.adopt_config(make_config())
     other = make_config(budget={"runs": 9}, slots={"count": 2}, checkpoints={"max_gib": 1.0})

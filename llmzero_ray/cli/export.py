@@ -77,7 +77,7 @@ def _write_scripts(facts: SearchFacts, console: TerminalConsole, verl: str, task
     if strategy is None:
         raise ConfigError(f"{facts.paths.root} has no strategy: no phase has a validation score.")
     try:
-        prepared = load_task(task or facts.config.task.dir)
+        prepared = load_task(task or facts.storage.relocated(facts.config).task.dir)
     except TaskError as error:
         if task is not None:
             raise

@@ -6,8 +6,8 @@
         nodes/0003/{spec.yaml, metrics.parquet, val_items.parquet, sampled.json, log.txt, agents/}
         checkpoints/0003/step_000120/ (PEFT adapter; of the second attempt step_000120.001/)
 
-`SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. The directory may be moved:
-no file contains an absolute path that is needed later. Not here: metrics (metric_files.py), events
+`SearchPaths` is pure and may be used anywhere; `SearchStorage` touches the disk. The directory may be moved,
+alone or with its storage: `relocated` finds what moved with it. Not here: metrics (metric_files.py), events
 (journal/), and the live coordinator (presence.py).
 """
 
@@ -48,6 +48,8 @@ _BEGUN = frozenset({"journal", "lock", "heartbeat"})
 """Files that show that a search has begun."""
 _BEFORE = frozenset({"starting", "logs", "requests", "doctor.json", "start_checks.jsonl", ".write_test"})
 """Files that a start may leave behind before the search begins."""
+_MOVABLE = (("task", "dir"), ("model", "path"), ("agents", "recorded_from"), ("agents", "prompts"))
+"""Settings that may name something inside the storage."""
 MIN_FREE_BYTES = 50 * 2**20
 """Minimum free bytes at the start of a search, enough for metrics and adapters of a few phases."""
 
@@ -230,14 +232,27 @@ class SearchStorage:
             raise
 
     def config(self) -> SearchConfig | None:
-        """Configuration of the search. None if there is none yet.
+        """Configuration of the search, with its paths `relocated`. None if there is none yet.
 
         Raises:
             ConfigError: it cannot be read, or another version wrote it.
         """
         if not self.paths.config.is_file():
             return None
-        return stored_config(read_yaml(self.paths.config), source=str(self.paths.config))
+        return self.relocated(stored_config(read_yaml(self.paths.config), source=str(self.paths.config)))
+
+    def relocated(self, config: SearchConfig) -> SearchConfig:
+        """The configuration with paths inside its recorded storage replaced by where they are now, if they
+        were moved together with the search. Other paths, and those that still exist, are unchanged."""
+        old, new = Path(config.storage), self.paths.root.absolute().parent
+        for block, key in _MOVABLE if old != new else ():
+            part = getattr(config, block)
+            path = Path(getattr(part, key) or "")
+            moved = new / path.relative_to(old) if path.is_relative_to(old) else path
+            if os.path.exists(moved) and not os.path.exists(path):  # false where it may not be read
+                found = part.model_copy(update={key: str(moved)})
+                config = config.model_copy(update={block: found})
+        return config
 
     def journal_address(self) -> Path | str:
         """Location of the journal: a directory, or an address in an object store.
