@@ -15,6 +15,8 @@ from typer.core import TyperArgument, TyperCommand, TyperOption
 ONLY = "."
 """Name of the only search of a storage."""
 SEARCH = "SEARCH"
+BEST = "best"
+"""Name of the node with the best validation score."""
 _BOUNDS = re.compile(r"; \d*<?=?x<=?\d+(?=\])")
 """A range behind the default, as Typer writes it."""
 _SETTING = re.compile(r"[+~]*[A-Za-z_][\w.+-]*=")
@@ -63,13 +65,14 @@ class GrammarCommand(TyperCommand):
         storage = "runs"
         rest: Iterator[str] = iter(args)
         for word in rest:
-            option = options.get(word)
+            name, equals, given = word.partition("=")
+            option = options.get(name)
             if word == "--":
                 found += [word, *rest]
             elif option is not None and not option.is_flag:
-                value = next(rest, None)
-                found += [word] if value is None else [word, value]
-                storage = value or storage if word == "--storage" else storage
+                value = given if equals else next(rest, None)
+                found += [word] if equals or value is None else [word, value]
+                storage = value or storage if name == "--storage" else storage
             elif "--set" in options and _SETTING.match(word):
                 found += ["--set", word]
             else:
@@ -89,8 +92,19 @@ def _shown(argument: TyperArgument) -> str:
     return name if argument.required and name != SEARCH else f"[{name}]"
 
 
+def is_node(word: str) -> bool:
+    """Whether a word names a node: a number or `best`."""
+    return word == BEST or word.isdecimal()
+
+
 def _exists(word: str, storage: str) -> bool:
+    """Whether a word names a path, or something in the storage; for a word that names a node, a search."""
     try:
-        return Path(word).exists() or (Path(storage) / word).exists()
-    except OSError:
+        places = Path(word), Path(storage).expanduser() / word
+        if not is_node(word):
+            return any(place.exists() for place in places)
+        from llmzero_ray.storage.locate import is_search  # imports pydantic
+
+        return any(map(is_search, places))
+    except (OSError, RuntimeError):  # RuntimeError: there is no such user
         return False

@@ -7,13 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from llmzero_ray.cli.completion import searches
-from llmzero_ray.cli.grammar import ONLY, SEARCH
+from llmzero_ray.cli.grammar import BEST, ONLY, SEARCH, is_node
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find, missing
-
-BEST = "best"
-"""Name of the node with the best validation score."""
 
 SearchYaml = Annotated[str, typer.Argument(metavar="CONFIG", help="search.yaml")]
 Search = Annotated[
@@ -67,7 +64,7 @@ def find_node(search: str, node: str, storage: str) -> tuple[SearchStorage, int]
     Raises:
         ConfigError: there is no such search or node.
     """
-    if _is_node(node.rpartition(":")[2]):
+    if is_node(node.rpartition(":")[2]):
         place, number = find_named(node, storage, search)
         assert number is not None
         return place, number
@@ -83,7 +80,7 @@ def find_named(text: str, storage: str, search: str = ONLY) -> tuple[SearchStora
         ConfigError: there is no such search, or it has no best node yet.
     """
     named, _, node = text.rpartition(":")
-    if not _is_node(node):
+    if not is_node(node):
         return find(text, storage), None
     place = find(named or search, storage)
     if node != BEST:
@@ -94,10 +91,6 @@ def find_named(text: str, storage: str, search: str = ONLY) -> tuple[SearchStora
     if best is None:
         raise ConfigError(f"{place.name} has no best node yet: no phase has a validation score.")
     return place, best.node
-
-
-def _is_node(text: str) -> bool:
-    return text == BEST or text.isdecimal()
 
 
 # --- of a draft ---------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project.mkdir()
     for name in ("search.yaml", "thesis.tex"):
         (project / name).write_text(text)
+    (place / "best").mkdir()  # as in a search's directory
     (place / "task.toml").write_text('name = "mine"\n')
     return place
 
