@@ -79,6 +79,9 @@ def find(search: str, storage: str) -> SearchStorage:
             raise missing(place)
         raise ConfigError(f"name the search that you mean.{beside(place / '?')}")
     if path.is_file():
+        inside = SearchStorage.at(path.parent)
+        if path.name == inside.paths.config.name and inside.has_begun():
+            return inside
         config = load_config(path)
         return SearchStorage(config.storage, config.name)
     below = Path(storage).absolute() / search

@@ -187,9 +187,11 @@ class SearchStorage:
         root = self.paths.root
         if not self.paths.config.is_file():
             return (root / "starting").is_file()
-        if any((root / name).exists() for name in _BEGUN):
-            return True
-        return {entry.name for entry in root.iterdir()} <= {*_BEFORE, "search.yaml"}
+        return self.has_begun() or {entry.name for entry in root.iterdir()} <= {*_BEFORE, "search.yaml"}
+
+    def has_begun(self) -> bool:
+        """Whether the directory has files of a search that has begun."""
+        return any((self.paths.root / name).exists() for name in _BEGUN)
 
     def check(self) -> None:
         """Create the directory and check that it can be used.

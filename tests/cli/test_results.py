@@ -12,6 +12,7 @@ import pytest
 
 from llmzero_ray.cli.main import main
 from llmzero_ray.storage import SearchStorage
+from llmzero_ray.storage.locate import find
 from llmzero_ray.storage.presence import SearchLock
 from llmzero_ray.ui.server import Searches
 from tests.report.conftest import Written, finished, scripted
@@ -54,6 +55,21 @@ def test_a_renamed_directory_is_moved_back_before_its_search_is_resumed(
         assert back in printed(capsys, "status", moved)
         assert back in refused(capsys, "resume", moved)
         assert not there or not list(search.root.iterdir())
+
+
+def test_the_search_yaml_of_a_copied_search_names_the_copy(
+    finished: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the original, whose storage it names. Settings that this version would refuse do not matter."""
+    copy = shutil.copytree(finished.root, tmp_path / "demo")
+    written = copy / "search.yaml"
+    written.write_text(written.read_text() + "colour: 1\n")
+    assert find(str(written), "runs").paths.root == copy
+    monkeypatch.chdir(copy)
+    assert find("search.yaml", "runs").paths.root == copy
+    own = tmp_path / "search.yaml"  # of a person
+    own.write_text(f"name: other\nstorage: {tmp_path}\n")
+    assert find(str(own), "runs").paths.root == tmp_path / "other"
 
 
 def test_a_search_that_cannot_be_read_does_not_hide_the_others(
