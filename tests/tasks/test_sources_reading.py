@@ -15,6 +15,7 @@ import pytest
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.directory import Progress, no_progress
+from llmzero_ray.prepared.manifest import read_manifest
 from llmzero_ray.tasks.drafting.sampling import sample_rows
 from llmzero_ray.tasks.sources.prepare import prepare_source
 from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, find_files, read_rows
@@ -348,6 +349,20 @@ def test_files_for_validation_and_test_feed_those_splits_alone(tmp_path: Path) -
         table = pq.ParquetFile(getattr(summary.task, split)).read().to_pylist()
         assert all(row["prompt"][0]["content"].startswith(f"{split} ") for row in table)
     assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (10, 5, 5)
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "main" / "train.jsonl" for folder in ("algebra", "geometry")]
+    for path, rows in zip(files, (ROWS[:15], ROWS[15:]), strict=True):
+        path.parent.mkdir(parents=True)
+        write_jsonl(path, rows)
+    alone = write_jsonl(tmp_path / "alone.jsonl", [{"q": "alone", "a": "1"}])
+    for _ in range(2):  # the second call finds the task of the first
+        summary = prepared(tmp_path, *files, alone)
+        assert summary.rows_read == 31
+    source = read_manifest(Path(summary.task.directory)).source
+    names = ["algebra/main/train.jsonl", "alone.jsonl", "geometry/main/train.jsonl"]
+    assert source is not None and [file.file for file in source.files] == names
 
 
 @pytest.mark.parametrize("rows", [ROWS[:3], [*ROWS[1:], {"q": "another question", "a": "1"}]])

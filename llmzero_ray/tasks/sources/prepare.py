@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -173,7 +174,20 @@ def _files(task: TaskFile, adapter: DatasetAdapter) -> list[SourceFile]:
     for places, only_split in ((task.val_files, "val"), (task.test_files, "test")):
         if places:
             found |= {file.path: file for file in find_files(places, adapter.wants, only_split)}
-    return _unbound_if_all_bound(sorted(found.values(), key=lambda file: file.name))
+    named = _named_apart(list(found.values()))
+    return _unbound_if_all_bound(sorted(named, key=lambda file: file.name))
+
+
+def _named_apart(files: list[SourceFile]) -> list[SourceFile]:
+    """The files. Those that share a name get so many of their folders into it that all names differ."""
+    while shared := {key for key, n in Counter(file.spec_key for file in files).items() if n > 1}:
+        files = [_with_folder(file) if file.spec_key in shared else file for file in files]
+    return files
+
+
+def _with_folder(file: SourceFile) -> SourceFile:
+    folder = Path(file.path.removesuffix(file.name)).name
+    return replace(file, name=f"{folder}/{file.name}" if folder else file.path)
 
 
 def _unbound_if_all_bound(files: Sequence[SourceFile]) -> list[SourceFile]:
