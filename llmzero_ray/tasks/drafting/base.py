@@ -44,11 +44,11 @@ class Table:
     exact: bool
     columns: tuple[Column, ...]
     rows: tuple[Row, ...] = field(repr=False)
-    """The sample: whole rows from the heads of the opened files."""
+    """The sample: whole rows of the opened files."""
     within: tuple[Column, ...] = ()
     """Nested columns: the keys of objects as `answer.value`, the roles of chats as `messages.user`."""
     unreadable: tuple[str, ...] = ()
-    """Rows of the opened heads that cannot be read, each with its file and the reason."""
+    """Rows of the opened files that cannot be read, each with its file and the reason."""
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
@@ -135,6 +135,11 @@ class TaskSpec:
     doubts: tuple[str, ...] = ()
     """Points that the user should check."""
     open: tuple[OpenQuestion, ...] = ()
+    labels: tuple[str, ...] | None = None
+    """The different answers of all rows. None if they are many, or if not all rows were read."""
+    longest_prompt: int = 0
+    """Estimated tokens of the longest prompt of all rows, without instructions. 0 if not all rows were
+    read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +176,7 @@ class TaskFeatures:
     n_train: int
     kind: RewardKind | None
     prompt_tokens: int
-    """Estimated tokens of the longest sampled prompt."""
+    """Estimated tokens of the longest prompt."""
     answer_tokens: int
     """Estimated tokens of the longest sampled answer."""
     n_labels: int | None

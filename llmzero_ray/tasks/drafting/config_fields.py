@@ -93,14 +93,15 @@ def _reward(reward: RewardSpec) -> str | dict[str, Any] | None:
 
 
 def task_features(spec: TaskSpec, reward: RewardSpec, response_cap: int | None = None) -> TaskFeatures:
-    """The features by which recipes are ranked, from the sampled rows."""
+    """The features by which recipes are ranked."""
     rows = spec.table.rows
+    sampled = max((tokens_of(prompt_of(spec, row)) for row in rows), default=0)
     answers = [text_of(row, spec.answer) for row in rows] if spec.answer else []
     column = spec.table.column(spec.answer) if spec.answer else None
     return TaskFeatures(
         n_train=sizes(spec)["n_train"],
         kind=reward.kind,
-        prompt_tokens=max((tokens_of(prompt_of(spec, row)) for row in rows), default=0) + _TEMPLATE_TOKENS,
+        prompt_tokens=max(spec.longest_prompt, sampled) + _TEMPLATE_TOKENS,
         answer_tokens=max(map(tokens_of, answers), default=0),
         n_labels=None if column is None else column.distinct,
         response_cap=response_cap,

@@ -5,8 +5,9 @@ Nothing is prepared or trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.prepared.repeated_questions import MOST_REPEATED, questions_of, repeated
@@ -21,8 +22,15 @@ from llmzero_ray.tasks.drafting.base import (
     UserChoices,
 )
 from llmzero_ray.tasks.drafting.column_roles import unused_columns
-from llmzero_ray.tasks.drafting.config_fields import prompt_of, search_fields, task_features, task_fields
-from llmzero_ray.tasks.drafting.reward_rules import is_composite
+from llmzero_ray.tasks.drafting.config_fields import (
+    prompt_of,
+    search_fields,
+    task_features,
+    task_fields,
+    tokens_of,
+)
+from llmzero_ray.tasks.drafting.reward_rules import MAX_LABELS, is_composite
+from llmzero_ray.tasks.drafting.sampling import every_row
 from llmzero_ray.tasks.drafting.task_validation import TaskValidation, validate_task
 from llmzero_ray.tasks.sources.base import text_of
 from llmzero_ray.tasks.sources.custom import labels_of
@@ -83,6 +91,8 @@ def draft_task(
     """
     on_progress("reading the task")
     spec = _with_doubts(agents.describe(profile, sentence, user))
+    if spec.template is not None and spec.answer is not None:
+        spec = _with_all_rows(spec, [profile.folder / name for name in spec.table.files])
     attempts: list[RewardAttempt] = []
     reward = agents.write_reward(spec, sentence, user, ()) or RewardSpec(kind=None)
     trial: TaskValidation | None = None
@@ -109,6 +119,27 @@ def draft_task(
         fields=task_fields(spec, reward, profile.folder),
         search=None if ranking is None else search_fields(spec, features, ranking),
     )
+
+
+_MAX_BYTES = 2**28
+"""Maximum bytes of a task's files for all of their rows to be read."""
+
+
+def _with_all_rows(spec: TaskSpec, files: Sequence[Path]) -> TaskSpec:
+    """The task with what a sample cannot tell: all labels, and the longest prompt."""
+    if sum(file.stat().st_size for file in files) > _MAX_BYTES:
+        return spec
+    names = (*template_fields(str(spec.template)), str(spec.answer), *spec.choices)
+    columns = [part for name in names for part in (name, name.partition(".")[0])]
+    labels, longest = set[str](), 0
+    for row in every_row(files, columns):
+        if len(labels) <= MAX_LABELS and (answer := text_of(row, str(spec.answer))):
+            labels.add(answer)
+        prompt = prompt_of(spec, row)
+        if len(prompt) > longest:  # a character is at most one token
+            longest = max(longest, tokens_of(prompt))
+    few = sorted(labels, key=lambda text: (text.casefold(), text))
+    return replace(spec, labels=tuple(few) if len(few) <= MAX_LABELS else None, longest_prompt=longest)
 
 
 _MEDIA = {"image", "images", "video", "videos", "audio", "audios"}

@@ -115,7 +115,7 @@ def search_yaml(fields: Mapping[str, Any], ranking: RecipeRanking) -> str:
         "# A suggestion: look at it, edit it.",
         f"# Recipe: {first}; then {', '.join(others)}." if others else f"# Recipe: {first}.",
         f"# {_comment(ranking.explanation, 600)}",
-        "# Lengths are estimated from the sampled rows, at three characters a token.",
+        "# Lengths are estimated, at three characters a token.",
         *([] if "model" in fields else no_model),
         _dumped(fields),
     ]

@@ -13,7 +13,7 @@ from typing import Any
 from llmzero_ray.errors import TaskError
 from llmzero_ray.tasks.drafting.base import Column, DataProfile, Row, Table
 from llmzero_ray.tasks.drafting.listing import FolderListing, list_files
-from llmzero_ray.tasks.drafting.sampling import SHORT, Sample, sample_rows, sample_text
+from llmzero_ray.tasks.drafting.sampling import SHORT, Sample, evenly, sample_rows, sample_text
 from llmzero_ray.tasks.sources.base import as_text, chat_turns, value_at
 
 MAX_OPENED = 40
@@ -100,7 +100,7 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
     files = sorted({*samples, *_named_alike(listing, samples)} - set(listing.skipped))
     mean = sum(sample.n_rows for sample in samples.values()) / len(samples)
     share = max(1, TABLE_ROWS // len(samples))
-    rows = [row for sample in samples.values() for row in sample.rows[:share]]
+    rows = [row for sample in samples.values() for row in evenly(sample.rows, share)]
     names = dict.fromkeys(key for row in rows for key in row)
     return Table(
         files=tuple(files),

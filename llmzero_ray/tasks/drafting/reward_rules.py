@@ -25,7 +25,7 @@ _LABEL = re.compile(r"[\w][\w ./+-]{0,29}")
 _SHARE = 0.98
 _SHORT_CHARS, _SHORT_WORDS = 80, 8
 _MAX_LATEX = 300
-_MAX_LABELS = 10
+MAX_LABELS = 10
 
 INSTRUCTIONS = {
     "mcq": "Reason step by step, then put only the letter of the right option into \\boxed{}.",
@@ -51,7 +51,7 @@ def choose_reward(spec: TaskSpec, user: UserChoices) -> RewardSpec:
     lists = [value for value in values if isinstance(value, list)]
     if lists and len(lists) == len(values):
         return _by_lists(lists, spec.answer)
-    return _by_texts([text for text in map(as_text, values) if text], spec.answer)
+    return _by_texts([text for text in map(as_text, values) if text], spec.answer, spec.labels)
 
 
 def _by_lists(lists: Sequence[list[Any]], column: str) -> RewardSpec:
@@ -76,7 +76,7 @@ def _is_short(text: str) -> bool:
     return len(text) <= _SHORT_CHARS and len(text.split()) <= _SHORT_WORDS
 
 
-def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
+def _by_texts(texts: Sequence[str], column: str, labels: Sequence[str] | None) -> RewardSpec:
     def share(pattern: re.Pattern[str], *, whole: bool) -> float:
         found = (pattern.fullmatch(text) if whole else pattern.search(text) for text in texts)
         return sum(each is not None for each in found) / max(1, len(texts))
@@ -90,13 +90,11 @@ def _by_texts(texts: Sequence[str], column: str) -> RewardSpec:
             "a function that finds it"
         )
         return RewardSpec(kind=None, open=(_open_reward(why),))
-    n, labels = len(texts), sorted(set(texts), key=str.casefold)
-    is_short = all(map(_is_short, texts))
-    few = len(labels) <= _MAX_LABELS and len(labels) * 4 <= n and all(map(_LABEL.fullmatch, labels))
-    if few and is_short:
+    n, is_short = len(texts), all(map(_is_short, texts))
+    if labels and len(labels) * 4 <= n and all(map(_is_short, labels)) and all(map(_LABEL.fullmatch, labels)):
         listed = ", ".join(labels)
         match = _of_kind(
-            "exact_match", f"{n} answers are one of {len(labels)} words: {listed}", ignore_case=True
+            "exact_match", f"all answers are one of {len(labels)} words: {listed}", ignore_case=True
         )
         instruction = f"The answer is one of: {listed}. {match.instruction}"
         return replace(match, instruction=instruction)

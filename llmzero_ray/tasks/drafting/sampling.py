@@ -1,6 +1,7 @@
-"""The first rows of a data file and the beginning of a text file, from a bounded head of it.
+"""Rows spread over a data file, and the beginning of a text file.
 
-Rows are read as `prepare` reads them (sources/readers.py).
+Data may be sorted by label or subject, so that the first rows would tell too little. Of a long text file only
+a head is read. Rows are read as `prepare` reads them (sources/readers.py).
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ import codecs
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.readers import SourceFile, read_rows
+from llmzero_ray.tasks.sources.readers import Row, SourceFile, read_rows
 
+WHOLE_BYTES = 2**27
+"""Maximum bytes of one file whose rows are looked at."""
 HEAD_BYTES = 2 * 2**20
-"""Maximum bytes read of one file."""
+"""Maximum bytes read of a longer text file, and maximum characters of a sample."""
 FILE_ROWS = 400
 """Maximum rows sampled of one file."""
 TEXT_CHARS = 4_000
@@ -31,18 +34,19 @@ _ROW_GROUP_BYTES = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The head of one data file."""
+    """Rows of one data file."""
 
     rows: tuple[dict[str, Any], ...]
+    """Spread over what was read of the file."""
     n_rows: int
     """Rows of the whole file: counted if `exact`, otherwise estimated."""
     exact: bool
     unreadable: tuple[str, ...] = ()
-    """Rows of the head that cannot be read, such as `row 7 has 3 cells, the header has 2; …`."""
+    """What cannot be read, such as `row 7 has 3 cells, the header has 2; …`."""
 
 
 def sample_rows(path: Path) -> Sample:
-    """The first rows of a file.
+    """Rows of a file.
 
     Raises:
         TaskError: it has no readable rows; the message has the reason, without the file's name.
@@ -85,29 +89,61 @@ def _head(path: Path) -> tuple[bytes, int]:
 
 
 def _text_rows(path: Path) -> Sample:
-    """Rows of the whole lines, or of the whole elements of a JSON array, in the head of a file."""
+    """Rows of a text file, or of the whole lines or elements of a JSON array in the head of a long one."""
     data, size = _head(path)
-    whole = len(data) == size
-    if not whole and not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+    if len(data) < size and not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
         data = data[: data.rfind(b"\n") + 1]
         if not data:
             raise TaskError(f"has a line of more than {HEAD_BYTES} bytes")
-    rows, bad = list[dict[str, Any]](), list[str]()
+    if size <= WHOLE_BYTES:
+        try:
+            return _sample(read_rows(SourceFile(path=str(path), name="it")))
+        except TaskError:
+            if len(data) == size:
+                raise
     with tempfile.NamedTemporaryFile(suffix=path.suffix) as copy:
         copy.write(data)
         copy.flush()
-        try:
-            for number, row in read_rows(SourceFile(path=copy.name, name="it")):
-                if isinstance(row, dict):
-                    rows += [row] if row else []
-                else:
-                    bad.append(f"row {number} {row.detail}")
-        except TaskError:
-            if whole:  # the last row of a head may be cut off
-                raise
-    _check_share(rows, bad)
-    n_rows = len(rows) if whole else round(size * len(rows) / len(data))
-    return Sample(rows=tuple(rows[:FILE_ROWS]), n_rows=n_rows, exact=whole, unreadable=tuple(bad))
+        found = _sample(_until_cut_off(copy.name))
+    return replace(found, n_rows=round(size * found.n_rows / len(data)), exact=False)
+
+
+def _until_cut_off(path: str) -> Iterator[Row]:
+    with suppress(TaskError):  # the last row of a head may be cut off
+        yield from read_rows(SourceFile(path=path, name="it"))
+
+
+def _sample(found: Iterable[Row]) -> Sample:
+    """Rows as plain JSON values, no more than fit into `HEAD_BYTES`.
+
+    Raises:
+        TaskError: more rows cannot be read than can.
+    """
+    kept, step, size, n_rows, bad = list[str](), 1, 0, 0, list[str]()
+    for number, row in found:
+        if not isinstance(row, dict):
+            bad.append(f"row {number} {row.detail}")
+        elif row:
+            n_rows += 1
+            if (n_rows - 1) % step:
+                continue
+            kept.append(json.dumps(row, default=str))
+            size += len(kept[-1])
+            while len(kept) > 2 * FILE_ROWS or size > HEAD_BYTES:
+                kept, step = kept[::2] if len(kept) > 1 else [], 2 * step
+                size = sum(map(len, kept))
+    if len(bad) > n_rows:
+        raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
+    rows = tuple(map(json.loads, evenly(kept, FILE_ROWS)))
+    return Sample(rows=rows, n_rows=n_rows, exact=True, unreadable=tuple(bad))
+
+
+_Item = TypeVar("_Item")
+
+
+def evenly(items: Sequence[_Item], n: int) -> list[_Item]:
+    """`n` of the items, evenly spread over them. All of them if they are no more."""
+    return [items[k * len(items) // n] for k in range(n)] if len(items) > n else list(items)
 
 
 def _parquet(path: Path) -> Sample:
@@ -126,32 +162,19 @@ def _parquet(path: Path) -> Sample:
     # Pictures and sounds cannot be part of a prompt, so their columns are listed but left empty.
     left_out = {field.name: None for field in schema if "binary" in str(field.type)}
     wanted = [name for name in schema.names if name not in left_out]
-    bad = list[str]()
-
-    def good() -> Iterator[dict[str, Any]]:
-        for number, row in islice(read_rows(SourceFile(path=str(path), name="it"), wanted), FILE_ROWS):
-            if isinstance(row, dict):
-                yield {**row, **left_out}
-            else:
-                bad.append(f"row {number} {row.detail}")
-
-    rows = tuple(_bounded(good()))
-    _check_share(rows, bad)
-    return Sample(rows=rows, n_rows=metadata.num_rows, exact=True, unreadable=tuple(bad))
+    size = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    share = (0, 1 + size // WHOLE_BYTES)
+    found = _sample(
+        (number, {**row, **left_out} if isinstance(row, dict) else row)
+        for number, row in read_rows(SourceFile(path=str(path), name="it"), wanted, share)
+    )
+    return replace(found, n_rows=metadata.num_rows)
 
 
-def _check_share(rows: Sequence[Any], bad: Sequence[str]) -> None:
-    """Check that at least half of the rows can be read."""
-    if len(bad) > len(rows):
-        raise TaskError(f"has {len(bad)} rows that cannot be read; {bad[0]}")
-
-
-def _bounded(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows as plain JSON values, no more than fit into `HEAD_BYTES`."""
-    room = HEAD_BYTES
-    for row in rows:
-        plain = json.dumps(row, default=str)
-        room -= len(plain)
-        if room < 0:
-            return
-        yield json.loads(plain)
+def every_row(paths: Iterable[Path], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """All rows of the files that can be read; of Parquet files, only these columns."""
+    for path in paths:
+        with suppress(TaskError):  # prepare too takes the rows before the place where a file is broken
+            for _, row in read_rows(SourceFile(path=str(path), name=path.name), columns):
+                if isinstance(row, dict):
+                    yield row

@@ -92,6 +92,22 @@ def test_labels_are_listed_in_the_prompt(tmp_path: Path) -> None:
     assert "one of: maybe, no, yes." in drafted(tmp_path, KINDS["labels"][0]).fields["prompt"]
 
 
+def test_labels_are_those_of_all_rows(tmp_path: Path) -> None:
+    rows = questions(3_000, lambda i: "no" if i < 1_500 else "rare" if i == 2_000 else "yes")
+    draft = drafted(tmp_path, rows, name="rows.parquet")
+    assert draft.fields["prompt"].count("one of: no, rare, yes.") == 1
+    others = [{**row, "answer": f"label {i}"} if i % 250 == 1 else row for i, row in enumerate(rows)]
+    draft = drafted(tmp_path, others, name="rows.parquet")
+    assert draft.reward.kind == "exact_match" and "one of" not in draft.fields["prompt"]
+
+
+def test_a_prompt_has_room_for_the_longest_of_all_rows(tmp_path: Path) -> None:
+    rows = questions(3_000)
+    rows[1_501]["question"] = "long " * 3_000
+    draft = drafted(tmp_path, rows)
+    assert draft.search is not None and 5_000 < draft.search["engine"]["max_prompt_length"] < 5_500
+
+
 def test_a_cap_that_the_user_chose_decides_what_is_said_of_long_responses(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", questions(40, answer=lambda i: str(i)))
     said = {}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.drafting import listing
+from llmzero_ray.tasks.drafting import listing, sampling
 from llmzero_ray.tasks.drafting.base import UserChoices
 from llmzero_ray.tasks.drafting.data_prompt import data_prompt
 from llmzero_ray.tasks.drafting.draft import draft_task
@@ -101,7 +101,34 @@ def test_huge_files_are_read_at_their_heads_alone(tmp_path: Path) -> None:
     assert "is not readable as Parquet" in seen.skipped["zeros.parquet"]
 
 
-def test_the_rows_of_a_long_file_are_estimated_from_its_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_sample_is_spread_over_the_file(tmp_path: Path, ending: str) -> None:
+    rows = questions(5_000, topic=lambda i: "ab"[i >= 2_500])
+    write_rows(tmp_path / f"rows{ending}", rows)
+    found = sample_rows(tmp_path / f"rows{ending}")
+    assert (len(found.rows), found.n_rows, found.exact) == (FILE_ROWS, 5_000, True)
+    assert abs(sum(row["topic"] == "a" for row in found.rows) - FILE_ROWS / 2) <= 1
+    [table] = inspect_data(tmp_path).tables
+    assert table.rows == found.rows
+
+
+def test_of_long_rows_fewer_are_sampled_but_still_over_the_whole_file(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.parquet", questions(400, question=lambda i: f"{i} {'q' * 20_000}"))
+    numbers = [int(row["question"].split()[0]) for row in sample_rows(tmp_path / "rows.parquet").rows]
+    assert numbers == list(range(0, 400, 4))
+
+
+def test_a_long_file_that_is_broken_on_the_way_is_judged_by_its_head(tmp_path: Path) -> None:
+    text = json.dumps(questions(6_000, question=lambda i: f"{i:06d} {'q' * 900}"))
+    (tmp_path / "long.json").write_text(text[: len(text) // 2])
+    found = sample_rows(tmp_path / "long.json")
+    assert len(found.rows) == FILE_ROWS and not found.exact
+
+
+def test_the_rows_of_a_long_file_are_estimated_from_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "WHOLE_BYTES", HEAD_BYTES)
     line = json.dumps({"question": "q" * 900, "answer": "a"}) + "\n"
     n = 2 * HEAD_BYTES // len(line)
     (tmp_path / "long.jsonl").write_text(line * n)
@@ -110,11 +137,16 @@ def test_the_rows_of_a_long_file_are_estimated_from_its_head(tmp_path: Path) -> 
     assert abs(found.n_rows - n) < n / 50
 
 
-def test_a_long_array_on_one_line_is_read_at_its_head(tmp_path: Path) -> None:
+def test_a_long_array_on_one_line_is_read_at_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "WHOLE_BYTES", HEAD_BYTES)
     rows = questions(6_000, question=lambda i: f"{i:06d} {'q' * 900}")
     (tmp_path / "long.json").write_text(json.dumps(rows))
     found = sample_rows(tmp_path / "long.json")
-    assert list(found.rows) == rows[:FILE_ROWS] and abs(found.n_rows - 6_000) < 60
+    in_head = rows[: HEAD_BYTES // len(json.dumps(rows[0]))]
+    assert len(found.rows) == FILE_ROWS and all(row in in_head for row in found.rows)
+    assert abs(found.n_rows - 6_000) < 60
 
 
 def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
