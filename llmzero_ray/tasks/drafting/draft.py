@@ -34,8 +34,9 @@ from llmzero_ray.tasks.drafting.sampling import every_row
 from llmzero_ray.tasks.drafting.task_validation import TaskValidation, validate_task
 from llmzero_ray.tasks.sources.base import text_of
 from llmzero_ray.tasks.sources.custom import labels_of
+from llmzero_ray.tasks.sources.readers import ENDINGS
 from llmzero_ray.tasks.task_yaml import template_fields
-from llmzero_ray.utils.text import plural
+from llmzero_ray.utils.text import one_line, plural
 
 OnProgress = Callable[[str], None]
 
@@ -91,6 +92,7 @@ def draft_task(
     """
     on_progress("reading the task")
     spec = _with_doubts(agents.describe(profile, sentence, user))
+    spec = replace(spec, doubts=(*spec.doubts, *_left_out(spec, profile, user)))
     if spec.template is not None and spec.answer is not None:
         spec = _with_all_rows(spec, [profile.folder / name for name in spec.table.files])
     attempts: list[RewardAttempt] = []
@@ -166,6 +168,32 @@ def _with_doubts(spec: TaskSpec) -> TaskSpec:
         if texts and all(map(is_composite, texts)):
             doubts.append(f"{name} holds lists or objects, which the prompt shows as they stand")
     return replace(spec, doubts=(*doubts, *_repeated_questions(spec)))
+
+
+_NAMED = 5
+"""Maximum files, and maximum tables, that are named as left out."""
+
+
+def _left_out(spec: TaskSpec, profile: DataProfile, user: UserChoices) -> Iterable[str]:
+    """Doubts about files that are not part of the task. Those that may hold rows come first."""
+    skipped = sorted(profile.skipped, key=lambda name: not name.lower().endswith(ENDINGS))
+    if skipped:
+        yield _first("not read", [f"{name} {one_line(profile.skipped[name], 120)}" for name in skipped])
+    if not profile.complete:
+        yield f"the folder holds more than {profile.n_files} files; the others were not looked at"
+    others = [table for table in profile.tables if table is not spec.table]
+    if others and user.table is None and all(question.field != "files" for question in spec.open):
+        tables = [
+            f"{one_line(', '.join(table.files), 60)} ({plural(table.n_rows, 'row')} with the columns "
+            f"{one_line(', '.join(column.name for column in table.columns), 60)})"
+            for table in others
+        ]
+        yield _first("not used, because their columns differ", tables)
+
+
+def _first(what: str, lines: Sequence[str]) -> str:
+    more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+    return f"{what}: {'; '.join(lines[:_NAMED])}{more}"
 
 
 def _repeated_questions(spec: TaskSpec) -> Iterable[str]:

@@ -15,6 +15,7 @@ from llmzero_ray.tasks.drafting.base import Column, DataProfile, Row, Table
 from llmzero_ray.tasks.drafting.listing import FolderListing, list_files
 from llmzero_ray.tasks.drafting.sampling import SHORT, Sample, evenly, sample_rows, sample_text
 from llmzero_ray.tasks.sources.base import as_text, chat_turns, value_at
+from llmzero_ray.utils.text import plural
 
 MAX_OPENED = 40
 """Maximum data files that are sampled."""
@@ -45,6 +46,11 @@ def inspect_data(folder: Path) -> DataProfile:
             f"{folder} holds no rows that can be read ({reasons or 'no file at all'}); put JSON, JSON Lines, "
             "CSV, TSV or Parquet files into it"
         )
+    used = {name for table in tables for name in table.files} | set(listing.skipped)
+    for pattern, files in listing.groups.items():
+        if pattern not in used and (rest := set(files) - used):
+            stands = f"stands for {plural(len(rest), 'file')} not looked into"
+            listing.skipped[pattern] = f"{stands}: others so named cannot be read, or differ in their columns"
     return DataProfile(
         folder=folder,
         tables=tables,

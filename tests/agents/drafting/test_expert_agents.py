@@ -201,6 +201,21 @@ def test_tables_of_similar_size_are_asked_for(tmp_path: Path) -> None:
     assert second.works and second.fields["answer"] == "solution"
 
 
+def test_files_and_tables_that_are_left_out_are_doubts(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("question,answer\ncaf\u00e9,1\n".encode("latin-1"))
+    for name in "abcdef":
+        (tmp_path / f"{name}.xlsx").write_text("x")
+    write_rows(tmp_path / "other.csv", [{"question": "q", "label": "1"}])
+    doubts = drafted(tmp_path, questions(40)).spec.doubts
+    unread, unused = doubts
+    assert unread.startswith("not read: latin.csv is not UTF-8 text") and unread.endswith("; and 2 more")
+    assert "; a.xlsx is of no format that is read;" in unread
+    assert unused == (
+        "not used, because their columns differ: other.csv (1 row with the columns question, label)"
+    )
+    assert drafted(tmp_path, questions(40), table=1).spec.doubts == (unread,)
+
+
 def test_options_whose_right_one_is_always_first_are_not_used(tmp_path: Path) -> None:
     rows = [
         {"question": f"q {i}", "answer": f"right {i}", "choice_1": f"right {i}", "choice_2": f"wrong {i}"}

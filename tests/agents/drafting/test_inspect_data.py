@@ -232,6 +232,7 @@ def test_a_group_whose_members_differ_is_not_taken_for_one_table(tmp_path: Path)
         write_rows(tmp_path / f"part{number}.jsonl", [{"a": 1, "b": 2}] if number else questions(3))
     first, second = sorted(inspect_data(tmp_path).tables, key=lambda table: table.files)
     assert (first.files, second.files) == (("part0.jsonl",), ("part4.jsonl", "part8.jsonl"))
+    assert inspect_data(tmp_path).skipped["part#.jsonl"].startswith("stands for 6 files not looked into: ")
 
 
 def test_tasks_that_were_prepared_below_the_folder_are_no_data(tmp_path: Path) -> None:
