@@ -112,6 +112,17 @@ def test_json_lines_may_be_called_json_and_hold_blank_lines_and_a_byte_order_mar
     assert read(path) == [(1, {"q": 1}), (3, {"q": 2})]
 
 
+def test_a_json_file_may_be_one_indented_object(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    row = {"q": "x", "more": {"a": [1, 2]}}
+    path.write_text(f"\n{json.dumps(row, indent=2)}\n")
+    assert read(path) == [(1, row)]
+    path.write_text('{"q": "cut\n{"q": 2}\n{"q": 3}\n')
+    (first, broken), *others = read(path)
+    assert first == 1 and "write one object a line" in broken.detail
+    assert others == [(2, {"q": 2}), (3, {"q": 3})]
+
+
 def test_the_shares_of_a_file_are_all_of_it_and_do_not_overlap(tmp_path: Path) -> None:
     rows = [{"n": n} for n in range(5000)]
     for path in (write_jsonl(tmp_path / "a.jsonl", rows), write_parquet(tmp_path / "a.parquet", rows, 1000)):

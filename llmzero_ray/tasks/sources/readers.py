@@ -15,6 +15,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -232,12 +233,27 @@ def _json_lines(path: Path, _columns: Any, part: Part) -> Iterator[Row]:
 def _json(path: Path, columns: Any, part: Part) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig") as stream:
         first = next((char for char in iter(lambda: stream.read(1), "") if not char.isspace()), "")
-        if first == "[":
-            for number, value in enumerate(_array_items(stream), start=1):
+        whole = _indented_object(stream) if first == "{" else None
+        if first == "[" or whole is not None:
+            for number, value in enumerate(_array_items(stream) if first == "[" else [whole], start=1):
                 if _mine(number, part):
                     yield number, _record(value)
             return
     yield from _json_lines(path, columns, part)
+
+
+def _indented_object(stream: TextIO) -> dict[str, Any] | Unreadable | None:
+    """The object that is the whole file, after its opening brace has been read. None if the file holds
+    something else, such as one object a line."""
+    text = "{" + stream.readline(_MAX_OBJECT)
+    try:
+        _value_at(text, 0)
+    except (ValueError, RecursionError):
+        text += stream.read(_MAX_OBJECT)
+        with suppress(ValueError, RecursionError):
+            value, end = _value_at(text, 0)
+            return None if text[end:].strip() else _record(value)
+    return None
 
 
 def _array_items(stream: TextIO) -> Iterator[Any]:

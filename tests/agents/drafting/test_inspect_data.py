@@ -161,7 +161,7 @@ def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
         ("broken.parquet", b"PAR1 nothing of the kind PAR1", "not readable as Parquet"),
         ("latin.csv", "a,b\ncaf\u00e9,1\n".encode("latin-1"), "not UTF-8"),
         ("prose.jsonl", b"no json\nat all\n", "2 rows that cannot be read; row 1 is not JSON"),
-        ("one.json", b'{"a": {"b": 1}, \n "c": 2}', "write one object a line"),
+        ("one.json", b'{"a": {"b": 1}, \n "c": }', "write one object a line"),
         ("deep.json", b"[" * 100_000, "is broken from row 1 on"),
         ("numbers.json", b"[1, 2, 3]", "row 1 holds int, not an object"),
         ("twice.csv", b"a,a\n1,2\n", "the column 'a' twice"),
