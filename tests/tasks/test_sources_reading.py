@@ -138,6 +138,14 @@ def test_hidden_files_and_other_formats_in_a_directory_are_passed_over(tmp_path:
     assert [file.name for file in find_files([tmp_path], lambda _name: True)] == ["sub/rows.jsonl"]
 
 
+def test_a_task_that_was_prepared_below_its_data_is_no_data(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", ROWS)
+    given = {"files": [str(tmp_path)], "dir": str(tmp_path / "data" / "mine")}
+    first, second = prepared(tmp_path, **given), prepared(tmp_path, **given)
+    assert (first.made, second.made) == (True, False)
+    assert [file.name for file in find_files([tmp_path], lambda _name: True)] == ["rows.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.readers import ENDINGS
+from llmzero_ray.tasks.sources.readers import ENDINGS, PREPARED
 
 MAX_FILES = 20_000
 MAX_DEPTH = 8
 _FIRST_TEXT = re.compile(r"^(readme|licen[cs]e|copying|data[_-]?card|description)(\.\w+)?$", re.IGNORECASE)
 _TEXT = re.compile(r"^(readme|licen[cs]e|copying|.+\.(md|txt|rst))$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
-_PREPARED = {"manifest.json", "train.parquet", "val.parquet"}
 _MAX_TEXTS = 6
 _ALIKE = 5
 """Maximum skipped files of one pattern that are listed individually."""
@@ -76,7 +75,7 @@ def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
 
     for place, folders, names in os.walk(folder, onerror=not_listed):
         prefix = "" if Path(place) == folder else f"{Path(place).relative_to(folder).as_posix()}/"
-        if prefix and set(names) >= _PREPARED:
+        if prefix and set(names) >= set(PREPARED):
             folders.clear()
             yield prefix.rstrip("/"), "is a prepared task"
             continue

@@ -58,13 +58,16 @@ Row: TypeAlias = tuple[int, dict[str, Any] | Unreadable]
 Part: TypeAlias = tuple[int, int]
 """(i, n): share i of the n shares of a file."""
 
+PREPARED = ("manifest.json", "train.parquet", "val.parquet")
+"""Names by which the directory of a prepared task is known."""
 _SPLIT_OF_WORD: dict[str, OnlySplit] = {"test": "test", "validation": "val", "val": "val", "dev": "val"}
 
 
 def find_files(
     places: Sequence[str | Path], wants: Callable[[str], bool], only_split: OnlySplit = ""
 ) -> list[SourceFile]:
-    """Data files of the given files and directories (searched recursively), sorted by name.
+    """Data files of the given files and directories (searched recursively), sorted by name. Tasks that were
+    prepared below a directory are no data.
 
     Raises:
         TaskError: a place does not exist, or holds nothing that can be read.
@@ -76,10 +79,14 @@ def find_files(
         names = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
         root = place.parent if place.is_file() else place
         relative = [(path, path.relative_to(root).as_posix()) for path in names]
+        folders = {path.parent for path in names if path.name in PREPARED} - {root}
+        prepared = {folder for folder in folders if all((folder / name).exists() for name in PREPARED)}
         readable = [
             (path, name)
             for path, name in relative
-            if path.suffix.lower() in _READERS and not any(part.startswith(".") for part in name.split("/"))
+            if path.suffix.lower() in _READERS
+            and not any(part.startswith(".") for part in name.split("/"))
+            and prepared.isdisjoint(path.parents)
         ]
         if not readable:
             held = ", ".join(name for _, name in relative[:6]) or "nothing"
