@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,16 @@ def test_own_rows_become_a_task(tmp_path: Path) -> None:
     assert summary.trial is not None
     assert (summary.trial.gold, summary.trial.empty, summary.trial.garbage) == (1.0, 0.0, 0.0)
     assert summary.warnings == ()
+
+
+def test_subtasks_that_a_metric_s_name_cannot_hold_stay_apart(tmp_path: Path) -> None:
+    subjects = ["代数", "几何", "C", "C++", "C#", "Number Theory"]
+    rows = [{**row, "continent": subjects[n % 6]} for n, row in enumerate(CITIES)]
+    summary = prepared(tmp_path, rows, subtask="continent")
+    names = {name.removeprefix("capitals_") for name in summary.task.data_sources}
+    assert len(names) == 6 and {"c", "number_theory"} < names and not summary.dropped.get("no subtask")
+    assert sum(bool(re.fullmatch(r"c_[0-9a-f]{8}", name)) for name in names) == 2
+    assert sum(bool(re.fullmatch(r"[0-9a-f]{8}", name)) for name in names) == 2
 
 
 def test_a_second_call_finds_the_task_and_reads_nothing(tmp_path: Path) -> None:

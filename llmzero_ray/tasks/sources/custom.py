@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from llmzero_ray.tasks.task_yaml import (
     needed_fields,
     template_fields,
 )
+from llmzero_ray.utils.files import text_digest
 from llmzero_ray.utils.plugins import registered
 from llmzero_ray.utils.text import json_or_none
 
@@ -104,7 +106,7 @@ class CustomTask(DatasetAdapter):
                 )
             answer, values[OPTIONS_FIELD] = letter, option_lines(options)
             settings["letters"] = "".join(options)
-        subtask = slug(text_of(record, task.subtask)) if task.subtask else ""
+        subtask = _subtask(text_of(record, task.subtask)) if task.subtask else ""
         if task.subtask and not subtask:
             return empty(task.subtask, "no subtask")
         row_id = text_of(record, task.id) if task.id else ""
@@ -176,6 +178,20 @@ def _unsuited(record: Record, shown: tuple[str, ...], answer: str) -> Rejection 
             reason="the answer is an object", detail=f"{answer} holds objects; name a field of it: {fields}"
         )
     return None
+
+
+_SIGNS = "+#*<=>"
+"""Signs that tell names apart, such as `C`, `C++` and `C#`."""
+
+
+def _subtask(text: str) -> str:
+    """The text as part of a metric's name. If it has letters or signs that such a name cannot hold, a digest
+    stands for them."""
+    name, plain = slug(text), unicodedata.normalize("NFKD", text)
+    lost = any(each in _SIGNS or (each.isalnum() and not each.isascii()) for each in plain)
+    if not text or (name and not lost):
+        return name
+    return "_".join(part for part in (name, text_digest(plain.casefold())[:8]) if part)
 
 
 def _answer_text(value: Any) -> str:
