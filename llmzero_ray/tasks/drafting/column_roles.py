@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.tasks.drafting.base import Column, OpenQuestion, Table, UserChoices
-from llmzero_ray.tasks.sources.base import TaskExample, value_at
+from llmzero_ray.tasks.sources.base import LETTERS, TaskExample, value_at
 from llmzero_ray.tasks.sources.custom import CustomTask
 from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, AnswerForm, parse_task_file, template_fields
 from llmzero_ray.utils.text import json_or_none
@@ -177,7 +177,7 @@ def _options(table: Table, question: str, answer: str, user: UserChoices) -> _Op
     open_form = OpenQuestion(
         field="answer_form",
         text=f"Does {answer} hold a letter, an option's text, or its number from 0? (Of the rows would fit: "
-        f"{fit.describe()})",
+        f"{fit.describe()}) If it holds numbers from 1, write them from 0 first.",
         choices=ANSWER_FORMS,
         flag="--answer-form",
     )
@@ -334,7 +334,8 @@ class AnswerFit:
     shares: Mapping[AnswerForm, float]
     """Share of rows that fit each form."""
     form: AnswerForm | None
-    """The form that fits. None if none does, or if several do and disagree on the option."""
+    """The form that fits. None if none does, if several do and disagree on the option, or if numbers seem to
+    count from 1: none of 20 rows or more has a 0."""
     one_letter: bool
     """Nearly always the same letter is right, so that the position reveals the answer."""
 
@@ -405,6 +406,8 @@ def fit_answers(table: Table, answer: str, choices: tuple[str, ...]) -> AnswerFi
     fitting = [form for form in ANSWER_FORMS if shares[form] >= _FITS]
     same = all(truths[form] == truths[fitting[0]] for form in fitting)
     chosen = fitting[0] if fitting and same else None
+    if chosen == "index" and len(table.rows) >= _LETTER_ROWS and LETTERS[0] not in truths[chosen]:
+        chosen = None
     often = Counter(truths[chosen]).most_common(1)[0][1] if chosen is not None else 0
     return AnswerFit(
         shares=shares,

@@ -150,6 +150,7 @@ def open_fields(draft: Draft) -> dict[str, str]:
         ([{"text": f"a text {i}", "id": i} for i in range(40)],
          {"answer": "--answer-field", "reward": "--reward"}),
         (mcq(texts, lambda i: i % 4 + 1), {"answer_form": "--answer-form"}),
+        (mcq(texts, lambda i: i % 3 + 1), {"answer_form": "--answer-form"}),
         (mcq(lambda i: [str(j) for j in range(4)], lambda i: i % 4), {}),
         (mcq(lambda i: {"label": list("abc"), "text": ["x", "y", "z"]}, lambda i: "ABC"[i % 3]),
          {"choices": "--options-field"}),
@@ -164,6 +165,14 @@ def test_what_rules_cannot_tell_is_asked_with_the_flag_that_answers_it(
     draft = drafted(tmp_path, rows)
     assert open_fields(draft) == asked and draft.works == (not asked)
     assert draft.trial is None or not asked
+
+
+def test_numbers_that_may_count_from_1_are_asked_for(tmp_path: Path) -> None:
+    rows = mcq(lambda i: [*texts(i), "none of these"], lambda i: i % 4 + 1)
+    [question] = drafted(tmp_path, rows).open
+    assert question.text.endswith("If it holds numbers from 1, write them from 0 first.")
+    draft = drafted(tmp_path, rows, answer_form="index")
+    assert draft.works and draft.fields["answer_form"] == "index"
 
 
 def test_answers_of_the_user_close_the_questions(tmp_path: Path) -> None:
