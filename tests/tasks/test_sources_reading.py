@@ -18,7 +18,7 @@ from llmzero_ray.prepared.directory import Progress, no_progress
 from llmzero_ray.prepared.manifest import read_manifest
 from llmzero_ray.tasks.drafting.sampling import sample_rows
 from llmzero_ray.tasks.sources.prepare import prepare_source
-from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, find_files, read_rows
+from llmzero_ray.tasks.sources.readers import SourceFile, Unreadable, find_files, only_split_of, read_rows
 from llmzero_ray.tasks.sources.summary import Summary
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.tasks import synthetic
@@ -514,6 +514,17 @@ def test_a_data_set_of_the_hub_becomes_a_task(tmp_path: Path, monkeypatch: pytes
     assert (summary.task.n_train, summary.task.n_val, summary.task.n_test) == (20, 5, 10)
     assert not prepare_source(task).made
     assert asked == [("some/set", "abc")]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train", ""), ("validation_matched", "val"), ("valid", "val"), ("dev", "val"), ("test-hard", "test"),
+        ("eval", "test"), ("evaluation", "test"), ("evaluated", ""),
+    ],
+)  # fmt: skip
+def test_rows_of_a_published_split_stay_in_it(name: str, split: str) -> None:
+    assert only_split_of(name) == split
 
 
 def test_without_a_network_or_without_the_package_files_are_proposed(

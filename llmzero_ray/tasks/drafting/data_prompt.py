@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from llmzero_ray.agents.llm.prompt_text import quote
 from llmzero_ray.tasks.drafting.base import Column, DataProfile, Row, Table
-from llmzero_ray.tasks.sources.base import as_text, text_of
+from llmzero_ray.tasks.sources.base import as_text, text_of, value_at
+from llmzero_ray.tasks.sources.custom import answer_text
 from llmzero_ray.utils.text import CUT, clean, one_line
 
 ROWS_CHARS = 768
@@ -101,13 +102,14 @@ def _in_one(text: str) -> str:
     return clean(text).strip().replace("\n", "\\n")
 
 
-def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...]) -> str:
-    """A few rows, spread over the sample, with only the named columns, quoted as data."""
+def rows_for_reward(rows: tuple[Row, ...], columns: tuple[str, ...], answer: str) -> str:
+    """A few rows, spread over the sample, with only the named columns, quoted as data. The answer is shown as
+    a reward receives it."""
     step = max(1, len(rows) // _REWARD_ROWS)
     lines = []
     for row in rows[::step][:_REWARD_ROWS]:
         for name in columns:
-            text = text_of(row, name)
+            text = answer_text(value_at(row, name)) if name == answer else text_of(row, name)
             # The end of a long answer often holds the result.
             ends = f" {CUT} {one_line(_in_one(text[-_CELL:]), 2 * _CELL)}" if len(text) > 2 * _CELL else ""
             lines.append(f"{one_line(name, 60)} = {shortened(text)}{ends}")

@@ -35,7 +35,7 @@ from llmzero_ray.tasks.drafting.task_validation import TaskValidation, validate_
 from llmzero_ray.tasks.sources.base import text_of
 from llmzero_ray.tasks.sources.custom import labels_of
 from llmzero_ray.tasks.sources.readers import ENDINGS
-from llmzero_ray.tasks.task_yaml import template_fields
+from llmzero_ray.tasks.task_yaml import OPTIONS_FIELD, template_fields
 from llmzero_ray.utils.text import one_line, plural
 
 OnProgress = Callable[[str], None]
@@ -164,6 +164,8 @@ def _with_doubts(spec: TaskSpec) -> TaskSpec:
             f"not used: {named}; if a question needs one of them, write its name into the prompt, in braces"
         )
     for name in template_fields(spec.template):
+        if spec.choices and name == OPTIONS_FIELD:
+            continue
         texts = [text for row in table.rows if (text := text_of(row, name))]
         if texts and all(map(is_composite, texts)):
             doubts.append(f"{name} holds lists or objects, which the prompt shows as they stand")

@@ -147,7 +147,7 @@ class LlmDraftingAgents:
             "description": quote(spec.description, label="description"),
             "answer": quote(spec.answer, label="answer column"),
             "has_options": bool(spec.choices),
-            "rows": rows_for_reward(spec.table.rows, columns),
+            "rows": rows_for_reward(spec.table.rows, columns, spec.answer),
             "instructions": list(INSTRUCTIONS.items()),
             "tried": [(_quoted_reward(each.reward), _quoted_findings(each)) for each in attempts],
         }

@@ -89,7 +89,7 @@ class CustomTask(DatasetAdapter):
             return rejected
         if without_text := next((name for name in self._needed if not values[name]), None):
             return empty(without_text)
-        answer = _answer_text(value_at(record, self._answer))
+        answer = answer_text(value_at(record, self._answer))
         if not answer:
             return empty(self._answer, "no gold answer")
         settings = dict(self._reward.options)
@@ -194,7 +194,7 @@ def _subtask(text: str) -> str:
     return "_".join(part for part in (name, text_digest(plain.casefold())[:8]) if part)
 
 
-def _answer_text(value: Any) -> str:
+def answer_text(value: Any) -> str:
     """Answer in the form that the rewards read. Several wordings become `{"target": [...]}`. A list of
     anything else becomes one answer in JSON."""
     held = [each for each in value if each is not None] if isinstance(value, list | tuple) else None

@@ -60,7 +60,10 @@ Part: TypeAlias = tuple[int, int]
 
 PREPARED = ("manifest.json", "train.parquet", "val.parquet")
 """Names by which the directory of a prepared task is known."""
-_SPLIT_OF_WORD: dict[str, OnlySplit] = {"test": "test", "validation": "val", "val": "val", "dev": "val"}
+_SPLIT_OF_WORD: dict[str, OnlySplit] = {
+    **dict.fromkeys(("test", "eval", "evaluation"), "test"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+}
 
 
 def find_files(

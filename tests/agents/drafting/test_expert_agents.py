@@ -88,6 +88,10 @@ def test_the_prompt_shows_context_question_options_and_how_to_answer(tmp_path: P
     assert template.endswith("\\boxed{{}}.")
 
 
+def test_options_in_a_list_are_no_doubt(tmp_path: Path) -> None:
+    assert drafted(tmp_path, KINDS["letters of a list"][0]).spec.doubts == ()
+
+
 def test_labels_are_listed_in_the_prompt(tmp_path: Path) -> None:
     assert "one of: maybe, no, yes." in drafted(tmp_path, KINDS["labels"][0]).fields["prompt"]
 

@@ -207,6 +207,12 @@ def test_a_reward_that_cannot_be_tried_goes_back_then_rules_decide(
     assert len(found.session.notes) == 1
 
 
+def test_answers_are_shown_as_a_reward_receives_them(run_draft: RunDraft) -> None:
+    found = run_draft(questions(40, lambda i: [f"City {i}", f"Town {i}"]), model())
+    request = next(each for each in found.server.messages if each.tool == "write_reward")
+    assert 'answer = {"target": ["City 0", "Town 0"]}' in request.text
+
+
 def test_the_user_is_never_overruled(run_draft: RunDraft) -> None:
     rows = [{**row, "city": row["answer"]} for row in CITIES]
     found = run_draft(rows, model(), answer="city", name="mine", reward="exact_match")
