@@ -117,10 +117,11 @@ def test_a_json_file_may_be_one_indented_object(tmp_path: Path) -> None:
     row = {"q": "x", "more": {"a": [1, 2]}}
     path.write_text(f"\n{json.dumps(row, indent=2)}\n")
     assert read(path) == [(1, row)]
-    path.write_text('{"q": "cut\n{"q": 2}\n{"q": 3}\n')
-    (first, broken), *others = read(path)
-    assert first == 1 and "write one object a line" in broken.detail
-    assert others == [(2, {"q": 2}), (3, {"q": 3})]
+    for end in (b"", b" " * 10_000 + b"\xff"):
+        path.write_bytes(b'{"q": "cut\n{"q": 2}\n{"q": 3}\n' + end)
+        (first, broken), *others = read(path)[:3]
+        assert first == 1 and "write one object a line" in broken.detail
+        assert others == [(2, {"q": 2}), (3, {"q": 3})]
 
 
 def test_the_shares_of_a_file_are_all_of_it_and_do_not_overlap(tmp_path: Path) -> None:

@@ -406,12 +406,11 @@ def fit_answers(table: Table, answer: str, choices: tuple[str, ...]) -> AnswerFi
     fitting = [form for form in ANSWER_FORMS if shares[form] >= _FITS]
     same = all(truths[form] == truths[fitting[0]] for form in fitting)
     chosen = fitting[0] if fitting and same else None
-    if chosen == "index" and len(table.rows) >= _LETTER_ROWS and LETTERS[0] not in truths[chosen]:
-        chosen = None
     often = Counter(truths[chosen]).most_common(1)[0][1] if chosen is not None else 0
+    from_1 = chosen == "index" and len(table.rows) >= _LETTER_ROWS and LETTERS[0] not in truths[chosen]
     return AnswerFit(
         shares=shares,
-        form=chosen,
+        form=None if from_1 else chosen,
         one_letter=len(table.rows) >= _LETTER_ROWS and often >= _ONE_LETTER * len(table.rows),
     )
 

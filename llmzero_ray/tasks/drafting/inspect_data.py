@@ -122,7 +122,8 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
 def _named_alike(listing: FolderListing, opened: Iterable[str]) -> Iterable[str]:
     """Files of groups whose every sampled member has these columns."""
     for files in listing.groups.values():
-        if len(files) > GROUP_OPENED and set(_spread(files)) - set(listing.skipped) <= set(opened):
+        looked_at = set(_spread(files)) - set(listing.skipped)
+        if len(files) > GROUP_OPENED and looked_at and looked_at <= set(opened):
             yield from files
 
 

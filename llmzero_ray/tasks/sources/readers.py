@@ -255,14 +255,15 @@ def _json(path: Path, columns: Any, part: Part) -> Iterator[Row]:
 def _indented_object(stream: TextIO) -> dict[str, Any] | Unreadable | None:
     """The object that is the whole file, after its opening brace has been read. None if the file holds
     something else, such as one object a line."""
-    text = "{" + stream.readline(_MAX_OBJECT)
-    try:
+    text = "{"
+    with suppress(ValueError, RecursionError):
+        text += stream.readline(_MAX_OBJECT)
         _value_at(text, 0)
-    except (ValueError, RecursionError):
+        return None
+    with suppress(ValueError, RecursionError):
         text += stream.read(_MAX_OBJECT)
-        with suppress(ValueError, RecursionError):
-            value, end = _value_at(text, 0)
-            return None if text[end:].strip() else _record(value)
+        value, end = _value_at(text, 0)
+        return None if text[end:].strip() else _record(value)
     return None
 
 

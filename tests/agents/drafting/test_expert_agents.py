@@ -237,6 +237,7 @@ def test_options_whose_right_one_is_always_first_are_not_used(tmp_path: Path) ->
     draft = drafted(tmp_path, rows)
     assert draft.works and draft.reward.kind == "exact_match" and draft.spec.choices == ()
     assert "always stands at the same place" in draft.spec.doubts[0]
+    assert drafted(tmp_path / "last", mcq(texts, lambda i: 3)).spec.choices == ()
 
 
 def test_open_questions_stand_as_comments_where_their_fields_belong(tmp_path: Path) -> None:

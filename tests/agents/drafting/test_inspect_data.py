@@ -235,6 +235,15 @@ def test_a_group_whose_members_differ_is_not_taken_for_one_table(tmp_path: Path)
     assert inspect_data(tmp_path).skipped["part#.jsonl"].startswith("stands for 6 files not looked into: ")
 
 
+def test_a_group_of_which_nothing_can_be_read_belongs_to_no_table(tmp_path: Path) -> None:
+    write_rows(tmp_path / "good.jsonl", questions(3))
+    for number in range(9):
+        (tmp_path / f"bad{number}.jsonl").write_text("no json")
+    seen = inspect_data(tmp_path)
+    assert [table.files for table in seen.tables] == [("good.jsonl",)]
+    assert seen.skipped["bad#.jsonl"].startswith("stands for 6 files not looked into: ")
+
+
 def test_tasks_that_were_prepared_below_the_folder_are_no_data(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "in" / "rows.jsonl", questions(40))
     data = {
