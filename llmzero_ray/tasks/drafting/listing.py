@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.tasks.sources.readers import ENDINGS, PREPARED
+from llmzero_ray.tasks.sources.readers import ENDINGS, NO_ROWS, PREPARED
 
 MAX_FILES = 20_000
 MAX_DEPTH = 8
@@ -85,7 +85,7 @@ def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
         if prefix.count("/") == MAX_DEPTH:
             yield from ((f"{prefix}{name}/", f"lies deeper than {MAX_DEPTH} folders") for name in folders)
             folders.clear()
-        for name in sorted(name for name in names if not name.startswith(".")):
+        for name in sorted(name for name in names if not name.startswith(".") and name not in NO_ROWS):
             if found.n_files >= MAX_FILES:
                 found.complete = False
                 return

@@ -60,6 +60,8 @@ Part: TypeAlias = tuple[int, int]
 
 PREPARED = ("manifest.json", "train.parquet", "val.parquet")
 """Names by which the directory of a prepared task is known."""
+NO_ROWS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json"})
+"""Files of the `datasets` library that describe data."""
 _SPLIT_OF_WORD: dict[str, OnlySplit] = {
     **dict.fromkeys(("test", "eval", "evaluation"), "test"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
@@ -88,6 +90,7 @@ def find_files(
             (path, name)
             for path, name in relative
             if path.suffix.lower() in _READERS
+            and (path.name not in NO_ROWS or place.is_file())
             and not any(part.startswith(".") for part in name.split("/"))
             and prepared.isdisjoint(path.parents)
         ]

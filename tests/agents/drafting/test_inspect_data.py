@@ -19,6 +19,7 @@ from llmzero_ray.tasks.drafting.expert_agents import ExpertDraftingAgents
 from llmzero_ray.tasks.drafting.inspect_data import GROUP_OPENED, inspect_data
 from llmzero_ray.tasks.drafting.sampling import FILE_ROWS, HEAD_BYTES, sample_rows
 from llmzero_ray.tasks.sources.prepare import prepare_source
+from llmzero_ray.tasks.sources.readers import find_files
 from llmzero_ray.tasks.task_yaml import parse_task_file
 from tests.agents.drafting.folders import questions, write_rows
 
@@ -257,6 +258,17 @@ def test_tasks_that_were_prepared_below_the_folder_are_no_data(tmp_path: Path) -
     seen = inspect_data(tmp_path / "in")
     assert [table.files for table in seen.tables] == [("rows.jsonl",)]
     assert seen.skipped == {"data/x": "is a prepared task"}
+
+
+def test_a_description_by_the_datasets_library_is_no_data(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", questions(40))
+    about = tmp_path / "dataset_infos.json"
+    about.write_text(json.dumps({"default": {"features": {}}}, indent=2))
+    seen = inspect_data(tmp_path)
+    assert ([table.files for table in seen.tables], seen.skipped) == ([("rows.jsonl",)], {})
+    found = find_files([tmp_path], lambda name: True)
+    assert [Path(file.path) for file in found] == [rows]
+    assert find_files([about], lambda name: True), "a file that is named is read"
 
 
 def test_the_texts_that_tell_most_are_read_and_the_others_named(tmp_path: Path) -> None:
