@@ -24,8 +24,9 @@ from llmzero_ray.estimate import (
     first_limit,
     with_server_sizes,
 )
-from llmzero_ray.launch.preflight import check_extensions
+from llmzero_ray.launch.preflight import check_extensions, check_plan
 from llmzero_ray.prepared import PreparedTask, load_task
+from llmzero_ray.storage.locate import is_search
 from llmzero_ray.utils.text import GIB, plain
 
 _UNKNOWN = "not known"
@@ -42,6 +43,8 @@ def show_estimate(
         TaskError: the task does not exist.
     """
     check_extensions(config)
+    if not is_search(Path(config.storage, config.name)):
+        check_plan(config)
     console = TerminalConsole()
     say = partial(print_line, console)
     try:

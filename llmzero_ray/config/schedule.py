@@ -53,7 +53,7 @@ class SchedulePhase(StrictModel):
 
     steps: int = Field(ge=1)
     """Training steps. In a search each phase gets its share of the budget."""
-    changes: dict[str, Value] = Field(default_factory=dict)
+    changes: dict[str, Value | None | Annotated[tuple[float, ...], AS_TUPLE]] = Field(default_factory=dict)
     """Hyper-parameter -> value from this phase on."""
 
 

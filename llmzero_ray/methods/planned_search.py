@@ -20,7 +20,7 @@ from llmzero_ray.errors import ConfigError, SearchError
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.methods.plan_proposer import PlanProposer
 from llmzero_ray.methods.run_plan import RunPlan
-from llmzero_ray.methods.values import PlannedStart, drawn
+from llmzero_ray.methods.values import PlannedStart, check_values, drawn
 from llmzero_ray.records import Hyperparameters, HyperparameterValue, NodeKind, PhaseStatus
 from llmzero_ray.search.base import Decision, SearchMethod, SearchNode, StopReason, best_scored
 
@@ -115,15 +115,16 @@ class PlannedSearch(SearchMethod[PlannedNode]):
 
     @classmethod
     def check_plan(cls, config: SearchConfig) -> None:
-        """Check that no run of a new search is planned longer than a phase may be. A longer one would be cut,
-        and the budget charged for all of it.
+        """Check the values of `ranges`, `grid` and `schedule`, and that no run of a new search is planned
+        longer than a phase may be. A longer one would be cut, and the budget charged for all of it.
 
         Runs are planned as if each scored more than the one before.
 
         Raises:
-            ConfigError: a run is longer than `phase.max_steps`.
+            ConfigError: a value may not be proposed, or a run is longer than `phase.max_steps`.
         """
         default = root_hyperparameters(config, None)
+        check_values(config, default)
         search = cls(config.search, config.budget.runs, config.seed, default)
         for number in range(_MOST_PLANNED):
             decision = search.ask()

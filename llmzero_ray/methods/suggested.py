@@ -13,7 +13,7 @@ from typing import Any
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.errors import ConfigError
-from llmzero_ray.hyperparameters import BY_KEY, VERL_SPACE, canonical
+from llmzero_ray.hyperparameters import VERL_SPACE, canonical
 from llmzero_ray.methods import values
 from llmzero_ray.methods.independent import IndependentRuns
 from llmzero_ray.methods.run_plan import RunPlan
@@ -82,7 +82,8 @@ class TpeSearch(IndependentRuns):
                 found[key] = CategoricalDistribution(known)
                 continue
             low, high = values.bounds(key, given, root)
-            if BY_KEY[key].kind == "int":
+            row = VERL_SPACE.bounds(key)
+            if row is not None and row.kind == "int":
                 found[key] = IntDistribution(max(1, round(low)), max(1, round(high)), log=given.log)
             else:
                 found[key] = FloatDistribution(low, high, log=given.log and low > 0)

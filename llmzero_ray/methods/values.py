@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmzero_ray.agents.expert.apply_moves import ProposalBase
+from llmzero_ray.config import SearchConfig
 from llmzero_ray.config.schedule import ParameterRange, Schedule
-from llmzero_ray.hyperparameters import BY_KEY, canonical
+from llmzero_ray.errors import ConfigError, HyperparameterError
+from llmzero_ray.hyperparameters import VERL_SPACE, canonical, format_value, short, space_with
 from llmzero_ray.records import Hyperparameters, HyperparameterValue
 from llmzero_ray.records.agents import ProposalRequest
 from llmzero_ray.utils.text import is_number
@@ -50,7 +52,72 @@ def scaled(key: str, factor: float, root: Hyperparameters) -> HyperparameterValu
 
 def typed(key: str, value: float) -> HyperparameterValue:
     """The number, converted to the hyper-parameter's type."""
-    return max(1, round(value)) if BY_KEY[key].kind == "int" else float(value)
+    row = VERL_SPACE.bounds(key)
+    return max(1, round(value)) if row is not None and row.kind == "int" else float(value)
+
+
+def check_values(config: SearchConfig, root: Hyperparameters) -> None:
+    """Check that proposals may set the values in `search.ranges`, `search.grid` and `search.schedule`, which
+    would otherwise be left out.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is not allowed; the message says what is.
+    """
+    space, field = space_with(config.agents.allow), "ranges"
+    try:
+        for key, value in _of_ranges(config.search.ranges or {}, root):
+            space.proposed(key, value)
+        field = "grid"
+        for name, factors in (config.search.grid or {}).items():
+            for factor in factors:
+                space.proposed(canonical(name), _factor_of_root(canonical(name), factor, root))
+        field = "schedule"
+        for key, value in _of_schedule(config.search.schedule, root):
+            space.proposed(key, value)
+    except HyperparameterError as error:
+        raise ConfigError(f"search.{field}: {error}") from error
+
+
+def _of_ranges(ranges: Mapping[str, ParameterRange], root: Hyperparameters) -> Iterator[tuple[str, object]]:
+    for key, found in _by_key(ranges):
+        given: Sequence[object] = found.choices or (found.low, found.high)
+        for one in given:
+            if found.of_default:
+                yield key, _factor_of_root(key, one, root)
+            else:
+                yield key, typed(key, one) if is_number(one) else one
+
+
+def _of_schedule(schedule: Schedule | None, root: Hyperparameters) -> Iterator[tuple[str, object]]:
+    if schedule is None:
+        return
+    for name, value in schedule.relative_to.items():
+        _factor_of_root(canonical(name), 1.0, root)
+        if value == 0:
+            raise HyperparameterError(
+                f"relative_to: {name} is 0, of which no value is a factor; leave it out."
+            )
+    for number in range(len(schedule.phases)):
+        yield from scheduled(schedule, root, number).items()
+
+
+def _factor_of_root(key: str, factor: object, root: Hyperparameters) -> HyperparameterValue:
+    """`scaled`, where both are numbers.
+
+    Raises:
+        HyperparameterError: one is not.
+    """
+    if not is_number(factor):
+        raise HyperparameterError(
+            f"{short(key)}: {factor!r} is no factor of the root's value; must be a number."
+        )
+    if not is_number(root.get(key)):
+        usual = format_value(key, root.get(key))
+        raise HyperparameterError(
+            f"{short(key)} is {usual} in the root, which has no factors. Leave it out, or set it in "
+            "root.overrides to a number."
+        )
+    return scaled(key, factor, root)
 
 
 def drawn(ranges: Mapping[str, ParameterRange], root: Hyperparameters, rng: random.Random) -> Values:

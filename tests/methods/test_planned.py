@@ -370,6 +370,50 @@ def test_a_new_grid_search_has_a_trial_for_each_cell(rules: dict[str, Any], cell
         check_plan(make_config(search={"method": "grid", **rules}, budget={"runs": 16}))
 
 
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            {"method": "random", "ranges": {"learnig_rate": {"low": 0.1, "high": 0.2}}},
+            "ranges: .*mean 'learn",
+        ),
+        (
+            {"method": "tpe", "ranges": {"lr": {"low": 0.05, "high": 0.2}}},
+            r"ranges: lr=0\.2 .* in \[0, 0\.1\]",
+        ),
+        ({"method": "asha", "ranges": {"lr": {"choices": ["a", "b"]}}}, "ranges: lr='a' "),
+        ({"method": "pbt", "ranges": {"lr": {"choices": ["a"], "of_default": True}}}, "'a' is no factor"),
+        ({"method": "random", "ranges": {"val_top_k": {"choices": [1]}}}, "ranges: .* may not be changed"),
+        ({"method": "grid", "grid": {"lrr": [1.0, 2.0]}, "n_trials": 2}, "grid: .* did you mean 'lr'"),
+        ({"method": "grid", "grid": {"lr": [1.0, 1e9]}, "n_trials": 2}, r"grid: lr=1000000\.0 "),
+        ({"method": "grid", "grid": {"min_lr_ratio": [1.0]}, "n_trials": 1}, "is null in the root"),
+        ({"schedule": {"phases": [{"steps": 5, "changes": {"lr": 5}}]}}, r"schedule: lr=5\.0 "),
+        (
+            {"schedule": {"relative_to": {"lr": 0}, "phases": [{"steps": 5, "changes": {"lr": 1e-4}}]}},
+            "schedule: relative_to: lr is 0",
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_no_proposal_may_set_are_refused(rules: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"search\.{said}" if ": " in said else said):
+        check_plan(make_config(search={"method": "schedule", **rules}))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"method": "random", "ranges": "paper"},
+        {"method": "grid", "grid": "paper"},
+        {"method": "random", "ranges": {"min_lr_ratio": {"low": 0.0, "high": 0.5}}},
+        *({"method": "schedule", "schedule": name} for name in ("chemcot", "wildsci", "ssmr", "guidebook")),
+    ],
+    ids=str,
+)
+def test_values_that_proposals_may_set_are_accepted(rules: dict[str, Any]) -> None:
+    check_plan(make_config(search=rules))
+
+
 def test_a_clone_costs_a_phase_and_is_no_member_of_a_population() -> None:
     search = make("pbt", 3, population=2)
     search.tell(begin(search)[0], "completed", 0.5, 5)

@@ -11,7 +11,7 @@ import pytest
 
 from llmzero_ray.agents.backend import check_agents, make_agents
 from llmzero_ray.agents.expert.perturbation import live_dimensions
-from llmzero_ray.config import load_config
+from llmzero_ray.config import load_config, parse_config
 from llmzero_ray.config.schedule import Grid, Ranges, read_schedule, shipped
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import canonical, complete, normalize
@@ -174,6 +174,25 @@ def test_a_change_without_effect_is_not_proposed() -> None:
     for node in range(10):
         found = propose(RunPlan(source="draw"), node=node)
         assert canonical("clip_high") not in {change.key for change in found.changes}
+
+
+def test_a_schedule_may_set_null_and_pairs() -> None:
+    offload, betas = canonical("param_offload"), canonical("betas")
+    phases = [{"steps": 5, "changes": {"param_offload": True}}]
+    phases.append({"steps": 5, "changes": {"param_offload": None, "betas": [0.9, 0.95]}})
+    config = make_config(search={"method": "schedule", "schedule": {"phases": phases}})
+    assert parse_config(config.to_json()) == config
+    on = view(0, hyperparameters={**ROOT, offload: True}, score=0.5, best_step=10)
+    plan = RunPlan(on=0, source="phase", start="last", number=1)
+    proposal = propose(plan, "schedule", config.search, on=on, path=(on,))
+    assert {change.key: change.new for change in proposal.changes} == {offload: None, betas: (0.9, 0.95)}
+
+
+def test_a_number_of_a_key_without_a_default_can_be_drawn() -> None:
+    rules = make_config(search={"ranges": {"min_lr_ratio": {"low": 0.1, "high": 0.5}}}).search
+    (change,) = propose(RunPlan(source="draw"), "random", rules).changes
+    assert change.key == canonical("min_lr_ratio")
+    assert 0.1 <= float(str(change.new)) <= 0.5
 
 
 def test_what_a_schedule_may_not_set_is_left_out_after_a_refusal() -> None:

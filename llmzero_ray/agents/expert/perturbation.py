@@ -86,7 +86,7 @@ def changes_of(
     changes: list[Change] = []
     for key, (new, reason) in wanted.items():
         change = Change(key=key, old=base.hyperparameters.get(key), new=new, reason=reason)
-        if new is not None and change.old != new and valid(base, [*changes, change]) is not None:
+        if change.old != new and valid(base, [*changes, change]) is not None:
             changes.append(change)
     full = valid(base, changes)
     return (tuple(changes), full) if changes and full is not None else None
@@ -97,14 +97,13 @@ def perturbed(base: ProposalBase, rng: random.Random) -> dict[str, Hyperparamete
     for _ in range(100):
         dimensions = live_dimensions(base.hyperparameters)
         chosen = rng.sample(dimensions, min(len(dimensions), rng.randint(1, 3)))
-        wanted = {
-            dimension.key: (
-                moved_value(base, dimension, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * dimension.step),
-                "by chance",
+        moved = {
+            dimension.key: moved_value(
+                base, dimension, rng.choice((-1, 1)) * rng.uniform(0.5, 2) * dimension.step
             )
             for dimension in chosen
         }
-        made = changes_of(base, wanted)
+        made = changes_of(base, {key: (new, "by chance") for key, new in moved.items() if new is not None})
         if made is not None:
             return {change.key: change.new for change in made[0]}
     return {}
