@@ -120,11 +120,11 @@ def use_key_file(path: str | None, key_env: str = KEY_ENV) -> None:
 
 
 @contextlib.contextmanager
-def key_file_in_use(path: str | None) -> Iterator[None]:
+def key_file_in_use(path: str | None, key_env: str = KEY_ENV) -> Iterator[None]:
     """Context with the effect of `use_key_file`, for a process that is used for something else afterwards."""
-    file_env = f"{KEY_ENV}_FILE"
+    file_env = f"{key_env}_FILE"
     before = os.environ.get(file_env)
-    use_key_file(path)
+    use_key_file(path, key_env)
     try:
         yield
     finally:

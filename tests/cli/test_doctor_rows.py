@@ -389,6 +389,16 @@ def test_a_server_of_chat_completions_is_asked_below_the_v1_of_its_address(
     assert asked == ["GET /v1/models"] * 2
 
 
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_the_file_with_the_commands_key_is_the_key_of_its_provider(
+    no_key: None, server: tuple[str, list[str]], tmp_path: Path, provider: str
+) -> None:
+    (tmp_path / "key").write_text("sk-secret\n")
+    fields = {"backend": "claude", "provider": provider, "base_url": server[0], "model": "qwen"}
+    config = parse_config({"name": "a", "agents": {**fields, "price": [0, 0, 0, 0]}})
+    assert "a key is set" in agents_found(config.to_json(), str(tmp_path / "key"))[1]
+
+
 def test_a_server_that_is_not_there_fails(no_key: None) -> None:
     status, found, todo = agents(
         backend="claude", base_url="http://127.0.0.1:1", model="q", price=[0, 0, 0, 0]

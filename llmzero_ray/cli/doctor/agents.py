@@ -15,7 +15,7 @@ from llmzero_ray.cli.doctor.rows import CheckFinding
 from llmzero_ray.config import AgentsConfig, SearchConfig, parse_config
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.launch.nodes import Node, NoResult, run_on_nodes
-from llmzero_ray.utils.api_key import key_file_in_use
+from llmzero_ray.utils.api_key import KEY_ENV, KEY_ENVS, key_file_in_use
 
 if TYPE_CHECKING:
     from llmzero_ray.agents.llm.settings import LlmSettings
@@ -33,8 +33,9 @@ def agents_from(head: Node, config_json: dict[str, Any], key_file: str | None = 
 
 def agents_found(config_json: dict[str, Any], key_file: str | None = None) -> CheckFinding:
     """Finding about the agents from this process."""
-    with key_file_in_use(key_file):
-        return _found(parse_config(config_json))
+    config = parse_config(config_json)
+    with key_file_in_use(key_file, KEY_ENVS.get(config.agents.provider, KEY_ENV)):
+        return _found(config)
 
 
 def _found(config: SearchConfig) -> CheckFinding:
