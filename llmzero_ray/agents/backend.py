@@ -225,7 +225,6 @@ def _check_models(
     from llmzero_ray.agents.llm.budget import BudgetLedger
     from llmzero_ray.agents.llm.call_records import CheckBudget
     from llmzero_ray.agents.llm.client import MessagesClient
-    from llmzero_ray.agents.llm.prices import price_of
 
     agents, cap = config.agents, config.budget.dollars
 
@@ -237,12 +236,22 @@ def _check_models(
         return ledger.dollars
 
     for name, settings in {repr(s): (n, s) for n in names for s in [llm_settings(agents, n)]}.values():
-        own = agents.per_agent.get(name, AgentModelConfig())
-        listed = own.price if own.model is not None else agents.price
-        price = price_of(settings.model, listed, agents.provider)
-        spent += check(settings, price, _DOT if agents.visual else None)
+        spent += check(settings, agent_price(agents, name), _DOT if agents.visual else None)
     if agents.fallback_model is not None:  # works without images
         check(_fallback_settings(agents, "proposer", agents.fallback_model), fallback_price(agents), None)
+
+
+def agent_price(agents: AgentsConfig, agent: ModelRole) -> Price:
+    """Price of one agent's model.
+
+    Raises:
+        ConfigError: it is not known.
+    """
+    from llmzero_ray.agents.llm.prices import price_of
+
+    own = agents.per_agent.get(agent, AgentModelConfig())
+    listed = own.price if own.model is not None else agents.price
+    return price_of(own.model or agents.model, listed, agents.provider)
 
 
 def fallback_price(agents: AgentsConfig) -> Price:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmzero_ray.agents.backend import llm_settings
+from llmzero_ray.agents.backend import AGENT_NAMES, agent_price, llm_settings
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
-from llmzero_ray.agents.llm.prices import FREE, Price, cost, pixel_tokens, price_of
+from llmzero_ray.agents.llm.prices import FREE, Price, cost, pixel_tokens
 from llmzero_ray.agents.llm.settings import HOURLY
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import Course, Tokens
@@ -27,21 +27,21 @@ _PICTURES = {"proposer": (1100, 1110), "early_stopper": (900, 520)}
 _LONGEST = {"proposer": PROPOSAL_TOKENS, "early_stopper": VERDICT_TOKENS}
 
 
-def agent_price(config: SearchConfig) -> Price | None:
-    """Price of the agents' tokens: zero without a language model, None for a user's own agents.
+def agent_prices(config: SearchConfig) -> Mapping[AgentName, Price] | None:
+    """Agent -> price of its tokens: zero without a language model. None for a user's own agents.
 
     Raises:
-        ConfigError: the model's price is not known.
+        ConfigError: a model's price is not known.
     """
     agents = config.agents
     if agents.backend == "claude":
-        return price_of(agents.model, agents.price, agents.provider)
-    return None if ":" in agents.backend else FREE
+        return {name: agent_price(agents, name) for name in AGENT_NAMES}
+    return None if ":" in agents.backend else dict.fromkeys(AGENT_NAMES, FREE)
 
 
 def expected_dollars(
     config: SearchConfig,
-    price: Price,
+    prices: Mapping[AgentName, Price],
     measured: Mapping[str, Tokens],
     course: Course,
     calls: Mapping[str, int],
@@ -57,7 +57,7 @@ def expected_dollars(
         shown = agent not in measured and config.agents.visual
         system, output = round(tokens.system), round(tokens.output)
         longest = llm_settings(config.agents, agent).output_tokens(_LONGEST[agent])
-        kept = agent in HOURLY
+        kept, price = agent in HOURLY, prices[agent]
         usage = Usage(
             input=round(tokens.input)
             + (0 if kept else system)

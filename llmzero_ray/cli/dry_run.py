@@ -9,7 +9,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from llmzero_ray.agents.expected_cost import agent_price, expected_dollars
+from llmzero_ray.agents.expected_cost import agent_prices, expected_dollars
 from llmzero_ray.cli.gpu_memory import show_memory
 from llmzero_ray.cli.output import TerminalConsole, print_line, print_lines
 from llmzero_ray.cli.step_times import measured
@@ -26,6 +26,7 @@ from llmzero_ray.estimate import (
 )
 from llmzero_ray.launch.preflight import check_extensions, check_plan
 from llmzero_ray.prepared import PreparedTask, load_task
+from llmzero_ray.search import load_method, plans_its_runs
 from llmzero_ray.storage.locate import is_search
 from llmzero_ray.utils.text import GIB, plain
 
@@ -60,8 +61,8 @@ def show_estimate(
     stages = estimate.root_times()
     assumed = None if stages is None else _estimated_times(stages[0])
     seconds = measured(config, seconds_per_step=seconds_per_step, like=like, estimated=assumed)
-    price = agent_price(config)
-    dollars = None if price is None else partial(expected_dollars, config, price, seconds.tokens)
+    prices = agent_prices(config)
+    dollars = None if prices is None else partial(expected_dollars, config, prices, seconds.tokens)
     cases = estimate.cases(seconds, dollars)
     console.print(_table(config, cases))
     lines = [*_source_lines(seconds), *_limit_lines(config, cases), *_disk_lines(config, cases)]
@@ -109,8 +110,9 @@ def _table(config: SearchConfig, cases: Cases) -> Table:
     )
     for name in ("", "low", "as planned", "high"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    phases = "standard phases" if plans_its_runs(load_method(config.search.method)) else "phases"
     rows: tuple[tuple[str, Callable[[EstimateCase], str]], ...] = (
-        ("phases", lambda case: str(case.phases)),
+        (phases, lambda case: str(case.phases)),
         ("training steps", lambda case: f"{case.steps:,}"),
         ("steps of the default recipe", lambda case: f"{case.reference_steps:,}"),
         ("validations", lambda case: f"{case.validations:,}"),
@@ -140,15 +142,22 @@ def _source_lines(seconds: MeasuredTimes) -> list[str]:
 
 
 def _limit_lines(config: SearchConfig, cases: Cases) -> list[str]:
-    found = []
+    found, budget = [], config.budget
+    sooner = "" if budget.compute is None else ", or sooner with budget.compute, which is not estimated"
     for case in cases[1:]:
         limit = first_limit(config, case)
         course = "as planned" if case.course == "planned" else "at the high end"
         if limit is None:
-            found.append(f"{course}: ends with budget.runs ({config.budget.runs})")
+            found.append(f"{course}: ends with budget.runs ({budget.runs}){sooner}")
             continue
-        found.append(f"{course}: {limit.key} ({limit.limit:g}) ends it after about {limit.share:.0%} of that")
-    dollars, most = config.budget.dollars, cases[-1].dollars
+        found.append(
+            f"{course}: {limit.key} ({limit.limit:g}) ends it after about {limit.share:.0%} of that{sooner}"
+        )
+    if config.confirm.k:
+        found.append(
+            f"not counted: the evaluation of confirm.k ({config.confirm.k}) strategies on fresh rows"
+        )
+    dollars, most = budget.dollars, cases[-1].dollars
     if config.agents.on_cap == "expert" and dollars is not None and most is not None and most > dollars:
         found.append(f"at the high end budget.dollars ({dollars:g}) is used up, and the expert takes over")
     return found

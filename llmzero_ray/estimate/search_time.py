@@ -1,7 +1,8 @@
 """Steps, hours, GPU hours and disk space of a whole search, from sizes and measured seconds. Pure arithmetic.
 
 There are three cases: `low` (every phase is stopped as early as the stopper may), `planned` (every phase has
-the usual length) and `high` (every proposal asks for the longest phase). Not here: measuring the seconds, the
+the usual length) and `high` (every proposal asks for the longest phase). A method that plans its runs is
+estimated as standard phases. Not here: measuring the seconds, the
 table (cli/), the agents' dollars (agents/expected_cost.py).
 """
 
@@ -14,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.hyperparameters.compute import validates_every_start, validations
+from llmzero_ray.search import load_method, plans_its_runs
 
 Course: TypeAlias = Literal["low", "planned", "high"]
 Dollars: TypeAlias = Callable[[Course, Mapping[str, int]], float]
@@ -185,7 +187,12 @@ def case_of(
 def _child_steps(config: SearchConfig, course: Course) -> int:
     phase, stopper = config.phase, config.stopper
     shortest = stopper.first_question(phase.n_steps) if stopper.enabled else phase.n_steps
-    return {"low": shortest, "planned": phase.n_steps, "high": phase.max_steps}[course]
+    longest = phase.n_steps if _plans_its_runs(config) else phase.max_steps
+    return {"low": shortest, "planned": phase.n_steps, "high": longest}[course]
+
+
+def _plans_its_runs(config: SearchConfig) -> bool:
+    return plans_its_runs(load_method(config.search.method))
 
 
 def _reference_steps(config: SearchConfig, course: Course) -> int:
@@ -233,9 +240,10 @@ def _seconds(
     test_s = validation_s * sizes.n_test / sizes.n_val if config.final.test else 0.0
     reference = _reference_steps(config, course)
     reference_s = start_s + trained_s(reference) + test_s if reference else 0.0
-    final_slot_s = reference_s + 2 * test_s
+    tests = 1 + (config.budget.runs if config.final.test == "all" else 1)  # one is of the base model
+    final_slot_s = reference_s + tests * test_s
     beside = max(1, slots - 1) if reference else slots
-    final_s = final_slot_s if slots == 1 else max(reference_s, 2 * test_s / min(2, beside))
+    final_s = final_slot_s if slots == 1 else max(reference_s, tests * test_s / min(tests, beside))
     slots_s = tree_s * slots
     if config.slots.reserve == "when_needed" and config.search.multi_stage:
         slots_s -= (slots - 1) * root_s
@@ -245,7 +253,7 @@ def _seconds(
 def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -> float:
     if measured.proposal_s is not None:
         return measured.proposal_s
-    if config.agents.backend in ("expert", "recorded"):
+    if config.agents.backend in ("expert", "recorded") or _plans_its_runs(config):
         return 0.0
     return _PROPOSAL_S.get(course, config.agents.deadline_of("proposer"))
 
@@ -257,4 +265,5 @@ def _calls(config: SearchConfig, measured: MeasuredTimes, course: Course) -> dic
     interval = stopper.interval_steps or math.ceil(stopper.interval_s / measured.step_s)
     late = n_steps - 1 - stopper.first_question(n_steps)
     verdicts = 1 + late // max(interval, config.phase.test_freq) if stopper.enabled and late >= 0 else 0
-    return {"proposer": children * _TRIES[course], "early_stopper": children * verdicts}
+    proposals = 0 if _plans_its_runs(config) else children * _TRIES[course]
+    return {"proposer": proposals, "early_stopper": children * verdicts}

@@ -101,6 +101,25 @@ def test_a_task_that_is_not_there_is_refused_unless_prepare_would_make_it(
     assert not Path(nowhere).exists()
 
 
+def test_what_the_estimate_leaves_out_is_said(
+    make: Callable[..., SearchConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show_estimate(make(), seconds_per_step=1.0) == 0
+    plain = capsys.readouterr().out
+    assert "ends with budget.runs (5)\n" in plain and "confirm.k" not in plain
+    config = make(budget={"compute": 1.0}, confirm={"k": 3}, search={"method": "random"})
+    assert show_estimate(config, seconds_per_step=1.0) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "ends with budget.runs (5), or sooner with budget.compute, which is not estimated" in shown
+    assert "not counted: the evaluation of confirm.k (3) strategies" in shown
+    assert "standard phases" in shown
+
+
+def test_a_plan_that_the_search_would_refuse_is_refused(make: Callable[..., SearchConfig]) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'learning_rate'"):
+        show_estimate(make(search={"method": "grid", "grid": {"learnig_rate": [1.0]}, "n_trials": 1}))
+
+
 def test_steps_hours_and_disk_are_shown_for_three_cases(
     make: Callable[..., SearchConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from llmzero_ray.agents.expected_cost import TYPICAL_TOKENS, agent_price, expected_dollars
+from llmzero_ray.agents.backend import AGENT_NAMES
+from llmzero_ray.agents.expected_cost import TYPICAL_TOKENS, agent_prices, expected_dollars
 from llmzero_ray.agents.llm.prices import Price
 from llmzero_ray.config import SearchConfig, load_config, parse_config
 from llmzero_ray.errors import ConfigError
@@ -48,7 +49,8 @@ def config_of(**blocks: Any) -> SearchConfig:
 
 
 def cases(config: SearchConfig, measured: MeasuredTimes = MEASURED, price: Price | None = FREE) -> Cases:
-    dollars = None if price is None else partial(expected_dollars, config, price, measured.tokens)
+    prices = None if price is None else dict.fromkeys(AGENT_NAMES, price)
+    dollars = None if prices is None else partial(expected_dollars, config, prices, measured.tokens)
     return Estimate(config).cases(measured, dollars)
 
 
@@ -160,14 +162,35 @@ def test_pictures_cost_tokens_where_they_were_not_measured() -> None:
 
 
 def test_the_expert_is_free_a_model_has_its_price_and_an_agent_of_ones_own_is_unknown() -> None:
-    assert agent_price(config_of()) == FREE
-    asked = config_of(agents={"backend": "claude", "price": [1.0, 2.0, 3.0, 4.0]})
-    assert agent_price(asked) == Price.of((1.0, 2.0, 3.0, 4.0))
+    assert agent_prices(config_of()) == dict.fromkeys(AGENT_NAMES, FREE)
+    asked: dict[str, Any] = {"backend": "claude", "price": [1.0, 2.0, 3.0, 4.0]}
+    usual = Price.of((1.0, 2.0, 3.0, 4.0))
+    assert agent_prices(config_of(agents=asked)) == dict.fromkeys(AGENT_NAMES, usual)
+    dear = {"proposer": {"model": "mine", "price": [5.0, 6.0, 7.0, 8.0]}}
+    found = agent_prices(config_of(agents={**asked, "per_agent": dear}))
+    assert found is not None
+    assert (found["proposer"], found["early_stopper"]) == (Price.of((5.0, 6.0, 7.0, 8.0)), usual)
     own = config_of(agents={"backend": "my.agents:make"})
-    assert agent_price(own) is None
+    assert agent_prices(own) is None
     assert cases(own, price=None)[1].dollars is None
-    with pytest.raises(ConfigError, match="the price of 'nobody' is unknown"):
-        agent_price(config_of(agents={"backend": "claude", "model": "nobody"}))
+    for agents in ({"model": "nobody"}, {"per_agent": {"proposer": {"model": "nobody"}}}):
+        with pytest.raises(ConfigError, match="the price of 'nobody' is unknown"):
+            agent_prices(config_of(agents={"backend": "claude", **agents}))
+
+
+@pytest.mark.parametrize("method", ["default", "random", "pbt"])
+def test_runs_that_a_method_plans_are_standard_phases_for_which_no_agent_is_asked(method: str) -> None:
+    config = config_of(search={"method": method}, agents={"backend": "claude"}, phase={"max_steps": 200})
+    _, planned, high = cases(config, price=Price.of((1.0, 2.0, 3.0, 4.0)))
+    assert (planned.steps, high.steps) == (200, 200)
+    assert (planned.dollars, high.dollars) == (0, 0)
+    assert planned.hours == pytest.approx((60 + 5 * (400 + 100) + 4 * 2) / 3600)
+
+
+def test_every_node_is_tested_where_all_are() -> None:
+    _, best, _ = cases(config_of(final={"test": True}))
+    _, every, _ = cases(config_of(final={"test": "all"}))
+    assert every.hours - best.hours == pytest.approx(4 * 40 / 3600)
 
 
 def test_typical_tokens_are_those_of_the_benchmark() -> None:
