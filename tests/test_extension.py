@@ -14,7 +14,7 @@ from llmzero_ray.records import PhaseResult
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
-from tests.builders import ROOT, Driver, make_config, make_proposal, make_scored
+from tests.builders import LR, ROOT, Driver, make_config, make_proposal, make_scored
 
 SCORES = (0.5, 0.7, 0.4, 0.6, 0.65, 0.3)
 
@@ -143,6 +143,7 @@ def test_the_journal_of_an_extended_search_replays_with_the_same_decisions() -> 
         ({}, {"budget.gpu_hours": 9}, "budget.runs is 3 and 3 runs have begun. Higher limits do"),
         ({}, {"slots.count": 2}, "such as budget.runs=7, together or with other settings"),
         ({}, {"seed": 7}, "seed: cannot be changed once a search has begun"),
+        ({}, {f"root.overrides.{LR}": 7}, f"{LR}: cannot be changed once a search has begun"),
         ({}, {"budget.runs": 0}, "budget.runs"),
         ({}, {"budget.runs": 8, "budget.target": 0.6}, "best validation score is 0.7000"),
         ({}, {"budget.runs": 8, "budget.wall_clock_hours": 1e-9}, "wall_clock_hours is 1e-09"),

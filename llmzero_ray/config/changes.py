@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmzero_ray.config import SearchConfig, parse_config
-from llmzero_ray.config.yaml_text import read_yaml, replace_key
+from llmzero_ray.config.loading import set_key
+from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.errors import ConfigError
 
 CHANGEABLE = (
@@ -48,7 +49,7 @@ def with_changes(config: SearchConfig, changes: Mapping[str, Any]) -> SearchConf
     """
     data = config.to_json()
     for key, value in changes.items():
-        replace_key(data, key.split("."), value)
+        set_key(data, key, value)
     changed = parse_config(data, source="the changed configuration")
     fixed = [key for key in changes if not is_changeable(key)]
     if fixed:
