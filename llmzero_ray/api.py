@@ -230,7 +230,7 @@ def _resolved(
     """(configuration with these settings, keys of the settings)."""
     source = "the configuration"
     if isinstance(config, SearchConfig):
-        data = config.to_json()
+        data = config.model_dump(mode="json", exclude_unset=True)
     elif isinstance(config, Mapping):
         data = copy.deepcopy(dict(config))
     elif isinstance(config, str | os.PathLike):

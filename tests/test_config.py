@@ -86,6 +86,11 @@ def test_an_unknown_key_is_named_with_the_nearest_one_and_all_known_ones() -> No
         ({"stopper": {"min_steps": 0}}, "stopper.min_steps is 0"),
         ({"root": {"overrides": {"a": {"b": 1}}}}, "Write nested keys with dots"),
         ({"budget": {"gpu_hours": float("inf")}}, "must be a number > 0 or null"),
+        ({"model": {"target_modules": "*_proj"}}, "target_modules: '*_proj' is not a pattern"),
+        (
+            {"search": {"schedule": "~nosuch/x"}},
+            "~nosuch/x begins with the home directory of a user who does",
+        ),
     ],
 )
 def test_wrong_values_are_refused(block: dict[str, object], expected: str) -> None:
@@ -155,6 +160,12 @@ def test_relative_directories_count_from_where_the_command_runs(
     assert config.storage == str(tmp_path / "runs")
     assert config.task.dir == str(tmp_path / "data" / "task")
     assert config.model.path == str(tmp_path / "model")
+
+
+@pytest.mark.parametrize("key", ["storage", "task.dir", "model.path", "agents.prompts"])
+def test_the_home_of_a_user_who_does_not_exist_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="~nosuch/x begins with the home directory of a user who does not"):
+        load_config("local", [f"{key}=~nosuch/x"])
 
 
 def test_a_model_that_is_no_directory_here_is_kept_as_a_name(tmp_path: Path) -> None:

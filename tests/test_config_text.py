@@ -36,6 +36,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &a [*a]", "an alias contains itself"),
         ("a: &a {b: {c: *a}}", "an alias contains itself"),
         ("a: 1\na: 2", "the key 'a' is given twice"),
+        ("a: &a {b: 1}\nc:\n  <<: *a\n  <<: *a\n", "the key '<<' is given twice"),
     ],
 )
 def test_yaml_that_cannot_be_read_is_one_message(tmp_path: Path, text: str, message: str) -> None:
@@ -54,6 +55,17 @@ def test_anchors_that_stand_for_little_are_read(tmp_path: Path, monkeypatch: pyt
     assert read_yaml(path) == {"a": {"lr": 1e-3}, "b": [{"lr": 1e-3}, {"lr": 1e-3}]}
     path.write_text("a: [" + "1, " * 1_001 + "1]\n")  # long, and written out
     assert len(read_yaml(path)["a"]) == 1_002
+
+
+def test_merge_keys_fill_in_what_a_block_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text("a: &a {x: 1}\nb: &b {<<: *a, x: 2, y: 3}\nc: {<<: *b, y: 4}\nd: {<<: [*a, *b]}\n")
+    assert read_yaml(path) == {
+        "a": {"x": 1},
+        "b": {"x": 2, "y": 3},
+        "c": {"x": 2, "y": 4},
+        "d": {"x": 1, "y": 3},
+    }
 
 
 def test_a_wrong_value_is_shown_in_part() -> None:

@@ -28,7 +28,9 @@ def logs(
         typer.Argument(metavar="NODE", help="number of a node, or best; without it the coordinator"),
     ] = None,
     *,
-    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="last lines of each log")] = 40,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="last lines of each log")
+    ] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="print what is added, until Ctrl-C")] = False,
     storage: options.Storage = "runs",
 ) -> int:

@@ -9,12 +9,12 @@ import copy
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from llmzero_ray.config import presets
 from llmzero_ray.config.search_config import SearchConfig
 from llmzero_ray.config.yaml_text import (
+    expanded,
     held_settings,
     local_path,
     read_yaml,
@@ -225,8 +225,8 @@ def merged(block: Any, changes: Any) -> Any:
 
 
 def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
+    return str(expanded(path).absolute())
 
 
 def _absolute_if_there(path: str | None) -> str | None:
-    return _absolute(path) if path is not None and Path(path).expanduser().exists() else path
+    return _absolute(path) if path is not None and expanded(path).exists() else path

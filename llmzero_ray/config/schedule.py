@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from llmzero_ray.config.strategy_file import of_verl, parse_strategy
-from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, read_yaml, validated
+from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, expanded, read_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.utils.text import nearest
 
@@ -88,7 +88,7 @@ def read_shipped(folder: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     known = {path.stem: path for path in sorted((SHIPPED / folder).glob("*.yaml"))}
-    path = known.get(value) or Path(value).expanduser()
+    path = known.get(value) or expanded(value)
     if not path.is_file():
         near = nearest(value, list(known))
         hint = f" Did you mean {near}?" if near else ""

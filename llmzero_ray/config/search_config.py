@@ -15,6 +15,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ModelWrapValidatorHandler,
     field_validator,
     model_validator,
 )
@@ -117,6 +118,18 @@ class ModelConfig(StrictModel):
         if path.lower().startswith("hf:"):
             raise ValueError("a model of the Hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
         return local_path(path)
+
+    @field_validator("target_modules")
+    @classmethod
+    def _is_a_pattern(cls, targets: str) -> str:
+        try:
+            re.compile(targets)
+        except re.error as error:
+            raise ValueError(
+                f"{targets!r} is not a pattern ({error}); must be all-linear or a regular expression such as "
+                r"'.*\.(q_proj|v_proj)'."
+            ) from error
+        return targets
 
     @property
     def id_on_the_hub(self) -> str | None:
@@ -643,16 +656,20 @@ class SearchConfig(StrictModel):
     final: FinalConfig = FinalConfig()
     tracking: TrackingConfig = TrackingConfig()
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _planned_runs_are_not_stopped(cls, data: Any) -> Any:
+    def _planned_runs_are_not_stopped(
+        cls, data: Any, handler: ModelWrapValidatorHandler[SearchConfig]
+    ) -> SearchConfig:
         """`stopper.enabled: false` where a method that plans its runs leaves the switch out."""
         match data:
             case {"search": {"method": method}} if method not in _AGENT_METHODS:
                 stopper = data.get("stopper", {})
-                if isinstance(stopper, Mapping):
-                    return {**data, "stopper": {"enabled": False, **stopper}}
-        return data
+                if isinstance(stopper, Mapping) and "enabled" not in stopper:
+                    config = handler({**data, "stopper": {"enabled": False, **stopper}})
+                    config.stopper.model_fields_set.discard("enabled")  # with another method it is true
+                    return config
+        return handler(data)
 
     @model_validator(mode="after")
     def _consistent(self) -> SearchConfig:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, read_yaml, to_yaml, validated
+from llmzero_ray.config.yaml_text import AS_TUPLE, StrictModel, expanded, read_yaml, to_yaml, validated
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import NodeKind
 
@@ -255,7 +255,7 @@ def read_strategy(path: str | Path) -> Strategy | TuneStrategy:
         ConfigError: no such file, broken YAML, unknown keys or values out of bounds, or phases that do not
         follow each other.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.is_file():
         raise ConfigError(f"strategy file {path} does not exist; name the strategy.yaml of a search.")
     return parse_strategy(read_yaml(path), path.name)

@@ -82,6 +82,20 @@ def local_path(given: str) -> str:
     )
 
 
+def expanded(path: str | Path) -> Path:
+    """The path with the home directory that `~` or `~USER` stands for.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path} begins with the home directory of a user who does not exist here; write the whole path."
+        ) from error
+
+
 LocalPath: TypeAlias = Annotated[str, AfterValidator(local_path)]
 """A path on a file system; addresses are refused."""
 
@@ -117,10 +131,22 @@ class _Loader(yaml.SafeLoader):
             )
         return value
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._flat: set[yaml.Node] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Also called for the mappings that `<<` names, perhaps before they are read themselves.
+        if node not in self._flat:
+            self._flat.add(node)
+            self._check_keys(node)
+            super().flatten_mapping(node)
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            is_merge = key_node.tag == "tag:yaml.org,2002:merge"
+            key = "<<" if is_merge else self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(
                     None, None, "a key is a list or a mapping; it must be a name", key_node.start_mark
@@ -130,7 +156,6 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"the key {key!r} is given twice", key_node.start_mark
                 )
             seen.add(key)
-        return dict(super().construct_mapping(node, deep=deep))
 
 
 def _n_values(node: Any, known: dict[int, int], above: set[int]) -> tuple[int, int]:

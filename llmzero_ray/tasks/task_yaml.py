@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, validated
+from llmzero_ray.config.yaml_text import LocalPath, StrictModel, expanded, load_file, validated
 from llmzero_ray.prepared.splits import CONFIRM
 from llmzero_ray.utils.plugins import registered
 
@@ -264,7 +264,7 @@ def load_task_file(path: str | Path, settings: Mapping[str, Any] | None = None) 
     reward = task.reward
     if reward is not None and reward.function is not None:
         reward = reward.model_copy(update={"function": str(base / reward.function)})
-    target = str(Path(task.dir).expanduser().absolute())
+    target = str(expanded(task.dir).absolute())
     return task.model_copy(update={**places, "tokenizer": tokenizer, "reward": reward, "dir": target})
 
 

@@ -19,6 +19,7 @@ from llmzero_ray.config.strategy_file import (
     TuneStrategyPhase,
     read_strategy,
 )
+from llmzero_ray.config.yaml_text import expanded
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.tune import internals
 from llmzero_ray.tune.phase_start import CONFIG_KEY, PhaseStart
@@ -52,7 +53,7 @@ class StrategyRetraining(FIFOScheduler):
     def __init__(self, path: str | Path) -> None:
         internals.check_ray()
         super().__init__()
-        self.path = Path(path).expanduser()
+        self.path = expanded(path)
         self.strategy = read_strategy(self.path)
         self.phases = _phases(self.strategy)
         self._trial_id: str | None = None

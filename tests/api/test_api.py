@@ -226,6 +226,21 @@ def test_a_file_its_data_and_a_configuration_give_the_same_search(
     assert made == [load_config(path)] * 4
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "stopped"), [("llmzero", "random", False), ("pbt", "llmzero", True)]
+)
+def test_another_method_has_its_own_default_of_the_stopper(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str, then: str, stopped: bool
+) -> None:
+    data = with_blocks(scripted_search(tmp_path, tmp_path), {"search": {"method": first}, "stopper": {}})
+    for config in (data, parse_config(data)):
+        found, _ = settings_of(monkeypatch, config, search={"method": then})
+        assert found.stopper.enabled is stopped
+    given = parse_config(with_blocks(data, {"stopper": {"enabled": not stopped}}))
+    found, _ = settings_of(monkeypatch, given, search={"method": then})
+    assert found.stopper.enabled is not stopped
+
+
 def test_wrong_settings_are_refused_in_the_words_of_the_file(tmp_path: Path) -> None:
     data = scripted_search(tmp_path, tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'runs'"):

@@ -246,6 +246,7 @@ def test_logs_prints_the_end_of_the_coordinators_log_and_of_a_nodes(
     paths.log(2).parent.mkdir(parents=True, exist_ok=True)
     paths.log(2).write_text("of the runner\n")
     assert printed(capsys, "logs", copy, "-n", "2").splitlines()[1:] == ["line 7", "line 8"]
+    assert "--lines is -5; must be >= 0" in refused(capsys, "logs", copy, "--lines", "-5")
     assert printed(capsys, "logs", f"{copy}:best").splitlines()[1:] == ["of the runner"]
     assert "there is no such log; there are coordinator.log" in refused(capsys, "logs", copy, "0").replace(
         "logs/coordinator", "coordinator"

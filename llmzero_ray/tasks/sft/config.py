@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from llmzero_ray.config import presets
-from llmzero_ray.config.yaml_text import LocalPath, StrictModel, load_file, setting
+from llmzero_ray.config.yaml_text import LocalPath, StrictModel, expanded, load_file, setting
 
 _MAX_SEED = 2**31 - 1
 REMOVED = {
@@ -109,5 +109,5 @@ def load_sft(path: str | Path, settings: Mapping[str, Any] | None = None) -> Sft
     """
     config = load_file(SftConfig, presets.path_of(str(path)), settings, removed=REMOVED)
     paths = {name: getattr(config, name) for name in ("task", "model", "output")}
-    absolute = {name: str(Path(given).expanduser().absolute()) for name, given in paths.items() if given}
+    absolute = {name: str(expanded(given).absolute()) for name, given in paths.items() if given}
     return config.model_copy(update=absolute)
