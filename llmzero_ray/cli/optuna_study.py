@@ -24,6 +24,8 @@ def mirror(facts: SearchFacts, url: str) -> int:
         ConfigError: Optuna is not installed, the storage cannot be used, or its study of that name belongs to
             another search.
     """
+    if not url:
+        raise ConfigError("--optuna is empty; must be a URL as Optuna takes it, such as sqlite:///study.db.")
     if problem := import_problem("optuna"):
         raise ConfigError(f"--optuna: optuna {problem}; `pip install 'llmzero-ray[optuna]'`")
     import optuna

@@ -124,11 +124,14 @@ def _tokens(calls: Iterable[ev.AgentCalled], agent: str) -> Tokens:
 
 
 def _differences(then: SearchConfig, now: SearchConfig) -> tuple[str, ...]:
-    """Differences between the measured run and the search."""
+    """Differences between the measured run and the search. A model of the Hub is the same in any
+    directory."""
+    model = now.model.id_on_the_hub
+    same = ("model.path", "model.hub_id") if model is not None and model == then.model.id_on_the_hub else ()
     return tuple(
         f"measured with {key}: {old!r}, not {new!r}"
         for key, (old, new) in differing_keys(then, now).items()
-        if key.startswith(_COUNTS)
+        if key.startswith(_COUNTS) and key not in same
     )
 
 

@@ -23,7 +23,8 @@ def with_model_here(
 ) -> SearchConfig:
     """The configuration with `model.path` as a directory if it names a model of the Hub (`hub_model`).
 
-    `model.hub_id` is then set to the id. An existing search (`known`) keeps the commit with which it began.
+    `model.hub_id` is then set to the id. An existing search (`known`) keeps the commit with which it began,
+    unless `model.path` names a revision.
     Any other path is kept: a directory, or one that only the machines of a cluster see.
 
     Raises:
@@ -36,7 +37,7 @@ def with_model_here(
     repo_id, revision = hub_model(path)
     if repo_id is None:
         return config
-    began = None if known is None or known.model.hub_id != repo_id else known.model.path
+    began = None if known is None else _directory_of(known, repo_id)
     if began is not None and not revision and Path(began).is_dir():
         directory = began
     else:
@@ -44,6 +45,14 @@ def with_model_here(
         directory = download(repo_id, revision)
     model = config.model.model_copy(update={"path": directory, "hub_id": config.model.hub_id or repo_id})
     return config.model_copy(update={"model": model})
+
+
+def _directory_of(known: SearchConfig, repo_id: str) -> str | None:
+    """Directory of the base model of a search, if it is this model of the Hub."""
+    path = known.model.path
+    # Where the file gives a `hub_id` of its own, the cache's folder says which model it is.
+    cached = path is not None and f"models--{repo_id.replace('/', '--')}" in Path(path).parts
+    return path if cached or known.model.hub_id == repo_id else None
 
 
 def download(repo_id: str, revision: str | None) -> str:

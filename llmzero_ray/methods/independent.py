@@ -70,8 +70,11 @@ class GridSearch(IndependentRuns):
         """Check that each cell of the grid is one trial.
 
         Raises:
-            ConfigError: there are more or fewer trials, or the runs are too long.
+            ConfigError: a key has no factor, there are more or fewer trials, or the runs are too long.
         """
+        for name, factors in _grid(config.search).items():
+            if not factors:
+                raise ConfigError(f"search.grid: {name} has no factor; give some, such as [0.5, 1.0].")
         cells, given = n_cells(_grid(config.search)), config.search.n_trials
         if given != cells:
             raise ConfigError(

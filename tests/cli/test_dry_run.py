@@ -74,6 +74,16 @@ def test_what_was_measured_under_other_settings_is_said(make: Callable[..., Sear
     assert notes == ("measured with root.overrides.train_batch_size: 16, not 32",)
 
 
+def test_a_model_of_the_hub_is_the_same_in_the_directory_of_its_commit(
+    make: Callable[..., SearchConfig],
+) -> None:
+    config = make(model={"path": "hf://ann/base-4b"})
+    left_by_doctor(config, make(model={"path": "/cache/models--ann--base-4b/x", "hub_id": "ann/base-4b"}))
+    assert measured(config, seconds_per_step=None, like=None).notes == ()
+    (note,) = measured(make(model={"path": "hf://ann/other"}), seconds_per_step=None, like=None).notes[:1]
+    assert note == "measured with model.path: '/cache/models--ann--base-4b/x', not 'hf://ann/other'"
+
+
 def test_without_any_figure_the_ways_to_get_one_are_named(make: Callable[..., SearchConfig]) -> None:
     with pytest.raises(ConfigError, match=r"llmzero doctor.*--like SEARCH.*--seconds-per-step") as refused:
         show_estimate(make())

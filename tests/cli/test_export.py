@@ -96,6 +96,8 @@ def test_a_study_of_another_search_is_left_alone(tmp_path: Path, capsys: pytest.
     assert main(["export", str(RUNS / "two_slots"), "--optuna", url]) == 0
     assert main(["export", str(copy_of("two_slots", tmp_path)), "--optuna", url]) == 2
     assert "is not of" in capsys.readouterr().err
+    assert main(["export", str(RUNS / "two_slots"), "--optuna", ""]) == 2
+    assert "--optuna is empty; must be a URL" in capsys.readouterr().err
     assert main(["export", str(RUNS / "two_slots"), "--optuna", "nosuch"]) == 2
     assert "sqlite:///study.db" in capsys.readouterr().err
     assert main(["export", str(RUNS / "two_slots"), "--optuna", f"sqlite:///{tmp_path}/none/study.db"]) == 2

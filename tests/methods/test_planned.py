@@ -387,6 +387,7 @@ def test_a_new_grid_search_has_a_trial_for_each_cell(rules: dict[str, Any], cell
         ({"method": "grid", "grid": {"lrr": [1.0, 2.0]}, "n_trials": 2}, "grid: .* did you mean 'lr'"),
         ({"method": "grid", "grid": {"lr": [1.0, 1e9]}, "n_trials": 2}, r"grid: lr=1000000\.0 "),
         ({"method": "grid", "grid": {"min_lr_ratio": [1.0]}, "n_trials": 1}, "is null in the root"),
+        ({"method": "grid", "grid": {"lr": [], "kl": [1.0]}}, "grid: lr has no factor; give some"),
         ({"schedule": {"phases": [{"steps": 5, "changes": {"lr": 5}}]}}, r"schedule: lr=5\.0 "),
         (
             {"schedule": {"relative_to": {"lr": 0}, "phases": [{"steps": 5, "changes": {"lr": 1e-4}}]}},

@@ -76,6 +76,20 @@ def test_a_search_keeps_the_commit_it_began_with(hub: HubServer) -> None:
     assert json.loads((Path(str(newer.model.path)) / "config.json").read_text())["model_type"] == "other"
 
 
+def test_a_search_with_a_hub_id_of_its_own_keeps_its_commit_and_another_model_is_looked_up(
+    hub: HubServer,
+) -> None:
+    model = {"path": ID, "hub_id": "ann/mine"}
+    config = make_config(model=model, engine={"backend": "verl", "platform": "cpu"})
+    began = located(config)
+    hub.repositories[ID] = Repository(files=FILES, commits=[["x"]])
+    assert located(config, began) == began
+    other = "ann/other"
+    hub.repositories[other] = Repository(files=FILES)
+    config = make_config(model={**model, "path": other}, engine={"backend": "verl", "platform": "cpu"})
+    assert located(config, began).model.path != began.model.path
+
+
 @pytest.mark.parametrize("path", [None, "/models/base", "base", "here/model", "a/b/c", "../x/y"])
 def test_any_other_path_is_kept_and_nothing_is_asked(
     path: str | None, hub: HubServer, tmp_path: Path
