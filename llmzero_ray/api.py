@@ -23,6 +23,7 @@ from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator import run_of
 from llmzero_ray.coordinator.follow import RunStatus, run_status, stage_now
 from llmzero_ray.errors import ConfigError, SearchBusyError
+from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.launch.start import LOOK_S, LaunchedSearch, Say, launch, raise_if_broken
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.directory import progress_lines
@@ -241,7 +242,7 @@ def _resolved(
             f"a configuration cannot be a {type(config).__name__}; give the path of a search.yaml, its data "
             "as a dict, or a SearchConfig."
         )
-    change_settings(data, settings)
+    change_settings(data, settings, VERL_SPACE.names)
     return resolve_config(data, source=source), list(settings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from llmzero_ray.config import REMOVED, SearchConfig, load_config, parse_config, stored_config
+from llmzero_ray.config import (
+    REMOVED,
+    SearchConfig,
+    change_settings,
+    load_config,
+    parse_config,
+    resolve_config,
+    stored_config,
+)
 from llmzero_ray.config.changes import differing_keys
 from llmzero_ray.config.yaml_text import read_yaml, replace_key
 from llmzero_ray.errors import ConfigError
@@ -196,6 +205,23 @@ def test_dots_below_overrides_belong_to_the_key(tmp_path: Path) -> None:
     )
     assert config.root.overrides == {"actor_rollout_ref.actor.optim.lr": 1e-4}
     assert config.engine.overrides == {"trainer.x": [1, 2]}
+
+
+def test_a_setting_replaces_the_value_of_a_hyperparameter_under_any_name() -> None:
+    names = {"lr": "optim.lr", "rate": "optim.lr", "n": "rollout.n"}
+    data = {"name": "demo", "root": {"overrides": {"lr": 1e-3, "n": 4}}}
+    for key in ("rate", "optim.lr", "lr"):
+        found = resolve_config(data, [f"root.overrides.{key}=1e-4"], names)
+        assert found.root.overrides == {key: 1e-4, "n": 4}
+    changed = copy.deepcopy(data)
+    change_settings(changed, {"root": {"overrides": {"rate": 1e-4}}}, names)
+    assert changed["root"] == {"overrides": {"rate": 1e-4, "n": 4}}
+    twice = {"name": "demo", "root": {"overrides": {"lr": 1e-3, "rate": 1e-4}}}  # refused later, as a slip
+    assert resolve_config(twice, ["root.overrides.n=4"], names).root.overrides == {
+        "lr": 1e-3,
+        "rate": 1e-4,
+        "n": 4,
+    }
 
 
 @pytest.mark.parametrize("setting", ["budget.runs", "=3"])

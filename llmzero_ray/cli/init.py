@@ -19,6 +19,7 @@ from llmzero_ray.config import SearchConfig, change_settings, hub_model, presets
 from llmzero_ray.config.changes import read_settings
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import ConfigError
+from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.utils.files import replace_file
 from llmzero_ray.utils.text import nearest, one_line
@@ -77,11 +78,11 @@ def init(
     came = Path(script).name if script is not None else f"the preset {preset.stem if preset else _DEFAULT}"
     if script is not None:
         translation = config_of(read_script(Path(script)), base)
-        change_settings(translation.data, read_settings(settings))
+        change_settings(translation.data, read_settings(settings), VERL_SPACE.names)
         text = _translated_text(translation, came)
     elif settings:
-        root_hyperparameters(resolve_config(base, settings, source=came), None)
-        change_settings(base, read_settings(settings))
+        root_hyperparameters(resolve_config(base, settings, VERL_SPACE.names, source=came), None)
+        change_settings(base, read_settings(settings), VERL_SPACE.names)
         text = _translated_text(Translation(data=base), came)
     else:
         assert preset is not None

@@ -29,6 +29,7 @@ from llmzero_ray.config.changes import read_settings, with_changes
 from llmzero_ray.coordinator import not_started
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, CoordinatorGoneError, LlmzeroError
+from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.start import launch
 from llmzero_ray.prepared.maker import config_of_folder, task_of
@@ -127,7 +128,7 @@ def search(
         "--reward": reward is not None,
     }
     _refuse(drafting, "a folder with a sentence", "Write `llmzero search FOLDER SENTENCE`")
-    loaded = _known(config, "runs", settings) if resume else load_config(config, settings)
+    loaded = _known(config, "runs", settings) if resume else load_config(config, settings, VERL_SPACE.names)
     if dry_run:
         from llmzero_ray.cli.dry_run import show_estimate
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from llmzero_ray.config import presets
@@ -64,12 +65,18 @@ RENAMED: dict[str, str] = {
 """Setting, or `setting: value`, of version 0.1 -> its name now. Version 0.2 takes both."""
 
 
-def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> SearchConfig:
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+def load_config(
+    path: str | os.PathLike[str], overrides: Iterable[str] = (), names: Mapping[str, str] = _NO_NAMES
+) -> SearchConfig:
     """The configuration in a YAML file, or a shipped one by its name, with `dotted.key=value` overrides
     applied in order and paths made absolute.
 
     Relative directories count from the current directory; a `model.path` that is not a local directory is
-    kept as a name.
+    kept as a name. `names` gives short names of hyper-parameters and their keys (`Space.names`): an override
+    of one replaces its value under any name.
 
     Raises:
         ConfigError: no such file, broken YAML (with its line), unknown keys (with the nearest one) or values
@@ -91,11 +98,15 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
             f"{place.stem} is a task, made with `llmzero prepare {place.stem}`. A search.yaml names its "
             "directory as task.dir; `llmzero init` writes one."
         )
-    return resolve_config(read_yaml(place), overrides, source=place.name)
+    return resolve_config(read_yaml(place), overrides, names, source=place.name)
 
 
 def resolve_config(
-    data: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "search.yaml"
+    data: Mapping[str, Any],
+    overrides: Iterable[str] = (),
+    names: Mapping[str, str] = _NO_NAMES,
+    *,
+    source: str = "search.yaml",
 ) -> SearchConfig:
     """`load_config` for the data of a file; `source` opens the messages.
 
@@ -104,7 +115,7 @@ def resolve_config(
     """
     changed = copy.deepcopy(dict(data))
     for override in overrides:
-        _apply_override(changed, override)
+        _apply_override(changed, override, names)
     config = parse_config(changed, source=source)
     return config.model_copy(
         update={
@@ -178,15 +189,16 @@ def _note_new_name(old: str, source: str) -> None:
     )
 
 
-def _apply_override(data: dict[str, Any], override: str) -> None:
+def _apply_override(data: dict[str, Any], override: str, names: Mapping[str, str]) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"{override!r} is not of the form key=value; write for example budget.runs=8")
-    set_key(data, key.strip(), read_yaml(text, source=key.strip()))
+    set_key(data, key.strip(), read_yaml(text, source=key.strip()), names)
 
 
-def set_key(data: dict[str, Any], key: str, value: Any) -> None:
-    """Put a value at a dotted key into the data of a configuration, such as 8 at `budget.runs`.
+def set_key(data: dict[str, Any], key: str, value: Any, names: Mapping[str, str] = _NO_NAMES) -> None:
+    """Put a value at a dotted key into the data of a configuration, such as 8 at `budget.runs`. `names` as in
+    `load_config`.
 
     Raises:
         ConfigError: a key on the way holds a value that has no keys.
@@ -202,19 +214,36 @@ def set_key(data: dict[str, Any], key: str, value: Any) -> None:
         if part == "overrides":
             parts = [*parts[: i + 1], ".".join(parts[i + 1 :])]
             break
+    if parts[:2] == ["root", "overrides"]:
+        _drop_other_names(data, parts[2:], names)
     replace_key(data, parts, value)
 
 
-def change_settings(data: dict[str, Any], settings: Mapping[str, Any]) -> None:
+def _drop_other_names(data: dict[str, Any], given: Collection[str], names: Mapping[str, str]) -> None:
+    """Remove what `root.overrides` says of the hyper-parameters `given` under their other names."""
+    root = data.get("root")
+    overrides = root.get("overrides") if isinstance(root, Mapping) else None
+    if isinstance(root, Mapping) and isinstance(overrides, Mapping):
+        keys = {names.get(name, name) for name in given}
+        kept = {k: v for k, v in overrides.items() if k in given or names.get(k, k) not in keys}
+        data["root"] = {**root, "overrides": kept}
+
+
+def change_settings(
+    data: dict[str, Any], settings: Mapping[str, Any], names: Mapping[str, str] = _NO_NAMES
+) -> None:
     """Replace fields in the data of a configuration: by dotted keys, or by blocks, whose other fields stay.
+    `names` as in `load_config`.
 
     Raises:
         ConfigError: a key on the way holds a value that has no keys.
     """
     for key, value in _with_new_names(settings, "the settings").items():
+        if key == "root" and isinstance(value, Mapping) and isinstance(value.get("overrides"), Mapping):
+            _drop_other_names(data, value["overrides"], names)
         known = data.get(key)
         nested = isinstance(value, Mapping) and isinstance(known, Mapping)
-        set_key(data, key, merged(known, value) if nested else value)
+        set_key(data, key, merged(known, value) if nested else value, names)
 
 
 def merged(block: Any, changes: Any) -> Any:

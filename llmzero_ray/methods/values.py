@@ -177,11 +177,12 @@ def scheduled(schedule: Schedule, root: Hyperparameters, number: int) -> Values:
     for phase in schedule.phases[: number + 1]:
         for name, value in phase.changes.items():
             key = canonical(name)
-            numeric = is_number(value)
-            if key in usual and numeric:
+            if not is_number(value):
+                values[key] = value
+            elif key in usual:
                 values[key] = scaled(key, float(value) / usual[key], root)
             else:
-                values[key] = typed(key, float(value)) if numeric else value
+                values[key] = typed(key, float(value))
     return values
 
 

@@ -191,7 +191,7 @@ def _config(
     if len(strategy.phases) == 1:
         data["budget"]["target"] = _ANY_SCORE
     data = without_removed(data)  # an old strategy may still have removed settings
-    change_settings(data, settings)
+    change_settings(data, settings, VERL_SPACE.names)
     config = resolve_config(data, source="the strategy's configuration")
     check_rank(strategy.lora_rank, config.model.lora_rank)
     return config

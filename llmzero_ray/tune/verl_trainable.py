@@ -28,7 +28,7 @@ from llmzero_ray.config.strategy_file import Strategy, TuneStrategy, check_rank,
 from llmzero_ray.coordinator import phase_seed
 from llmzero_ray.errors import EngineError
 from llmzero_ray.estimate import Estimate, with_server_sizes
-from llmzero_ray.hyperparameters import Space
+from llmzero_ray.hyperparameters import VERL_SPACE, Space
 from llmzero_ray.hyperparameters.root import limits, root_hyperparameters
 from llmzero_ray.hyperparameters.verl_space import space_with
 from llmzero_ray.launch import actors
@@ -306,7 +306,7 @@ def verl_trainable(config: str | Path | Mapping[str, Any], **settings: Any) -> t
 
 def _config(given: str | Path | Mapping[str, Any], settings: Mapping[str, Any]) -> SearchConfig:
     known = dict(given) if isinstance(given, Mapping) else load_config(given).to_json()
-    change_settings(known, settings)
+    change_settings(known, settings, VERL_SPACE.names)
     found = resolve_config(known)
     return with_model_here(found, None, log.info)
 

@@ -204,12 +204,12 @@ def test_settings_replace_single_fields_of_a_block(monkeypatch: pytest.MonkeyPat
         monkeypatch,
         data,
         budget={"runs": 7},
-        root={"overrides": {"n": 8}},
+        root={"overrides": {"learning_rate": 2e-3, "n": 8}},
         agents={"allow": allow},
         **{"phase.n_steps": 6, "engine.overrides.script.step_s": 0.5},
     )
     assert (config.budget.runs, config.phase.n_steps, config.phase.test_freq) == (7, 6, 5)
-    assert config.root.overrides == {"lr": 1e-3, "train_batch_size": 16, "n": 8}
+    assert config.root.overrides == {"learning_rate": 2e-3, "train_batch_size": 16, "n": 8}
     assert config.engine.overrides == {"script.step_s": 0.5}
     assert list(config.agents.allow) == ["data.truncation"]
     assert given == ["budget", "root", "agents", "phase.n_steps", "engine.overrides.script.step_s"]

@@ -123,6 +123,12 @@ def test_a_setting_can_be_put_into_every_preset(
     assert "new.yaml, from" in capsys.readouterr().out
 
 
+def test_a_setting_under_another_name_replaces_that_of_the_preset(tmp_path: Path) -> None:
+    init("--model", "one_gpu", "batch_size=32", "--out", str(tmp_path / "new.yaml"))
+    overrides = load_config(tmp_path / "new.yaml").root.overrides
+    assert (overrides["batch_size"], "batch" in overrides) == (32, False)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -29,6 +29,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.step_times import DOCTOR_FILE, FORMAT, read_doctor
 from llmzero_ray.config import load_config
 from llmzero_ray.errors import LlmzeroError
+from llmzero_ray.hyperparameters import VERL_SPACE
 from llmzero_ray.launch import actors
 from llmzero_ray.launch.hub_model import with_model_here
 from llmzero_ray.launch.nodes import nodes_up, run_on_nodes
@@ -56,7 +57,9 @@ def doctor(
     """
     console = TerminalConsole()
     console = console if console.is_terminal else TerminalConsole(width=_WIDTH)
-    loaded = with_model_here(load_config(config, settings), None, partial(print_line, console))
+    loaded = with_model_here(
+        load_config(config, settings, VERL_SPACE.names), None, partial(print_line, console)
+    )
     context = Context(config=loaded, step=not no_step, scratch=Scratch(loaded))
     try:
         examine(context, console)

@@ -14,7 +14,7 @@ from llmzero_ray.config import SearchConfig, presets, resolve_config
 from llmzero_ray.config.yaml_text import read_yaml
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, LlmzeroError
-from llmzero_ray.hyperparameters import format_value, short
+from llmzero_ray.hyperparameters import VERL_SPACE, format_value, short
 from llmzero_ray.hyperparameters.root import root_hyperparameters
 from llmzero_ray.journal import trust
 from llmzero_ray.launch.preflight import check_backends, refuse_job_directory
@@ -92,11 +92,11 @@ def _provisional(base: Mapping[str, Any], folder: Path, settings: list[str]) -> 
     from llmzero_ray.tasks.drafting.expert_agents import task_name
 
     data = {**base, "name": task_name(folder), "task": {}}
-    return resolve_config(data, settings, source="search.yaml")
+    return resolve_config(data, settings, VERL_SPACE.names, source="search.yaml")
 
 
 def _drafted_config(storage: SearchStorage, settings: list[str]) -> SearchConfig:
-    return resolve_config(read_yaml(storage.paths.initialization / "search.yaml"), settings)
+    return resolve_config(read_yaml(storage.paths.initialization / "search.yaml"), settings, VERL_SPACE.names)
 
 
 def _check(config: SearchConfig, spent: float, book: Callable[[AgentCalled], None]) -> None:
