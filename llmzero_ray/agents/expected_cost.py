@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmzero_ray.agents.backend import AGENT_NAMES, agent_price, llm_settings
+from llmzero_ray.agents.backend import agent_price, llm_settings
 from llmzero_ray.agents.llm.agents import PROPOSAL_TOKENS, VERDICT_TOKENS
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import FREE, Price, cost, pixel_tokens
 from llmzero_ray.agents.llm.settings import HOURLY
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.estimate import Course, Tokens
-from llmzero_ray.records.agents import AgentName
+from llmzero_ray.records.agents import AGENT_NAMES, AgentName
 
 TYPICAL_TOKENS: Mapping[AgentName, Tokens] = {
     "proposer": Tokens(system=4836, input=2179, output=2400),
