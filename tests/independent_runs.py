@@ -60,6 +60,9 @@ class IndependentRuns(SearchMethod[SearchNode]):
     def clone(self, parent: int, node_id: int | None = None) -> int:
         raise SearchError("independent runs have nothing to go on from; begin a search of its own.")
 
+    def clone_problem(self) -> str | None:
+        return "independent runs have nothing to go on from; begin a search of its own."
+
     def offered_checkpoint_nodes(self, node_id: int) -> tuple[int, ...]:
         self.node(node_id)
         return ()

@@ -181,6 +181,17 @@ def test_clones_are_no_decisions_of_the_rules_and_the_others_are_taken_again_the
     assert replay(search.journal, ROOT).search.nodes == search.core.search.nodes
 
 
+def test_a_clone_begun_while_the_rules_would_wait_is_explained_as_a_persons() -> None:
+    search = Driver(make_config(slots={"count": 3}, search={"max_evolve_children": 2}))
+    search.ready(0, 1, 2)
+    search.train(0, score=0.5)
+    assert search.core.search.ask().action == "wait"
+    ask(search, clone(0, lr=2e-4))
+    checks = list(check_decisions(search.journal, ROOT))
+    assert (checks[-1].recorded.clone != "", checks[-1].reason) == (True, "asked for by a person")
+    assert [check.differences for check in checks if check.differences] == []
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [

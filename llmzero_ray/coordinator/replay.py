@@ -30,7 +30,7 @@ class DecisionCheck:
     recorded: Decided
     again: Decision
     reason: str
-    """The search method's explanation of the recorded decision."""
+    """The search method's explanation of the recorded decision, or that a person asked for it."""
     differences: tuple[str, ...]
     """Differences between the two, as text."""
 
@@ -126,15 +126,18 @@ class DecisionChecks:
         for number, event in enumerate(events[self._n_events :], start=self._n_events + 1):
             if isinstance(event, Decided):
                 again = core.search.ask()
-                # A clone is the user's decision, which the rules cannot reproduce.
-                differences = () if event.clone else tuple(_differences(event, again, core.ending))
-                facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
+                if event.clone:  # the user's decision, which the rules can neither repeat nor explain
+                    reason, differences = "asked for by a person", ()
+                else:
+                    facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
+                    reason = core.search.explain(facts)
+                    differences = tuple(_differences(event, again, core.ending))
                 self._found.append(
                     DecisionCheck(
                         number=number,
                         recorded=event,
                         again=again,
-                        reason=core.search.explain(facts),
+                        reason=reason,
                         differences=differences,
                     )
                 )

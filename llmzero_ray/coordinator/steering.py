@@ -69,8 +69,8 @@ def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
     node = state.search.node(clone.of)
     if node.pruned:
         return f"node {clone.of} is pruned; clone a node of the open tree."
-    if len(state.search.nodes) >= state.config.budget.runs:
-        return f"all {state.config.budget.runs} runs of the budget are begun; raise budget.runs first."
+    if (problem := state.search.clone_problem()) is not None:
+        return problem
     saved = [kept.step for kept in run.checkpoints]
     if clone.step is not None and clone.step not in saved:
         return f"step {clone.step} of node {clone.of} is not saved; saved are {_listed(saved) or 'none'}."

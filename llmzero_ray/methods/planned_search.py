@@ -268,20 +268,23 @@ class PlannedSearch(SearchMethod[PlannedNode]):
         return self._add(kind, on, node_id, plan or _BY_USER)
 
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run below `parent` at the user's request. It uses one standard phase of the budget.
+        """Begin a run below `parent` at the user's request. It uses one standard phase of the budget, even if
+        that is spent, because journals have such clones.
 
         Raises:
-            SearchError: the parent is unknown, running or pruned, or the budget is spent.
+            SearchError: the parent is unknown, running or pruned.
         """
         found = self.node(parent)
         if found.is_running or found.pruned:
             state = "running" if found.is_running else "pruned"
             raise SearchError(f"node {parent} is {state}; clone a node that has ended and was not vetoed.")
-        if self.left is not None and self.left <= _LEAST:
-            raise SearchError(
-                f"the budget of {self.budget} phases is spent; raise it to clone node {parent}."
-            )
         return self._add("evolve", parent, node_id, _BY_USER)
+
+    def clone_problem(self) -> str | None:
+        """As `SearchMethod.clone_problem`, for a budget in standard phases."""
+        if self.left is not None and self.left <= _LEAST:
+            return f"all {self.budget} standard phases of the budget are used; raise budget.runs first."
+        return None
 
     def _add(self, kind: NodeKind, on: int | None, node_id: int | None, plan: RunPlan) -> int:
         new = max(self._nodes, default=-1) + 1 if node_id is None else node_id

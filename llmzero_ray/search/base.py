@@ -145,10 +145,10 @@ class SearchMethod(ABC, Generic[N_co]):
 
     @abstractmethod
     def clone(self, parent: int, node_id: int | None = None) -> int:
-        """Begin a run on `parent` that the user requested. Returns its node id.
+        """Begin a run on `parent` that the user requested, as recorded in the journal. Returns its node id.
 
         Raises:
-            SearchError: the parent is unknown, running or pruned, or the budget is spent.
+            SearchError: the parent is unknown, running or pruned.
         """
 
     @abstractmethod
@@ -166,6 +166,13 @@ class SearchMethod(ABC, Generic[N_co]):
     @abstractmethod
     def _prune(self, node_id: int) -> list[int]:
         """Prune a node with its subtree. Returns the running nodes in it."""
+
+    def clone_problem(self) -> str | None:
+        """Reason why the user can clone no node now, or None. It is asked before the journal records a clone,
+        so a method whose `clone` may raise or whose budget is not in runs overrides it."""
+        if self.budget is not None and len(self.nodes) >= self.budget:
+            return f"all {self.budget} runs of the budget are begun; raise budget.runs first."
+        return None
 
     def _may_resume(self, node_id: int, source: int) -> bool:
         """Whether a running node may start from a checkpoint of `source`."""

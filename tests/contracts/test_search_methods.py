@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from llmzero_ray.agents.backend import make_agents
-from llmzero_ray.coordinator import build_request, check_decisions, replay
+from llmzero_ray.coordinator import build_request, check_decisions, refusal, replay
 from llmzero_ray.errors import ConfigError, SearchError
 from llmzero_ray.records import Event, from_json, to_json
 from llmzero_ray.records import commands as cmd
@@ -23,7 +23,7 @@ from llmzero_ray.search import (
     plans_its_runs,
     shipped_methods,
 )
-from tests.builders import ROOT, Driver, make_config, make_proposal
+from tests.builders import LR, ROOT, Driver, make_config, make_proposal
 from tests.independent_runs import IndependentRuns
 
 PLANNED = sorted(name for name in shipped_methods() if plans_its_runs(load_method(name)))
@@ -343,6 +343,23 @@ def test_a_search_that_was_killed_anywhere_goes_on_to_the_same_end(method: str) 
     for at in range(3, len(whole.journal), max(1, len(whole.journal) // 4)):
         again = Planned.after_kill(config, whole.journal[:at]).go_on()
         assert outcome(again) == outcome(whole), at
+
+
+@pytest.mark.parametrize("method", ["random", "tpe", "asha", "pbt", "grid"])
+def test_a_clone_beyond_the_budget_is_refused_and_a_journal_that_has_one_opens(method: str) -> None:
+    search = Planned(planned_config(method))
+    while search.core.search.clone_problem() is None:
+        search.go_on(len(search.journal) + 1)
+    asked = ev.CloneAsked(of=0, step=None, changes={LR: 2e-4}, source="user:1")
+    assert "raise budget.runs" in str(refusal(search.core, asked))
+    node, seen = len(search.core.search.nodes), search.core.search.ask().seen.to_dict()
+    decided = ev.Decided(
+        action="evolve", on=0, node=node, slot=0, stop_reason=None, seen=seen, clone=asked.source
+    )
+    assert replay([*search.journal, asked, decided], ROOT).runs[node].clone == asked
+    ended = search.go_on().core.finished
+    assert ended is not None
+    assert ended.reason in ("budget", "exhausted")
 
 
 @pytest.mark.parametrize(
