@@ -267,6 +267,42 @@ def test_an_end_that_a_limit_asked_for_is_off_once_that_limit_is_raised() -> Non
     assert search.core.ending == "wall_clock"
 
 
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_phase_cancelled_while_it_was_handed_over_begins_when_the_search_goes_on(extended: bool) -> None:
+    search = Driver(
+        make_config(
+            budget={"runs": 6, "wall_clock_hours": 1.0},
+            slots={"count": 2},
+            final={"default_recipe": False, "test": False},
+        )
+    )
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    search.propose(2)
+    search.start(2)
+
+    def started() -> ev.PhaseStarted:  # the journal takes it once for each attempt
+        run = search.core.runs[1]
+        event = ev.PhaseStarted(node=1, slot=run.slot, phase_attempt=run.attempt)
+        return dataclasses.replace(event, source="phase:1", attempt=run.attempt, sequence=1)
+
+    first = search.only(cmd.RunPhase, search.propose(1))
+    search.post(*over_budget(search.core, worked_s=3600.0, now=0.0), started())
+    assert search.core.runs[1].status == "cancelled"
+    if extended:
+        search.finish(2)
+        search.post(ev.OutcomeWritten(), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+        search.post(ev.SearchExtended(changes={"budget.wall_clock_hours": 9.0}, before={}))
+        search.ready(0, 1)
+    else:
+        ask(search, change(budget__wall_clock_hours=9.0))
+    again = [one for one in search.commands if isinstance(one, cmd.RunPhase) and one.spec.node == 1][-1]
+    assert (again.id != first.id, again.spec.attempt) == (True, 1)
+    search.post(started())
+    assert search.core.runs[1].started
+    assert replay(search.journal, ROOT).runs == search.core.runs
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

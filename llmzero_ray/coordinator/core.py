@@ -231,6 +231,12 @@ class CoordinatorCore(SearchState):
         run = self._current(event.node, event.phase_attempt)
         if run is not None:
             run.started, run.started_at = True, event.time
+            return
+        # A run that was cancelled while it was handed over. The journal takes the start of an attempt only
+        # once, so it needs another attempt if the search continues.
+        run = self.runs.get(event.node)
+        if run is not None and run.stage == "cancelled" and run.node != REFERENCE:
+            run.attempt += run.attempt == event.phase_attempt
 
     def _on_phase_ended(self, event: ev.PhaseFinished | ev.PhaseFailed) -> None:
         run = self._current(event.node, event.phase_attempt)
