@@ -20,7 +20,7 @@ from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.prepared import load_task
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
-from llmzero_ray.report.finalize import remove_leftovers
+from llmzero_ray.report.finalize import interrupted_phases, remove_leftovers
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import (
     HEARTBEAT_S,
@@ -173,6 +173,9 @@ class SearchCoordinator:
             return await self._end(at_once=True)  # it was already ending when its process died
         here, pid = socket.gethostname(), os.getpid()
         await loop.post(ev.CoordinatorStarted(epoch=loop.epoch, host=here, pid=pid, previous_alive=before))
+        # Before any request: a stop ends these phases with what they had saved.
+        for event in await asyncio.to_thread(list, interrupted_phases(self._storage, core, loop.events)):
+            await loop.post(event)
         self._budget = await self._restored_budget(loop)
         use_settings = functools.partial(self._use_settings, core)
         requests = ControlRequests(

@@ -19,6 +19,7 @@ from llmzero_ray.coordinator import (
     replay,
 )
 from llmzero_ray.coordinator.proposals import unanswered, waiting
+from llmzero_ray.coordinator.runs import PAUSED
 from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
@@ -428,6 +429,52 @@ def test_a_stop_with_a_deadline_tells_the_runner_and_a_second_one_shortens_it() 
     assert first.deadline_s is None
     now = search.only(cmd.StopPhase, search.post(ev.UserStop(reason="enough", deadline_s=0.0)))
     assert (now.deadline_s, now.id != first.id) == (0.0, True)
+
+
+@pytest.mark.parametrize("lost_before", [False, True])
+@pytest.mark.parametrize("end", ["user", "wall_clock", "target"])
+def test_a_phase_paused_and_not_begun_again_ends_with_what_it_had_saved(end: str, lost_before: bool) -> None:
+    search = Driver(
+        make_config(budget={"runs": 9, "target": 0.8, "wall_clock_hours": 1.0}, slots={"count": 2})
+    )
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    for node in (1, 2):
+        search.propose(node)
+        search.start(node)
+    if lost_before:
+        search.lose(search.core.runs[1].slot)
+        search.ready(search.core.runs[1].slot)
+        search.start(1)
+    search.post(ev.SearchPaused(reason="night"), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    left = dataclasses.replace(make_failure(1, score=0.6, saved=(10,)), cause=PAUSED, gpu_hours=2.0)
+    attempt = search.core.runs[1].attempt
+    search.post(ev.PhaseInterrupted(node=1, phase_attempt=attempt, salvaged=left))
+    search.ready(search.core.runs[2].slot)
+    search.start(2)
+    if end == "user":
+        search.post(ev.UserStop(reason="enough"))
+    elif end == "wall_clock":
+        search.post(*over_budget(search.core, worked_s=3600.0, now=0.0))
+    search.finish(2, score=0.9)
+    run = search.core.runs[1]
+    assert (run.status, run.score, [kept.step for kept in run.checkpoints]) == ("completed", 0.6, [10])
+    reason = end if end == "user" else f"budget: {end}"
+    assert isinstance(run.outcome, PhaseResult)
+    assert run.outcome.stop_reason == f"{reason} (the search was paused)"
+    assert search.core.end_reason == end
+    assert replay(search.journal, ROOT).runs == search.core.runs
+
+
+def test_hours_of_a_lost_phase_that_is_stopped_before_its_repeat_count_once() -> None:
+    search = after()
+    search.propose(1)
+    search.start(1)
+    lost = dataclasses.replace(make_failure(1, failure_class="resource", score=0.6), gpu_hours=8.0)
+    search.post(ev.RunnerLost(slot=0, node=1, phase_attempt=0, reason="gone", restart_step=10, salvaged=lost))
+    assert search.core.gpu_hours == 8.0
+    search.post(ev.UserStop(reason="enough"))
+    assert (search.core.runs[1].status, search.core.gpu_hours) == ("completed", 8.0)
 
 
 # --- adapters -----------------------------------------------------------------------------------------------

@@ -230,6 +230,9 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.PhaseFinished: _describe_finished,
     ev.PhaseFailed: _describe_failed,
     ev.RunnerLost: _describe_lost,
+    ev.PhaseInterrupted: lambda _, e: (
+        f"{_name(e.node)} had trained {e.salvaged.steps_done} steps before the pause"
+    ),
     ev.VerdictPosted: _describe_verdict,
     ev.AgentCalled: _describe_called,
     ev.BudgetReached: lambda _, e: (

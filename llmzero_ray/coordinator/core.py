@@ -306,8 +306,15 @@ class CoordinatorCore(SearchState):
         if no_further or run.losses > self.config.slots.max_infra_retries or run.stop_reason is not None:
             run.given_up = True
         else:
-            self.gpu_hours += 0.0 if run.node == REFERENCE else run.salvaged.gpu_hours
+            if run.node != REFERENCE:
+                self.gpu_hours += run.salvaged.gpu_hours
+                run.salvaged = dataclasses.replace(run.salvaged, gpu_hours=0.0)  # they are counted
             run.begin_again()
+
+    def _on_phase_interrupted(self, event: ev.PhaseInterrupted) -> None:
+        run = self._current(event.node, event.phase_attempt)
+        if run is not None and not run.started:
+            run.salvaged = event.salvaged
 
     def _on_runner_silent(self, event: ev.RunnerSilent) -> None:
         run = self._current(event.node, event.phase_attempt)
@@ -451,6 +458,7 @@ _HANDLERS: dict[type[Event], Callable[[CoordinatorCore, Any], None]] = {
     ev.PhaseFinished: CoordinatorCore._on_phase_ended,
     ev.PhaseFailed: CoordinatorCore._on_phase_ended,
     ev.RunnerLost: CoordinatorCore._on_runner_lost,
+    ev.PhaseInterrupted: CoordinatorCore._on_phase_interrupted,
     ev.VerdictPosted: CoordinatorCore._on_verdict,
     ev.AgentCalled: CoordinatorCore._on_agent_called,
     ev.CallReserved: lambda *_: None,  # used by the ledger of agent calls

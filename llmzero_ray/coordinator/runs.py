@@ -26,6 +26,8 @@ from llmzero_ray.records.events import (
 from llmzero_ray.records.metrics import Score
 from llmzero_ray.storage import SearchPaths
 
+PAUSED = "the search was paused"
+"""Cause of what an interrupted phase had saved."""
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
 """`proposing`: an agent is called · `planned`: it has a spec, and trains or waits for its slot · `done`: it
 has an outcome · `cancelled`: the search ended before it trained; it continues if the search is extended."""
@@ -83,7 +85,7 @@ class PhaseRun:
     lost_steps: frozenset[int] = frozenset()
     """Steps whose adapters were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
-    """What the last lost attempt had saved."""
+    """What its attempts had saved when the last one was lost or interrupted."""
     given_up: bool = False
     """Whether the loss is final: the run fails, or ends as requested."""
     stop_reason: str | None = None
@@ -168,14 +170,16 @@ class PhaseRun:
             self.attempt, self.started, self.silent = self.attempt + 1, False, None
 
     def as_ended(self) -> PhaseResult:
-        """Result of a run that was being stopped when its runner was lost: what that attempt had saved."""
+        """Result of a run that is stopped after its runner was lost or the search was paused: what it had
+        saved."""
         left = self.salvaged
         assert left is not None
         assert self.stop_reason is not None
+        why = PAUSED if left.cause == PAUSED else "its runner was lost"
         return PhaseResult(
             node=self.node,
             status="early_stopped" if self.stop_reason.startswith("verdict") else "completed",
-            stop_reason=f"{self.stop_reason} (its runner was lost)",
+            stop_reason=f"{self.stop_reason} ({why})",
             steps_done=left.steps_done,
             best_score=left.best_score,
             best_step=left.best_step,

@@ -237,6 +237,18 @@ class RunnerLost(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhaseInterrupted(Event):
+    """A phase that a pause or an abort interrupted waits for its slot again. Written when the search is
+    resumed."""
+
+    node: int
+    phase_attempt: int
+    """Attempt that waits."""
+    salvaged: PhaseFailure
+    """What the attempts before it had saved. It is the outcome of the phase if the search ends before."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerdictPosted(Event):
     """The stopper judged a running phase: STOP or CONTINUE."""
 

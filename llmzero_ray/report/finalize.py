@@ -1,6 +1,7 @@
 """Ends an interrupted search from its journal, without Ray.
 
 Phases that were running when their processes died end with their saved results, and the outcome is written.
+`interrupted_phases` is also used by a coordinator that resumes a search.
 Not here: ending actors that may still be running (actors/app.py).
 """
 
@@ -10,13 +11,13 @@ import asyncio
 import dataclasses
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llmzero_ray.coordinator import CoordinatorCore, replay
-from llmzero_ray.coordinator.runs import PhaseRun
+from llmzero_ray.coordinator.runs import PAUSED, PhaseRun
 from llmzero_ray.journal import Journal, check_server
-from llmzero_ray.records import Event, PhaseResult
+from llmzero_ray.records import Event
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
@@ -50,13 +51,12 @@ def finalize(storage: SearchStorage, reason: str) -> None:
 
         here, pid = socket.gethostname(), os.getpid()
         post(ev.CoordinatorStarted(epoch=journal.epoch, host=here, pid=pid, previous_alive=before))
-        lost = {(e.node, e.phase_attempt) for e in journal.history if isinstance(e, ev.RunnerLost)}
+        for event in interrupted_phases(storage, core, journal.history):
+            post(event)
         for run in [run for run in core.runs.values() if run.active and not run.started]:
-            # If there is a result, the search was paused before the phase's end was journalled.
-            outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
-            outcome = outcome or _until_pause(storage, run, core.config.slots.n_gpus, lost)
-            if outcome is not None:
-                post(ev.phase_ended(run.node, run.attempt, outcome))
+            if run.salvaged is not None and run.node != REFERENCE:  # a stop cancels the reference
+                ended = dataclasses.replace(run, stop_reason=run.stop_reason or "user").as_ended()
+                post(ev.phase_ended(run.node, run.attempt, ended))
         post(ev.UserStop(reason=reason))
         for run in [run for run in core.runs.values() if run.active and run.started]:
             post(_end_of(storage, run, core.config.slots.n_gpus))
@@ -67,27 +67,29 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         lock.release()
 
 
-def _until_pause(
-    storage: SearchStorage, run: PhaseRun, n_gpus: int, lost: Collection[tuple[int | None, int | None]]
-) -> PhaseResult | None:
-    """Result of a phase that trained until the search was paused, from what its attempts saved.
+def interrupted_phases(
+    storage: SearchStorage, core: CoordinatorCore, history: Sequence[Event]
+) -> Iterator[Event]:
+    """Events with what phases that wait for their slots had saved before the search was interrupted. An
+    attempt whose loss is in the journal is left out, and the reference.
 
-    `lost` are the (node, attempt) whose runners were lost; their GPU hours are counted already.
-
-    None if none has trained, or if it is the reference, which a stop cancels.
+    If a phase has a result, the search was interrupted before its end was journalled.
     """
-    attempts = {point.attempt for point in load_points(storage, run.node)}
-    last = max(attempts, default=-1)
-    if run.spec is None or run.node == REFERENCE or last < run.first_attempt:
-        return None
-    left = lost_phase(storage, run.node, "the search was paused", n_gpus=n_gpus, attempt=last)
-    reason = run.stop_reason or "user"
-    ended = dataclasses.replace(run, salvaged=left, stop_reason=reason).as_ended()
-    if (run.node, last) in lost:
-        ended = dataclasses.replace(ended, gpu_hours=0.0)
-    else:
-        ended = dataclasses.replace(ended, stop_reason=f"{reason} (the search was paused)")
-    return with_tokens(storage, run.spec, ended)
+    lost = {(event.node, event.phase_attempt) for event in history if isinstance(event, ev.RunnerLost)}
+    ended: list[Event] = []
+    for run in [run for run in core.runs.values() if run.active and not run.started]:
+        outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
+        if outcome is not None:
+            ended.append(ev.phase_ended(run.node, run.attempt, outcome))
+            continue
+        last = max((point.attempt for point in load_points(storage, run.node)), default=-1)
+        if run.spec is None or run.node == REFERENCE or last < run.first_attempt or (run.node, last) in lost:
+            continue
+        left = lost_phase(storage, run.node, PAUSED, n_gpus=core.config.slots.n_gpus, attempt=last)
+        left = with_tokens(storage, run.spec, dataclasses.replace(left, cause=PAUSED))
+        if left != run.salvaged:
+            yield ev.PhaseInterrupted(node=run.node, phase_attempt=run.attempt, salvaged=left)
+    yield from ended  # an end may stop the search, and with it the other phases
 
 
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:

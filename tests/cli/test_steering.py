@@ -199,6 +199,8 @@ def test_pause_gives_everything_back_and_resume_goes_on_from_the_full_checkpoint
     core = search.start().wait()
     assert core.finished.reason == "budget"
     assert (core.runs[0].attempt, core.runs[0].losses) == (1, 0)
+    (interrupted,) = search.events(ev.PhaseInterrupted)
+    assert (interrupted.phase_attempt, interrupted.salvaged.steps_done) == (1, 12)
     points = load_curves(search.storage, 0)
     assert points.steps == tuple(range(1, 31))
     assert core.runs[0].outcome.steps_done == 30

@@ -17,12 +17,13 @@ from huggingface_hub import ModelCard
 
 import llmzero_ray
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
+from llmzero_ray.records import PhaseResult
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
 from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.finalize import finalize
+from llmzero_ray.report.finalize import finalize, interrupted_phases
 from llmzero_ray.report.outcome import adapter_in_best
 from llmzero_ray.storage import SearchPaths
 from llmzero_ray.storage.metric_files import lost_phase
@@ -293,6 +294,28 @@ def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_paused(tmp_path
     assert run.outcome.tokens is not None
     assert [(phase.node, phase.cut) for phase in facts.path] == [(0, 10)]
     assert facts.core.finished is not None and facts.core.finished.reason == "user"
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_resumed_search_that_ends_before_a_phase_has_its_slot_keeps_what_that_had_saved(
+    tmp_path: Path, trained: bool
+) -> None:
+    search = scripted(tmp_path).ready().play(phases=0)
+    command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.start(command)
+    if trained:
+        search.write_points(command.spec, search.phases[0], until=15)
+    search.post(ev.SearchPaused(reason="night"), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    search.post(*interrupted_phases(search.storage, search.core, search.journal.history))
+    assert list(interrupted_phases(search.storage, search.core, search.journal.history)) == []
+    assert search.core.runs[0].stage == "planned"
+    search.post(ev.UserStop(reason="enough"))
+    run = SearchFacts(search.storage).core.runs[0]
+    assert (run.status, run.score) == (("completed", 0.5) if trained else ("cancelled", None))
+    if isinstance(run.outcome, PhaseResult):
+        assert run.outcome.stop_reason == "user (the search was paused)"
+        assert [kept.step for kept in run.checkpoints] == [10]
+        assert run.outcome.tokens is not None
 
 
 def test_hours_of_a_lost_attempt_count_once_if_the_search_is_stopped_before_the_next(tmp_path: Path) -> None:
