@@ -769,6 +769,40 @@ def test_approval_that_is_switched_off_lets_what_waits_train() -> None:
     assert search.only(cmd.RunPhase).spec.node == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("cause", ["approval off", "extended"])
+def test_of_two_equal_proposals_that_go_on_at_once_the_second_goes_back(cause: str, restarted: bool) -> None:
+    approve = cause == "approval off"
+    search = Driver(
+        make_config(
+            budget={"runs": 3, "wall_clock_hours": 1.0},
+            slots={"count": 2},
+            agents={"approve": approve},
+            final={"test": False, "default_recipe": False},
+        )
+    )
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    if not approve:
+        search.post(*over_budget(search.core, worked_s=3600.0, now=0.0))
+    for node in (1, 2):
+        search.propose(node, make_proposal(lr=7e-4, resume=(0, 20)))
+    goes_on: Event = change(agents__approve=False)
+    if not approve:
+        search.post(ev.OutcomeWritten(), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+        goes_on = ev.SearchExtended(changes={"budget.wall_clock_hours": 9.0}, before={})
+    if restarted:  # killed when the event was in the journal
+        search.journal.append(goes_on)
+        search.core = replay(search.journal, ROOT)
+        search.post(*[one.event for one in search.core.resume() if isinstance(one, cmd.Record)])
+    else:
+        search.post(goes_on)
+    first, second = search.core.runs[1], search.core.runs[2]
+    assert (first.stage, second.stage, second.tries) == ("planned", "proposing", 1)
+    assert "would be a copy of node 1" in str(second.rejected)
+    assert search.only(cmd.Propose).node == 2
+
+
 def test_a_veto_ends_the_wait_and_an_end_of_the_search_keeps_it_for_an_extension() -> None:
     search = waits()
     ask(search, ev.NodeVetoed(node=1))

@@ -55,24 +55,24 @@ class CoordinatorCore(SearchState):
         Raises:
             JournalError: an event cannot follow the earlier events.
         """
-        pending, commands = [event], list[Command]()
-        while pending:
-            written = await append(pending.pop(0))
-            fresh = [] if written is None else self.handle(written)
-            pending = [command.event for command in fresh if isinstance(command, Record)] + pending
+        pending: Event | None = event
+        commands = list[Command]()
+        while pending is not None:
+            written = await append(pending)
+            fresh = self._fresh() if written is None else self.handle(written)
+            pending = next((command.event for command in fresh if isinstance(command, Record)), None)
             commands += [command for command in fresh if not isinstance(command, Record)]
         return commands
 
     def handle(self, event: Event) -> list[Command]:
-        """Apply an event and return the new commands.
+        """Apply an event and return the new commands, at most one of which records an event: once that is
+        applied, the core may conclude otherwise.
 
         Raises:
             JournalError: the event cannot follow the earlier events.
         """
         self.apply(event)
-        fresh = [command for command in self.outstanding() if command.id not in self._emitted]
-        self._emitted.update(command.id for command in fresh)
-        return fresh
+        return self._fresh()
 
     def apply(self, event: Event) -> None:
         """Apply an event of a replayed journal. After the last one, `resume` returns the commands.
@@ -96,14 +96,22 @@ class CoordinatorCore(SearchState):
             self.search.fresh_start_fits = fresh_start_fits(self)
 
     def resume(self) -> list[Command]:
-        """All commands that are due after a replay, including those that earlier coordinators issued."""
-        commands = self.outstanding()
-        self._emitted = {command.id for command in commands}
-        return commands
+        """Commands that are due after a replay, including those that earlier coordinators issued. At most one
+        records an event, as in `handle`."""
+        self._emitted = set()
+        return self._fresh()
 
     def outstanding(self) -> list[Command]:
         """All commands that are due in this state, including those already executing."""
         return next_commands(self)
+
+    def _fresh(self) -> list[Command]:
+        """Commands that are due and were not given before, without any further one that records an event."""
+        fresh = [command for command in self.outstanding() if command.id not in self._emitted]
+        further = [command for command in fresh if isinstance(command, Record)][1:]
+        fresh = [command for command in fresh if command not in further]
+        self._emitted.update(command.id for command in fresh)
+        return fresh
 
     # --- what happened --------------------------------------------------------------------------------------
 
