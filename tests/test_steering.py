@@ -216,6 +216,12 @@ def test_a_clone_beyond_the_budget_is_refused_until_it_is_raised() -> None:
     assert refusal(search.core, clone(0)) is None
 
 
+@pytest.mark.parametrize("method", ["llmzero", "skills"])
+def test_a_clone_is_refused_where_every_phase_starts_from_the_base_model(method: str) -> None:
+    search = after(search={"method": method, "multi_stage": False})
+    assert "search.multi_stage is false" in str(refusal(search.core, clone(0, step=10, lr=2e-4)))
+
+
 def test_a_clone_that_cannot_be_any_more_when_its_slot_is_free_is_answered_and_the_rules_go_on() -> None:
     search = after((0.5, 0.6))
     ask(search, clone(1))
@@ -266,6 +272,54 @@ def test_an_end_that_a_limit_asked_for_is_off_once_that_limit_is_raised() -> Non
     (again,) = over_budget(search.core, worked_s=7200.0, now=0.0)
     search.post(again)
     assert search.core.ending == "wall_clock"
+
+
+@pytest.mark.parametrize(
+    ("reached", "changes", "expected"),
+    [
+        ("target", {"budget.target": 0.7}, "would end again: budget.target is 0.7 and the best validation"),
+        ("target", {"budget.target": 0.95}, None),
+        ("target", {"budget.target": None}, None),
+        ("wall_clock", {"budget.wall_clock_hours": 0.5}, "budget.wall_clock_hours is 0.5 and 1 are used"),
+        ("wall_clock", {"budget.wall_clock_hours": 2.0}, None),
+        ("dollars", {"agents.on_cap": "expert"}, "agents.on_cap does not change that, budget.dollars does"),
+        ("dollars", {"budget.dollars": 2.0, "agents.on_cap": "expert"}, None),
+        ("dollars", {"budget.runs": 9}, None),
+    ],
+)
+def test_a_limit_that_would_end_the_search_again_is_refused_while_it_ends(
+    reached: Any, changes: dict[str, Any], expected: str | None
+) -> None:
+    budget = {"runs": 8, "target": 0.8, "wall_clock_hours": 1.0, "dollars": 1.0}
+    search = Driver(make_config(budget=budget, slots={"count": 2}, agents={"on_cap": "stop"}))
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    for node in (1, 2):
+        search.propose(node)
+        search.start(node)
+    search.now = 3600.0
+    search.finish(1, score=0.9 if reached == "target" else 0.6)
+    if reached != "target":
+        search.post(ev.BudgetReached(kind=reached, used=1.0, limit=1.0))
+    assert search.core.ending == reached
+    why = refusal(search.core, ev.SettingsChanged(changes=changes, before={}))
+    assert expected in str(why) if expected else why is None
+
+
+@pytest.mark.parametrize("final", [{"test": False}, {"default_recipe": False}], ids=["trains", "scores"])
+def test_a_search_stopped_in_its_final_evaluation_is_extended_only_once_it_has_ended(
+    final: dict[str, Any],
+) -> None:
+    search = after((0.5, 0.6), budget={"runs": 2}, final=final)
+    assert refusal(search.core, change(budget__runs=4)) is None
+    search.post(ev.UserStop(reason="enough"))
+    assert "/storage/demo budget.runs=4` extends it once" in str(refusal(search.core, change(budget__runs=4)))
+    search.post(ev.OutcomeWritten())
+    changes = {"budget.runs": 4}
+    assert refusal(search.core, ev.SearchExtended(changes=changes, before={})) is None
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2), ev.SearchExtended(changes=changes))
+    search.ready()
+    assert search.core.runs[2].stage == "proposing"
 
 
 @pytest.mark.parametrize("extended", [False, True])

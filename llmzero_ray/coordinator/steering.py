@@ -20,6 +20,7 @@ from llmzero_ray.coordinator.state import SearchState
 from llmzero_ray.errors import ConfigError, ProposalError
 from llmzero_ray.records import Change, Diagnosis, Event, Proposal, ResumeFrom
 from llmzero_ray.records import events as ev
+from llmzero_ray.search import plans_its_runs
 
 MAX_HINT = 2000
 """Maximum characters of one hint, which is part of every later request to the proposer."""
@@ -60,7 +61,10 @@ def refusal(state: SearchState, event: Event) -> str | None:
 
 
 def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
-    """Reason why a node cannot be cloned as requested, or None if it can."""
+    """Reason why a node cannot be cloned as requested, or None if it can.
+
+    Methods that plan their runs ignore `search.multi_stage`.
+    """
     run = state.runs.get(clone.of)
     if run is None or clone.of not in state.search.nodes:
         return f"node {clone.of} is unknown; the search has nodes {_listed(state.search.nodes)}."
@@ -71,6 +75,11 @@ def clone_problem(state: SearchState, clone: ev.CloneAsked) -> str | None:
         return f"node {clone.of} is pruned; clone a node of the open tree."
     if (problem := state.search.clone_problem()) is not None:
         return problem
+    if not (state.config.search.multi_stage or plans_its_runs(state.search)):
+        return (
+            "search.multi_stage is false, so every phase starts from the base model; a clone needs a search "
+            "with search.multi_stage: true."
+        )
     saved = [kept.step for kept in run.checkpoints]
     if clone.step is not None and clone.step not in saved:
         return f"step {clone.step} of node {clone.of} is not saved; saved are {_listed(saved) or 'none'}."
@@ -251,14 +260,36 @@ def _lifts(changes: Mapping[str, Any]) -> bool:
 
 def _settings_problem(state: SearchState, event: ev.SettingsChanged) -> str | None:
     try:
-        with_changes(state.config, event.changes)
+        config = with_changes(state.config, event.changes)
     except ConfigError as error:
         return str(error)
     if state.end_reason is not None and any(key.startswith("final.") for key in event.changes):
         return "the search is being evaluated; change what is measured once it has ended."
+    if (problem := _lift_problem(state, config, event.changes)) is not None:
+        return problem
     runs = event.changes.get("budget.runs")
     if isinstance(runs, int) and runs < len(state.search.nodes):
         return f"budget.runs is {runs}; {len(state.search.nodes)} runs have begun already."
+    return None
+
+
+def _lift_problem(state: SearchState, config: SearchConfig, changes: Mapping[str, Any]) -> str | None:
+    """Reason why a search that is ending cannot continue as these changes of its limits ask, or None.
+
+    It is checked here and not when they are applied, because older journals have such changes.
+    """
+    if state.end_reason is None:
+        own = _LIFTED.get(state.ending or "")
+        if own in changes:
+            for said, key, _ in _causes_to_end(state, config):
+                if key == own:
+                    return f"the search is ending, and would end again: {said}."
+        elif own == "budget.dollars" and "agents.on_cap" in changes:
+            return "the search is ending (dollars); agents.on_cap does not change that, budget.dollars does."
+    elif _lifts(changes) and state.final.done and any(not slot.idle for slot in state.slots):
+        root = shlex.quote(str(state.paths.root))
+        todo = f"`llmzero resume {root} {settings_text(changes)}` extends it once it has ended"
+        return f"the search was stopped during its final evaluation and is about to end; {todo}."
     return None
 
 
