@@ -126,9 +126,9 @@ class DecisionChecks:
         for number, event in enumerate(events[self._n_events :], start=self._n_events + 1):
             if isinstance(event, Decided):
                 again = core.search.ask()
-                if event.clone:  # the user's decision, which the rules can neither repeat nor explain
-                    reason, differences = "asked for by a person", ()
-                else:
+                # A clone is the user's decision, which the rules can neither repeat nor explain.
+                reason, differences = "asked for by a person", tuple[str, ...]()
+                if not event.clone:
                     facts = {name: getattr(event, name) for name in ("action", "on", "stop_reason", "seen")}
                     reason = core.search.explain(facts)
                     differences = tuple(_differences(event, again, core.ending))
