@@ -105,9 +105,9 @@ def any_spike(d: Dynamics) -> tuple[Spike | None, str]:
 
 
 def entropy_is_low(d: Dynamics) -> bool:
-    """Whether entropy has fallen to a fraction of its first level. Only meaningful together with the
-    reward."""
-    return len(d.entropy) >= 6 and d.entropy.last <= LOW_ENTROPY * d.entropy.first and d.entropy.first > 0
+    """Whether entropy has fallen to a fraction of its first level, which was not 0. Only meaningful together
+    with the reward."""
+    return len(d.entropy) >= 6 and d.entropy.first > 0 and d.entropy.last <= LOW_ENTROPY * d.entropy.first
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,10 @@ def test_an_entropy_collapse_tells_how_far_and_since_when() -> None:
     assert first.since == 8  # the first step below half
 
 
+def test_an_entropy_of_zero_throughout_has_not_fallen() -> None:
+    assert "entropy_collapse" not in kinds(run(entropy=[0.0] * 20, start=0.5, val={20: 0.5}))
+
+
 @pytest.mark.parametrize(("gain", "collapsed"), [(0.0, True), (4 * MARGIN, False)])
 def test_low_entropy_is_forgiven_when_validation_gained(gain: float, collapsed: bool) -> None:
     found = run(entropy=narrowing(0.2), start=0.5, val={20: 0.5 + gain})
