@@ -53,7 +53,7 @@ _Values: TypeAlias = Mapping[str, tuple[HyperparameterValue, str]]
 """Key -> (new value, reason)."""
 _FROM_ESTIMATE = "the memory estimate, corrected by this failure, asks for it"
 _FEWEST_SEQUENCES = 16
-_LOWEST_SHARE = 0.3
+_LOWEST_SHARE, _HIGHEST_SHARE = 0.3, 0.9
 _UNKNOWN = PhaseFailure(node=-1, failure_class="engine", cause="no cause was recorded", log_tail="")
 _SERVER_MEMORY = re.compile(r"kv cache|cache blocks|gpu_memory_utilization", re.IGNORECASE)
 _MEANING: Mapping[FailureClass, str] = {
@@ -204,13 +204,13 @@ def _smaller_server(base: Hyperparameters, in_server: bool, factor: float) -> _V
         values[MAX_NUM_SEQS] = (max(least, int(seqs * factor)), "fewer sequences at once need less cache")
     if isinstance(share, float):
         # The server and the trainer share the GPU: give memory to the one that ran out.
-        bounded = min(0.9, share + 0.1) if in_server else max(_LOWEST_SHARE, share * 0.85)
-        if not factor:
-            bounded = 0.9 if in_server else _LOWEST_SHARE
-        reason = (
-            "the server needs memory for its cache" if in_server else "leaves more of the card to the trainer"
-        )
-        values[GPU_MEMORY] = (round(bounded, 2), reason)
+        if in_server:
+            wanted = max(share, min(_HIGHEST_SHARE, share + 0.1) if factor else _HIGHEST_SHARE)
+            reason = "the server needs memory for its cache"
+        else:
+            wanted = min(share, max(_LOWEST_SHARE, share * 0.85) if factor else _LOWEST_SHARE)
+            reason = "leaves more of the card to the trainer"
+        values[GPU_MEMORY] = (share if wanted == share else round(wanted, 2), reason)
     return values
 
 

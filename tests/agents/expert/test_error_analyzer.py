@@ -100,6 +100,14 @@ def test_a_server_without_room_for_its_cache_gets_more_of_the_card() -> None:
     assert changed(ask(failed("oom", log=log)))[GPU_MEMORY] == 0.6
 
 
+@pytest.mark.parametrize(("share", "log"), [(0.2, "CUDA out of memory"), (0.95, "no KV cache blocks")])
+@pytest.mark.parametrize("times", [1, 3])
+def test_who_ran_out_of_memory_never_gets_less_of_the_card(share: float, log: str, times: int) -> None:
+    base = hp.complete(ROOT, {"gpu_memory_utilization": share})
+    chain = [failed("oom", base, node=5 + n, log=log) for n in range(times)]
+    assert GPU_MEMORY not in changed(ask(*chain))
+
+
 def test_memory_that_runs_out_again_is_met_by_offloading_then_by_all_that_gets_smaller() -> None:
     once = failed("oom")
     twice = failed("oom", hp.complete(ROOT, changed(ask(once))), node=6)
