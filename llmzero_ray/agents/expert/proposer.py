@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase
+from llmzero_ray.agents.expert.apply_moves import ChangePlan, ProposalBase, bounds
 from llmzero_ray.agents.expert.choice import Tried, choose
 from llmzero_ray.agents.expert.fresh_start import fresh_length, fresh_plan
 from llmzero_ray.agents.expert.moves import UNCHANGED, MoveSet
@@ -29,6 +29,7 @@ from llmzero_ray.dynamics.gains import (
 )
 from llmzero_ray.hyperparameters import Limits, diff, format_value, short
 from llmzero_ray.hyperparameters.compute import amount, planned_tokens, seconds_per_token, step_tokens
+from llmzero_ray.hyperparameters.verl_keys import MAX_RESPONSE
 from llmzero_ray.records import Diagnosis, Hyperparameters, Proposal, TokenCounts
 from llmzero_ray.records.agents import ErrorRequest, NodeView, ProposalRequest
 from llmzero_ray.records.metrics import VAL_TOKENS, series
@@ -42,6 +43,19 @@ def _with_inherited_doubts(request: ProposalRequest) -> NodeView:
         return on
     doubts = tuple(f"In node {source.node}, from which it continues: {doubt}" for doubt in source.doubts)
     return replace(on, doubts=doubts)
+
+
+def _without_room(finding: Finding, base: ProposalBase) -> Finding | None:
+    """The finding that answers are cut off, if their cap is the search's own limit, with the setting of that
+    limit. None for any other finding."""
+    longest = bounds(base, MAX_RESPONSE)[1]
+    if finding.kind != "truncated" or longest > float(str(base.hyperparameters[MAX_RESPONSE])):
+        return None
+    advice = (
+        f"No phase may have a larger cap, because engine.max_response_length is {longest:g}; set a larger "
+        "one in another search."
+    )
+    return replace(finding, summary=f"{finding.summary} {advice}")
 
 
 def _undo(on: NodeView) -> MoveSet:
@@ -115,7 +129,8 @@ class ExpertProposer:
         n_steps = choose_length(choice.finding, request.task, unchanged=not choice.plan.changes)
         n_steps = affordable(request, choice.plan.full, request.on, n_steps, n_gpus=self._n_gpus)
         beside = tuple(tried_lines(tried, base.hyperparameters))
-        return write(request, choice.finding.to_record(), choice.plan, start, n_steps, beside=beside)
+        finding = _without_room(findings[0], base) or choice.finding
+        return write(request, finding.to_record(), choice.plan, start, n_steps, beside=beside)
 
     # --- fresh starts ---------------------------------------------------------------------------------------
 

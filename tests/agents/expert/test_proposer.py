@@ -179,6 +179,16 @@ def test_where_the_cap_cannot_grow_nothing_is_changed_for_its_sake() -> None:
     assert proposal.changes == ()
 
 
+def test_a_cap_at_the_searchs_own_limit_stays_the_diagnosis_and_the_limit_is_named() -> None:
+    cut = {"length": c.line(22, 24, 20), "longest": [24] * 20, "at_longest": c.line(0.2, 0.9, 20)}
+    flat = c.curves(20, reward=[0.1] * 20, val={10: 0.1, 20: 0.1}, start=0.1, grad=[0.5] * 20, **cut)
+    full = replace(c.TASK, max_model_len=64)
+    proposal = PROPOSER.propose(request(c.node(flat), task=full))
+    assert proposal.diagnosis.state == "truncated"
+    assert "because engine.max_response_length is 24; set a larger one" in proposal.diagnosis.summary
+    assert "engine." not in PROPOSER.propose(request(c.node(flat))).diagnosis.summary  # there is room
+
+
 def test_a_weak_plateau_is_met_by_larger_steps_held_by_more_kl() -> None:
     new = changed(PROPOSER.propose(request(c.node(c.paper_plateau(), c.PRACTITIONER))))
     assert new == {LR: 1e-4, KL_LOSS_COEF: 0.002, TEMPERATURE: 1.1}
