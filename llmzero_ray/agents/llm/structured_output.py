@@ -23,6 +23,8 @@ _MAX_PLACE = 100
 _DROPPED = {"$defs", "title", "default", "minLength", "maxLength", "minimum", "maximum", "pattern"}
 _UNION = {"bool", "int", "float", "str", "list[float]"}
 """Names of union members in pydantic's error locations. They mean nothing to the model."""
+_NO_MEMBER = "must be a number, true or false, one text, null, or a list of numbers"
+"""What a change's value, the only union, may be."""
 
 
 def _cut(value: Any) -> Any:
@@ -87,9 +89,12 @@ class ResponseTool:
 def _problems_of(error: ValidationError) -> str:
     by_field: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_input=False):
-        place = ".".join(str(part) for part in detail["loc"] if part not in _UNION)
+        parts = [str(part) for part in detail["loc"]]
+        member = next((n for n, part in enumerate(parts) if part in _UNION), None)
+        place = ".".join(parts[:member])
         place = one_line(place, _MAX_PLACE) or "the answer"  # may be a field name that the model made up
         what = "must be an object" if detail["type"] == "model_type" else detail["msg"].lower()
+        what = what if member is None else _NO_MEMBER
         by_field.setdefault(place, what)
     problems = [f"{place}: {what}" for place, what in by_field.items()]
     more = f"; and {len(problems) - _MAX_FAULTS} more" if len(problems) > _MAX_FAULTS else ""

@@ -25,7 +25,8 @@ from llmzero_ray.agents.llm.call_records import ledger_of
 from llmzero_ray.agents.llm.errors import LlmCallError
 from llmzero_ray.agents.llm.messages import Usage
 from llmzero_ray.agents.llm.prices import Price, known_prices
-from llmzero_ray.errors import AgentError, CapReachedError, ConfigError, OutageError
+from llmzero_ray.agents.llm.response_schemas import TOOLS
+from llmzero_ray.errors import AgentError, CapReachedError, ConfigError, OutageError, ProposalError
 from llmzero_ray.hyperparameters import complete, normalize
 from llmzero_ray.records import Event
 from llmzero_ray.records import events as ev
@@ -313,6 +314,12 @@ def test_control_characters_of_an_answer_do_not_reach_terminals(lab: Callable[..
     summary = it.agents.proposer.propose(request_with()).diagnosis.summary
     assert not any(character in summary for character in "\x1b\x07\u202e")
     assert "since" in summary
+
+
+def test_a_value_of_no_known_kind_is_refused_with_what_a_value_may_be() -> None:
+    change = {"name": "target_modules", "value": ["q_proj"], "reason": "x"}
+    with pytest.raises(ProposalError, match=r"changes\.0\.value: must be a number, .* list of numbers\.$"):
+        TOOLS["proposer"].parse(proposal_answer(changes=[change]))
 
 
 # --- answers that break rules -------------------------------------------------------------------------------

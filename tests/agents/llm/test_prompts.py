@@ -210,6 +210,13 @@ def test_the_proposer_sees_every_key_it_may_change_and_no_forbidden_one() -> Non
     assert not {row.alias for row in hp.SPACE if hp.forbidden(row.key)} & lines
 
 
+def test_prompts_name_every_value_that_a_phase_that_resumes_keeps() -> None:
+    fix = PACKAGED.render("error_analyzer", *example_contexts("error_analyzer", PACKAGED.knowledge)[0])
+    for system in (proposer_call().system, fix.system):
+        (kept,) = re.findall(r"phase that\s+resumes keeps (.*?)\.\n", system, flags=re.S)
+        assert set(re.split(r",\s+|\s+and\s+", kept)) == set(map(hp.short, hp.VERL_SPACE.kept_at_resume))
+
+
 def test_names_in_the_guide_are_understood_when_an_answer_uses_them() -> None:
     hints = re.findall(r"^- (\S+) = ([\w.]+)", proposer_call().system, flags=re.M)
     assert {"n", "batch_size", "algo_kl"} & dict(hints).keys()
