@@ -228,9 +228,9 @@ def _kl_spike(d: Dynamics) -> Finding | None:
 
 def _entropy_collapse(d: Dynamics) -> Finding | None:
     gained = d.reward.last - d.reward.first > 2 * fit(d.reward).noise if len(d.reward) else False
-    v = d.validation
+    v, level = d.validation, d.reward_level.last
     # Low entropy with a high or rising reward means that the policy is confident, not that it collapsed.
-    if not entropy_is_low(d) or gained or d.reward.last >= 0.9 or (v is not None and v.gain > 2 * v.margin):
+    if not entropy_is_low(d) or gained or level >= 0.9 or (v is not None and v.gain > 2 * v.margin):
         return None
     half = next(
         (s for s, e in zip(d.entropy.steps, d.entropy.values, strict=True) if e < d.entropy.first / 2), None
@@ -295,15 +295,15 @@ def _truncated(d: Dynamics) -> Finding | None:
 def _without_contrast(d: Dynamics) -> Finding | None:
     if not len(d.reward) or reward_rising(d):
         return None
-    level, v = d.reward.last, d.validation
+    level, mean, v = d.reward_level.last, d.reward.last, d.validation
     even = len(d.group_spread) > 0 and d.group_spread.last < 1e-6
     evidence = (*course(d.reward), *course(d.grad_norm), *validated(v))
     if level <= 0.01:
-        text = f"Hardly any answer is rewarded (mean {level:.3f}): groups hold nothing to learn from."
+        text = f"Hardly any answer is rewarded (mean {mean:.3f}): groups hold nothing to learn from."
         return Finding(kind="no_reward", summary=text, evidence=evidence)
     if (level < 0.97 and not even) or (v is not None and _little_room(v.last, d.chance)):
         return None
-    text = f"Nearly all answers of a group score the same (mean {level:.3f}): advantages vanish."
+    text = f"Nearly all answers of a group score the same (mean {mean:.3f}): advantages vanish."
     return Finding(kind="no_contrast", summary=text, evidence=evidence)
 
 

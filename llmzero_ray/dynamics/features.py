@@ -26,6 +26,8 @@ from llmzero_ray.records.metrics import (
     LENGTH_AT_MAX,
     LENGTH_MAX,
     PPO_KL,
+    REWARD_MAX,
+    REWARD_MIN,
     REWARDS,
     VAL_AUX,
     VAL_CORE,
@@ -210,6 +212,8 @@ class Dynamics:
     n_steps: int
     last_step: int
     reward: Series
+    reward_level: Series
+    """Rewards as levels in [0, 1] (`reward_levels`), to compare with a share."""
     kl: Series
     ppo_kl: Series
     entropy: Series
@@ -239,7 +243,8 @@ class Dynamics:
         """Accuracy of sampled answers late in the phase. None without rewards, or if some are not in [0,
         1]."""
         rewards = self.reward.values
-        return self.reward.last if rewards and min(rewards) >= 0 and max(rewards) <= 1 else None
+        outside = self.reward_level != self.reward or not rewards or min(rewards) < 0 or max(rewards) > 1
+        return None if outside else self.reward.last
 
     @property
     def gap(self) -> float | None:
@@ -260,12 +265,13 @@ def observe(
     curves: Curves, hyperparameters: Hyperparameters, *, n_val: int = 500, chance: float = 0.0
 ) -> Dynamics:
     """Dynamics of a phase. `n_val`, the number of validation items, determines the noise of its scores."""
-    reward = series(curves, REWARDS[0])
+    reward = _rewards(curves)
     cap = int(_number(hyperparameters.get(MAX_RESPONSE)))
     return Dynamics(
         n_steps=len(curves.steps),
         last_step=max((*curves.steps, *curves.val_steps), default=0),
-        reward=reward if len(reward) else series(curves, REWARDS[1]),
+        reward=reward,
+        reward_level=reward_levels(curves),
         kl=series(curves, KL),
         ppo_kl=series(curves, PPO_KL),
         entropy=series(curves, ENTROPY),
@@ -282,6 +288,28 @@ def observe(
         temperature=_number(hyperparameters.get(TEMPERATURE, 1.0)),
         chance=chance,
     )
+
+
+def reward_levels(curves: Curves) -> Series:
+    """Mean rewards of the steps as levels in [0, 1].
+
+    If an answer so far had a reward below 0 or above 1, a level is the mean's place between the lowest and
+    the highest reward of an answer: with rewards of -1 and 1, the share of right answers. Otherwise, and if
+    these were not logged, levels are the rewards themselves.
+    """
+    reward = _rewards(curves)
+    low = min(series(curves, REWARD_MIN).values, default=0.0)
+    high = max(series(curves, REWARD_MAX).values, default=1.0)
+    if low >= 0 and high <= 1:
+        return reward
+    if low == high:  # all answers had the same reward so far: none was rewarded, or all were
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Series(reward.name, reward.steps, tuple((mean - low) / (high - low) for mean in reward.values))
+
+
+def _rewards(curves: Curves) -> Series:
+    reward = series(curves, REWARDS[0])
+    return reward if len(reward) else series(curves, REWARDS[1])
 
 
 def truncated(curves: Curves, cap: int) -> Series:

@@ -87,13 +87,14 @@ def reward_rising(d: Dynamics) -> bool:
 def reward_lost(d: Dynamics) -> tuple[float, int] | None:
     """(share lost, step of the best level) if the reward has fallen far from its best level and not
     recovered, otherwise None."""
-    smooth = d.reward.smooth()
+    level = d.reward_level
+    smooth = level.smooth()
     if len(smooth) < 4:
         return None
     peak = max(smooth.values)
     step = smooth.steps[smooth.values.index(peak)]
-    lost = peak - d.reward.last
-    solid = lost > 3 * fit(d.reward.until(step)).noise and peak > 0
+    lost = peak - level.last
+    solid = lost > 3 * fit(level.until(step)).noise and peak > 0
     return (lost / peak, step) if solid and lost / peak >= LOST else None
 
 

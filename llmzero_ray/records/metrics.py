@@ -18,6 +18,8 @@ from llmzero_ray.records import MetricPoint, as_number, from_json, to_json
 # Names as VeRL logs them, one value per training step.
 REWARDS = ("critic/score/mean", "critic/rewards/mean")
 """Mean reward of a step's rollouts, without and with a KL penalty. The first one that was logged is used."""
+REWARD_MIN, REWARD_MAX = "critic/score/min", "critic/score/max"
+"""Lowest and highest reward of an answer among a step's rollouts, without a KL penalty."""
 MIXED_GROUPS = "critic/score/mixed_groups"
 """Share of a step's groups whose answers have different scores. Other groups give no gradient."""
 BEST_OF_N = "critic/score/best@n"

@@ -12,7 +12,7 @@ import logging
 from llmzero_ray.config import StopperSettings
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest
-from llmzero_ray.records.metrics import STEP_TIME, Curves
+from llmzero_ray.records.metrics import REWARD_MAX, REWARD_MIN, STEP_TIME, Curves
 from llmzero_ray.stopping.rules import HARD, WATCHED, make_rules
 from llmzero_ray.stopping.signals import annotate
 
@@ -40,7 +40,7 @@ class StoppingPolicy:
     @property
     def reads(self) -> tuple[str, ...] | None:
         """Metrics that the rules read, in addition to scores. None if they may read any."""
-        return None if self._settings.rules else WATCHED
+        return None if self._settings.rules else (*WATCHED, REWARD_MIN, REWARD_MAX)
 
     def check_rules(self, phase: NodeView) -> StopDecision | None:
         """The STOP of the first rule that fires, or None."""

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Protocol
 
 from llmzero_ray.config import StopperSettings
-from llmzero_ray.dynamics.features import Dynamics, observe
+from llmzero_ray.dynamics.features import Dynamics, observe, reward_levels
 from llmzero_ray.dynamics.observations import MOVING_STEPS, hardly_moves, reward_rising
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import LR
@@ -95,8 +95,9 @@ class Collapse:
     def check(self, phase: NodeView) -> str | None:
         """Description of the KL's rise and the reward's fall, or None."""
         curves = phase.curves
-        reward = next((found for name in REWARDS if len(found := _finite(curves, name)) > 2 * WINDOW), [])
-        fall = self._fall(reward)
+        levels = reward_levels(curves)
+        reward = list(zip(levels.steps, levels.values, strict=True))
+        fall = self._fall(reward) if len(reward) > 2 * WINDOW else None
         if fall is None:
             return None
         peak_step, share = fall

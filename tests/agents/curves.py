@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,14 @@ def curves(
         val_scores=tuple(val.values()),
         start_score=start,
     )
+
+
+def repaid(found: Curves, wrong: float = -1.0, right: float = 1.0) -> Curves:
+    """The same phase under a reward that pays these two values instead of 0 and 1, with VeRL's extremes."""
+    n = len(found.steps)
+    mean = tuple(wrong + (right - wrong) * float(v or 0.0) for v in found.metrics["critic/score/mean"])
+    paid = {"critic/score/mean": mean, "critic/score/min": (wrong,) * n, "critic/score/max": (right,) * n}
+    return replace(found, metrics={**found.metrics, **paid})
 
 
 def cut(found: Curves, n: int) -> Curves:

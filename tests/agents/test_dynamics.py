@@ -116,6 +116,32 @@ def test_the_reward_after_kl_stands_in_where_the_score_is_not_logged() -> None:
     assert found.reward.name == "critic/rewards/mean"
 
 
+@pytest.mark.parametrize(("wrong", "right"), [(-1.0, 1.0), (0.0, 10.0), (1.0, 5.0)])
+def test_rewards_outside_0_and_1_have_levels_between_the_extremes_that_were_logged(
+    wrong: float, right: float
+) -> None:
+    paid = c.curves(3, reward=[0.0, 0.25, 1.0])
+    assert observe(paid, c.TINY).reward_level.values == (0.0, 0.25, 1.0)
+    found = observe(c.repaid(paid, wrong, right), c.TINY)
+    assert found.reward_level.values == (0.0, 0.25, 1.0)
+    assert found.reward.values[-1] == right
+    assert found.sampled is None
+
+
+@pytest.mark.parametrize(("reward", "level"), [(-1.0, 0.0), (5.0, 1.0)])
+def test_where_all_answers_had_one_reward_so_far_none_or_all_were_rewarded(
+    reward: float, level: float
+) -> None:
+    found = c.repaid(c.curves(3, reward=[0.5] * 3), reward, reward)
+    assert observe(found, c.TINY).reward_level.values == (level,) * 3
+
+
+def test_rewards_within_0_and_1_are_their_own_levels() -> None:
+    found = observe(c.repaid(c.curves(3, reward=[0.0, 0.3, 1.0]), 0.1, 0.7), c.TINY)
+    assert found.reward_level == found.reward
+    assert found.sampled == found.reward.last
+
+
 def test_responses_at_the_batch_maximum_count_as_truncated_only_at_the_cap() -> None:
     # The small model's cap is 24; VeRL's share counts responses as long as the longest of the batch.
     found = observe(

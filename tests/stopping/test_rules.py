@@ -12,7 +12,9 @@ import pytest
 
 from llmzero_ray.config import StopperSettings
 from llmzero_ray.hyperparameters.verl_keys import LR
+from llmzero_ray.records import MetricPoint
 from llmzero_ray.records.metrics import Curves
+from llmzero_ray.stopping.phase_monitor import PhaseMonitor
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.stopping.rules import Collapse, NonFinite, StopRule, Unmoved, make_rules
 from tests.agents import curves as c
@@ -56,6 +58,33 @@ def test_a_collapse_is_ended_within_three_steps_of_the_fall() -> None:
     assert decision.rule == "collapse"
     assert not decision.hard
     assert "actor/kl_loss rose" in decision.reason
+
+
+def first_stop_of_a_monitor(found: Curves) -> int | None:
+    """The same for all rules, with the series that a running phase shows them."""
+    points = [
+        MetricPoint(
+            node=0,
+            attempt=1,
+            step=step,
+            global_step=step,
+            wall_s=0.0,
+            metrics={
+                name: value for name, values in found.metrics.items() if (value := values[n]) is not None
+            },
+        )
+        for n, step in enumerate(found.steps)
+    ]
+    phase = c.node(Curves(), n_steps=60, status="pending")
+    verdict = PhaseMonitor(StoppingPolicy(StopperSettings()), phase).add(points)
+    return None if verdict is None else verdict.running.curves.steps[-1]
+
+
+def test_rewards_of_minus_1_and_1_collapse_where_those_of_0_and_1_do() -> None:
+    dip = c.joined(c.line(0.55, 0.6, 8, 0.005), c.line(0.59, 0.505, 12, 0.004))
+    harder = c.curves(20, reward=dip, kl=c.joined([0.012] * 8, c.line(0.02, 0.085, 12)))
+    for found, step in ((harder, None), (c.sort_collapse(), 18)):
+        assert first_stop_of_a_monitor(found) == first_stop_of_a_monitor(c.repaid(found)) == step
 
 
 def fallen(kl_after: float, reward_after: float) -> Curves:

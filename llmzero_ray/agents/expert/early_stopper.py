@@ -127,13 +127,13 @@ def takes_off(d: Dynamics) -> str:
     In a take-off, sampled answers improve beyond their noise, and by `TAKE_OFF` more than validation. Growth
     is relative to each series' own beginning, because a reward need not be an accuracy.
     """
-    v, reward = d.validation, d.reward
+    v, reward, level = d.validation, d.reward, d.reward_level
     if v is None or not len(reward) or not reward_rising(d):
         return ""
     begin = v.start if v.start is not None else v.scores[0]
     if v.last < max(v.best, begin) - OVERFIT * v.margin:
         return ""
-    sampled, greedy = _growth(reward.first, reward.last), _growth(begin, v.last)
+    sampled, greedy = _growth(level.first, level.last), _growth(begin, v.last)
     if sampled < TAKE_OFF + max(0.0, greedy):
         return ""
     return (

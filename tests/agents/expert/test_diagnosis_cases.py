@@ -119,6 +119,24 @@ def test_many_cut_off_answers_make_the_cap_a_bottleneck(share: float, truncated:
 
 
 @pytest.mark.parametrize(
+    "share",
+    [
+        c.line(0.3, 0.3, 20, 0.03),
+        c.line(0.005, 0.005, 20),
+        c.line(0.99, 0.99, 20),
+        c.joined(c.line(0.55, 0.6, 8, 0.005), c.line(0.59, 0.51, 12, 0.004)),
+        c.joined(c.line(0.3, 0.6, 8, 0.005), c.line(0.3, 0.05, 12, 0.004)),
+    ],
+)
+@pytest.mark.parametrize("entropy", [[0.6] * 20, c.line(0.6, 0.1, 20)])
+def test_a_phase_has_the_same_findings_whatever_two_values_its_reward_pays(
+    share: list[float], entropy: list[float]
+) -> None:
+    found = run(reward=share, entropy=entropy, start=0.3, val={10: 0.3, 20: 0.3})
+    assert kinds(c.repaid(found)) == kinds(c.repaid(found, 0.0, 10.0)) == kinds(found)
+
+
+@pytest.mark.parametrize(
     ("level", "val", "empty"), [(0.99, 0.9, True), (0.9, 0.9, False), (0.99, 0.99, False)]
 )
 def test_groups_hold_no_contrast_near_one_unless_validation_is_as_good(

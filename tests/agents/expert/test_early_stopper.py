@@ -154,6 +154,12 @@ def test_a_reward_that_rises_a_little_and_longer_responses_do_not_save_a_run_tha
     assert judge(shown, at=20, n_steps=30).stop
 
 
+def test_a_rise_that_is_no_take_off_is_none_either_where_wrong_answers_cost_something() -> None:
+    shown = c.repaid(rising(0.2 * (1 + 0.5 * TAKE_OFF)))
+    assert judge(shown, at=20, n_steps=30).stop
+    assert not judge(c.repaid(rising(0.2 * (1.5 + TAKE_OFF))), at=20, n_steps=30).stop
+
+
 def test_a_reward_that_rises_while_validation_falls_is_no_take_off() -> None:
     overfit = c.curves(
         20,

@@ -29,6 +29,8 @@ def long_curves(n: int = 120, base: int = 0, seed: int = 0) -> Curves:
     """A phase that logs everything VeRL logs, with noise in all of it, and validates every 5 steps."""
     shaped = {
         "critic/score/mean": c.line(0.31, 0.52, n, 0.03, seed),
+        "critic/score/min": [0.0] * n,
+        "critic/score/max": [1.0] * n,
         "actor/kl_loss": c.joined(
             c.line(0.004, 0.03, n // 2, 0.002, 1), c.line(0.09, 0.11, n - n // 2, 0.005)
         ),
