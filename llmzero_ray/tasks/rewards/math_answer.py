@@ -28,6 +28,9 @@ _TAIL = 300
 """Characters at the end of an unmarked response in which math-verify looks."""
 _MAX_TARGETS = 8
 _E_NOTATION = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][+-]?[0-9]{1,3}")
+_PERCENTAGE = re.compile(r"[+-]?[0-9.,]+\s*%")
+_DOLLAR = re.compile(r"(?<!\\)\\\$")
+"""A dollar sign in LaTeX. It says what a number counts, and is not part of the answer."""
 _NUMBER = re.compile(rf"[+-]?[0-9]{{1,30}}(?:\.[0-9]{{1,30}}|/0*[1-9][0-9]{{0,29}})?|{_E_NOTATION.pattern}")
 
 
@@ -75,7 +78,7 @@ def _judged(gold: str, answer: str, marked: bool) -> tuple[bool, str]:
         return "/" not in answer or Fraction(answer).denominator > 1, answer
     if len(gold) > MAX_ANSWER or len(answer) > MAX_ANSWER:
         return False, answer
-    same, read = compare(_boxed(gold), _boxed(answer) if marked else answer)
+    same, read = compare(_boxed(gold), _boxed(answer) if marked else _plain(answer))
     plain_gold, plain_answer = _written_out(gold), _written_out(answer)
     if not same and (plain_gold, plain_answer) != (gold, answer):
         # math-verify takes the e of 7.2e-05 for Euler's number.
@@ -91,4 +94,12 @@ def _written_out(text: str) -> str:
 
 
 def _boxed(text: str) -> str:
-    return text if has_box(text) or "$" in text else f"\\boxed{{{text}}}"
+    text = _plain(text)
+    # In a box, math-verify takes a percentage for a text.
+    as_it_is = has_box(text) or "$" in text or _PERCENTAGE.fullmatch(text)
+    return text if as_it_is else f"\\boxed{{{text}}}"
+
+
+def _plain(text: str) -> str:
+    r"""The text with `%` for `\%`, and without dollar signs that are not those of a formula."""
+    return _DOLLAR.sub("", text).replace("\\%", "%")
