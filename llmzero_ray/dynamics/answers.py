@@ -34,7 +34,8 @@ CONSTANT = 0.8
 DIFFERENT = 4
 """Minimum number of different gold answers for which that text was right."""
 HELD = 0.8
-"""Share of the right answers that must contain their gold answer for cut-off answers to be harmless."""
+"""Share of the right answers that must contain their gold answer for cut-off answers to be harmless, or in
+which the reward must have found an answer for a low `fmt_ok` to be."""
 BY_CHANCE = 0.5
 """Share of the right answers that may also contain another row's gold answer. Beyond it, containing the own
 gold answer is no evidence."""
@@ -78,9 +79,9 @@ def doubts(
     """
     if len(golds) != len(now):
         golds = {}  # version 0.1 numbered the rows that follow a prompt left out for its length anew
+    unanswered = None if _have_answers(now) else right_without_answer(d)
     if not any(item.response for item in now):
         now = ()  # texts were not kept
-    unanswered = right_without_answer(d)
     found = [] if unanswered is None else [unanswered]
     found += [*_empty(now), *_without_number(now, golds), *_same_for_all(now, golds)]
     reward = rewarded_when_cut_off(d)
@@ -163,6 +164,13 @@ def _plain(gold: Gold | None) -> str:
 
 
 # --- evidence for or against them ---------------------------------------------------------------------------
+
+
+def _have_answers(now: Sequence[ItemOutcome]) -> bool:
+    """Whether the reward found an answer in right ones: then `fmt_ok` judges their format, not an answer."""
+    found = [item.pred for item in _right(now)]
+    have = sum(pred is not None and pred.strip() != "" for pred in found)
+    return len(found) >= FEW and have >= HELD * len(found)
 
 
 def _hold_gold(now: Sequence[ItemOutcome], golds: Mapping[int, Gold]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,16 @@ def test_right_rows_without_an_answer_in_its_place_are_named_once_that_share_has
     )
     assert judged((0.9, 0.9, 0.95)) == ""
     assert judged((0.0, 0.0, 0.0)) == ""  # a reward that does not tell
+
+
+@pytest.mark.parametrize(("pred", "is_named"), [("29", False), (" ", True), (None, True)])
+def test_right_rows_whose_answer_the_reward_did_find_are_not_named_for_another_format(
+    pred: str | None, is_named: bool
+) -> None:
+    metrics = {"val-core/sums/acc/mean@1": (0.3, 0.9), "val-aux/sums/fmt_ok/mean@1": (0.3, 0.3)}
+    found = Curves(steps=(1, 2), metrics=metrics, val_steps=(1, 2), val_scores=(0.3, 0.9))
+    now = tuple(replace(item, pred=pred) for item in learnt("{}"))
+    assert ("although none was found" in named(found, now)) == is_named
 
 
 @pytest.mark.parametrize(

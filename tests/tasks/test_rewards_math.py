@@ -277,6 +277,21 @@ def test_the_prediction_is_what_was_judged_and_not_the_text_around_it(response: 
 
 
 @needs_math_verify
+@pytest.mark.parametrize(
+    ("response", "found", "score"),
+    [
+        ("So 17 + 25 makes 42.", 1, 1.0),
+        ("So 17 + 25 makes 41.", 0, 0.0),
+        (r"\boxed{41}", 1, 0.2),
+        ("", 0, 0.0),
+    ],
+)
+def test_a_right_answer_was_found_even_without_a_mark(response: str, found: int, score: float) -> None:
+    result = math_answer.compute_score("x", response, "42", format_bonus=0.2)
+    assert (result["fmt_ok"], result["score"]) == (found, score)
+
+
+@needs_math_verify
 def test_an_answer_that_cannot_be_computed_is_given_up_and_the_next_one_is_judged() -> None:
     assert math_answer.compute_score("x", r"\boxed{9^{9^{9^{9}}}}", "3")["acc"] == 0
     assert math_answer.compute_score("x", r"\boxed{\frac{2}{4}}", "1/2")["acc"] == 1

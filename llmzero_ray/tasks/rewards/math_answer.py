@@ -41,7 +41,8 @@ def compute_score(
     extra_info: Any = None,
     **others: Any,
 ) -> Result:
-    """Score one response; `pred` is the marked answer, or what was judged of a response without one."""
+    """Score one response; `pred` is the marked answer, or what was judged of a response without one. `fmt_ok`
+    is 1.0 for every marked answer, and for a right one without a mark."""
     text = visible(solution_str)
     found = last_marked(text)
     marked, answer = found is not None, text.strip()[-_TAIL:] if found is None else found
@@ -52,7 +53,7 @@ def compute_score(
         if right:
             break
     bonus = options_of_row(extra_info, others).get("format_bonus")
-    return result(right=right, found=marked and answer != "", pred=pred, format_bonus=bonus)
+    return result(right=right, found=right or (marked and answer != ""), pred=pred, format_bonus=bonus)
 
 
 def check_math_verify() -> None:
