@@ -130,6 +130,34 @@ def test_a_file_of_ones_own_may_print_and_raise(tmp_path: Path, capsys: pytest.C
     assert "line 3: the reward returns" in err
 
 
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ("1.0", "returns float; it must return a dict with score and acc"),
+        ("{'score': 1.0}", "returns no acc; keys expected: score and acc"),
+        ("{'score': float('nan'), 'acc': 1.0}", "returns score = nan; it must be a finite number"),
+    ],
+)
+def test_a_result_that_training_could_not_use_is_no_result(
+    returned: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(f"def compute_score(**_):\n    return {returned}\n")
+    name = write(tmp_path / "rows.jsonl", ROW)
+    assert score(["--jsonl", name, "--reward", str(tmp_path / "own.py"), "--allow-unsandboxed"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and f"line 1: the reward {problem}" in err
+
+
+def test_a_value_that_is_no_json_is_named_as_training_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "def compute_score(**_):\n    return {'score': 1, 'acc': 1, 'pred': [2]}\n"
+    (tmp_path / "own.py").write_text(own)
+    name = write(tmp_path / "rows.jsonl", ROW)
+    assert score(["--jsonl", name, "--reward", str(tmp_path / "own.py"), "--allow-unsandboxed"]) == 0
+    assert results(capsys.readouterr().out) == [{"score": 1, "acc": 1, "pred": "a list"}]
+
+
 def test_a_file_of_ones_own_is_given_a_truth_that_is_an_object(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,8 @@ import typer
 from llmzero_ray.errors import ConfigError, TaskError
 from llmzero_ray.prepared.manifest import RewardEntry, read_manifest
 from llmzero_ray.prepared.reward import LoadedReward, open_reward
-from llmzero_ray.prepared.sandbox import ALLOW
+from llmzero_ray.prepared.reward_validation import result_problem
+from llmzero_ray.prepared.sandbox import ALLOW, ForeignValue
 from llmzero_ray.tasks.shipped_rewards import KINDS, reward_module, unmet
 from llmzero_ray.utils.plugins import GROUPS, points, registered
 from llmzero_ray.utils.text import clean, nearest
@@ -155,13 +156,18 @@ def _score_line(
     # A reward that prints must not break the stream of results.
     with contextlib.redirect_stdout(sys.stderr):
         [outcome] = reward.score([{**row, **options}])
-    if outcome.problem:
-        raise TaskError(f"the reward {outcome.problem}; correct the reward")
+    if problem := outcome.problem or result_problem(outcome.result):
+        raise TaskError(f"the reward {problem}; correct the reward")
     result = outcome.result
     try:
-        return json.dumps(result, default=float)
+        return json.dumps(result, default=_as_json)
     except (TypeError, ValueError, RecursionError) as error:
         raise TaskError(f"the reward returns {result!r:.200}, which is not JSON: {error}") from error
+
+
+def _as_json(value: Any) -> float | str:
+    """A number of another type, or the name of a value that training does not get."""
+    return str(value) if isinstance(value, ForeignValue) else float(value)
 
 
 def _row(line: bytes, *, any_truth: bool) -> dict[str, Any]:
