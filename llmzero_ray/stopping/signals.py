@@ -76,7 +76,7 @@ def _kl_runaway(d: Dynamics) -> str | None:
 def _succeeds(d: Dynamics) -> bool:
     """Whether the reward or the validation shows that the run succeeds. Other metrics are not considered."""
     reward, v = d.reward, d.validation
-    if len(reward) and (reward.last >= HIGH_REWARD or reward_rising(d)):
+    if len(reward) and (d.reward_level.last >= HIGH_REWARD or reward_rising(d)):
         return True
     if len(reward) > 2 and reward.last - reward.first > 2 * fit(reward).noise:
         return True
