@@ -47,7 +47,9 @@ class RunnerRecovery:
 
         Returns whether any runner answers.
         """
-        return any(await asyncio.gather(*(self._attach(slot) for slot in self._wanted())))
+        ready = [slot.index for slot in self._core.slots if slot.ready]  # one that was being closed is one too
+        slots = sorted({*self._wanted(), *ready})
+        return any(await asyncio.gather(*(self._attach(slot) for slot in slots)))
 
     async def _attach(self, slot: int) -> bool:
         state, answers = self._core.slots[slot], await self._pool.find(slot)
@@ -189,11 +191,11 @@ class RunnerRecovery:
         await self.fill()
 
     async def close(self, command: cmd.CloseSlot) -> None:
-        """Release an idle slot. If it is wanted again by then, it gets a new runner."""
+        """Release an idle slot. If it, or another slot without a runner, is wanted by then, that one gets a
+        new runner."""
         await self._pool.close(command.slot)
         await self._post(ev.SlotClosed(slot=command.slot))
-        if command.slot in self._wanted():
-            await self.replace(command.slot)
+        await self.fill()
 
     def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
         """Kill a runner whose phase does not end. Its training call then fails, and `phase_lost` handles the

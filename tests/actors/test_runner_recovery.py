@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from unittest.mock import AsyncMock, MagicMock
 
+import pytest
+
 from actors.executor import CommandExecutor
 from actors.final_evaluation import FinalEvaluator
 from actors.runner_pool import RunnerPool
@@ -15,19 +17,26 @@ from llmzero_ray.records import Event
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from tests.builders import Driver, make_config, make_result
+from tests.builders import Driver, make_config, make_result, make_scored
 
 
 class Pool(RunnerPool):
-    """Starts every runner at once."""
+    """Starts every runner at once, and finds none. A close lasts until `closed` is set."""
 
     def __init__(self) -> None:
         super().__init__("demo", "runs", make_config, fixed_capacity=True)
         self.started: list[int] = []
+        self.closed = asyncio.Event()
+
+    async def find(self, slot: int) -> bool:
+        return False
 
     async def start(self, slot: int) -> bool:
         self.started.append(slot)
         return True
+
+    async def close(self, slot: int) -> None:
+        await self.closed.wait()
 
 
 def started_after(core: CoordinatorCore, root: Path) -> list[int]:
@@ -88,6 +97,63 @@ def test_an_end_that_the_attempt_before_a_pause_wrote_counts_when_the_next_runne
     ended, lost, _ = posted
     assert isinstance(ended, ev.PhaseFinished) and ended.result == make_result(0)
     assert isinstance(lost, ev.RunnerLost) and lost.node is None
+
+
+def scoring_on_one_of_two(scored: ev.FinalWhat) -> Driver:
+    """A search in its final evaluation: one of its two slots scored `scored` and is surplus, the other one
+    still scores."""
+    search = Driver(
+        make_config(budget={"runs": 2}, slots={"count": 2}, final={"default_recipe": False, "test": True})
+    )
+    search.ready(0, 1)
+    search.train(0)
+    search.propose(1)
+    search.train(1)
+    search.post(make_scored(scored))
+    return search
+
+
+def recovery_of(search: Driver, pool: Pool, root: Path) -> RunnerRecovery:
+    async def post(event: Event) -> None:
+        search.post(event)
+
+    return RunnerRecovery(search.core, post, pool, SearchStorage(root, "demo"))
+
+
+@pytest.mark.parametrize("scored", ["base", "best"])
+def test_a_final_evaluation_goes_on_after_every_process_died_while_a_surplus_slot_closed(
+    tmp_path: Path, scored: ev.FinalWhat
+) -> None:
+    search, pool = scoring_on_one_of_two(scored), Pool()
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    recovery = recovery_of(search, pool, tmp_path)
+
+    async def take_over() -> None:
+        assert not await recovery.attach()
+        await recovery.fill()
+
+    asyncio.run(take_over())
+    assert [slot.ready for slot in search.core.slots].count(True) == len(pool.started) == 1
+    assert search.only(cmd.Evaluate).slot == pool.started[0]
+
+
+@pytest.mark.parametrize("scored", ["base", "best"])
+def test_a_scoring_runner_that_is_lost_while_a_surplus_slot_closes_is_replaced(
+    tmp_path: Path, scored: ev.FinalWhat
+) -> None:
+    search, pool = scoring_on_one_of_two(scored), Pool()
+    recovery = recovery_of(search, pool, tmp_path)
+    close, scoring = search.only(cmd.CloseSlot), search.only(cmd.Evaluate).slot
+
+    async def lose_while_closing() -> None:
+        closing = asyncio.create_task(recovery.close(close))
+        await asyncio.sleep(0)
+        await recovery.lost(scoring, None, 0, "its process died")
+        pool.closed.set()
+        await closing
+
+    asyncio.run(lose_while_closing())
+    assert search.only(cmd.Evaluate).slot == pool.started[0]
 
 
 def test_work_on_a_slot_that_is_being_closed_waits_for_its_next_runner(tmp_path: Path) -> None:
