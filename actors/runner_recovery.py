@@ -47,7 +47,8 @@ class RunnerRecovery:
 
         Returns whether any runner answers.
         """
-        ready = [slot.index for slot in self._core.slots if slot.ready]  # one that was being closed is one too
+        # A slot that was being closed may be wanted in place of one that was lost.
+        ready = [slot.index for slot in self._core.slots if slot.ready]
         slots = sorted({*self._wanted(), *ready})
         return any(await asyncio.gather(*(self._attach(slot) for slot in slots)))
 

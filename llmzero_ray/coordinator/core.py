@@ -17,7 +17,7 @@ from typing import Any
 from llmzero_ray.config import stored_config
 from llmzero_ray.coordinator import checkpoint_retention, proposals, steering
 from llmzero_ray.coordinator.final_evaluation import FinalEvaluation
-from llmzero_ray.coordinator.meter import Meter
+from llmzero_ray.coordinator.meter import Meter, gone_since
 from llmzero_ray.coordinator.next_commands import next_commands
 from llmzero_ray.coordinator.plan import Planner
 from llmzero_ray.coordinator.price import fresh_start_fits
@@ -149,8 +149,12 @@ class CoordinatorCore(SearchState):
         self.final = FinalEvaluation(self.config, self.planner, self.runs, self.paths)
         self.memory = SearchMemory(self.config, event.memory) if event.memory else None
 
-    def _on_coordinator_started(self, _: ev.CoordinatorStarted) -> None:
+    def _on_coordinator_started(self, event: ev.CoordinatorStarted) -> None:
         self.interrupted = None
+        gone = gone_since(event)
+        for run in self._training():
+            if gone is not None and run.started_at is not None:
+                run.started_at += max(0.0, event.time - max(gone, run.started_at))
 
     def _on_interrupted(self, event: ev.SearchPaused | ev.SearchAborted) -> None:
         """Free all slots, because the runners are about to be closed. Their phases start again later, which
@@ -160,6 +164,9 @@ class CoordinatorCore(SearchState):
         code = event.exit_code if isinstance(event, ev.SearchAborted) else 0
         self.interrupted = (event.reason, code)
         self.n_interruptions += 1
+        for run in self._training():
+            run.interrupted = True
+            self._count_hours(run, self._hours_so_far(run))
         for slot in self.slots:
             self._slot_gone(slot)
 
@@ -253,8 +260,10 @@ class CoordinatorCore(SearchState):
         outcome = finite(event.result if isinstance(event, ev.PhaseFinished) else event.failure)
         run.stage, run.outcome = "done", outcome
         self.slots[run.slot].node = None
+        # An interrupted attempt may have ended after all. Its hours up to the interruption are counted.
+        hours = min(outcome.gpu_hours, self._hours_so_far(run)) if run.interrupted else outcome.gpu_hours
+        self._count_hours(run, hours)
         if run.node == REFERENCE:
-            self.reference_gpu_hours += outcome.gpu_hours
             self.final.reference_ended(run)
         else:
             self._node_ended(run, outcome, event.time)
@@ -265,7 +274,6 @@ class CoordinatorCore(SearchState):
         self.search.tell(run.node, status, outcome.best_score, outcome.best_step)
         self._learn_memory(run, outcome)
         self.n_ended += 1
-        self.gpu_hours += outcome.gpu_hours
         budget, best = self.config.budget, self.search.best
         if (
             budget.target is not None
@@ -422,6 +430,21 @@ class CoordinatorCore(SearchState):
         """The run, if `attempt` is its current attempt."""
         run = self.runs.get(node)
         return run if run is not None and run.stage == "planned" and run.attempt == attempt else None
+
+    def _training(self) -> list[PhaseRun]:
+        """Runs that a runner trains."""
+        return [run for run in self.runs.values() if run.active and run.started]
+
+    def _hours_so_far(self, run: PhaseRun) -> float:
+        """GPU hours of a run's current attempt up to the newest event. 0 if it has not started."""
+        since = run.started_at if run.started else None
+        return 0.0 if since is None else max(0.0, self.now - since) / 3600 * self.config.slots.n_gpus
+
+    def _count_hours(self, run: PhaseRun, hours: float) -> None:
+        if run.node == REFERENCE:
+            self.reference_gpu_hours += hours
+        else:
+            self.gpu_hours += hours
 
     def _end(self, reason: str) -> None:
         """Begin to end the search: stop running phases and cancel those that have not started."""

@@ -25,7 +25,7 @@ class Meter:
             for slot in tuple(self._since):
                 self._close(slot, event.time)
         elif isinstance(event, ev.CoordinatorStarted):
-            self._taken_over(event.time, event.previous_alive)
+            self._taken_over(event)
 
     def gpu_hours(self, now: float | None = None) -> float:
         """GPU hours reserved so far. Slots that are still reserved count up to `now`, or not at all if it is
@@ -38,9 +38,16 @@ class Meter:
         if since is not None:
             self._closed_s += max(0.0, now - since)
 
-    def _taken_over(self, now: float, previous_alive: float | None) -> None:
-        """Exclude a long gap before a new coordinator: the cluster was gone, so nothing was reserved."""
-        if previous_alive is not None and now - previous_alive > STALE_S:
+    def _taken_over(self, event: ev.CoordinatorStarted) -> None:
+        gone = gone_since(event)
+        if gone is not None:
             for slot in tuple(self._since):
-                self._close(slot, previous_alive)
-                self._since[slot] = now
+                self._close(slot, gone)
+                self._since[slot] = event.time
+
+
+def gone_since(event: ev.CoordinatorStarted) -> float | None:
+    """Unix time of the last heartbeat before a long gap without a coordinator. The cluster was gone in it, so
+    nothing was reserved and nothing trained. None without such a gap."""
+    before = event.previous_alive
+    return before if before is not None and event.time - before > STALE_S else None

@@ -67,6 +67,8 @@ class PhaseRun:
     """Unix time when the current attempt started, for displays and budgets."""
     losses: int = 0
     """Number of attempts lost to hardware failures."""
+    interrupted: bool = False
+    """Whether a pause or an abort ended one of its attempts. The GPU hours of that attempt are counted."""
     restart_step: int | None = None
     """Step from which the current attempt continues after a loss; None before the first loss."""
     silent: RunnerSilent | None = None

@@ -51,9 +51,11 @@ class SearchState:
         self.problem: str | None = None
         """Error of writing the outcome, or None."""
         self.gpu_hours = 0.0
-        """GPU hours of all ended phases of the search, including lost attempts, without the reference."""
+        """GPU hours of all ended phases of the search, including lost and interrupted attempts, without the
+        reference."""
         self.reference_gpu_hours = 0.0
-        """GPU hours of all ended reference runs. An extended search may train a longer reference."""
+        """GPU hours of all ended or interrupted reference runs. An extended search may train a longer
+        reference."""
         self.meter = Meter(0)
         """GPU hours for which slots were reserved, busy or idle."""
         self.memory: SearchMemory | None = None

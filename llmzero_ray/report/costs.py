@@ -7,11 +7,11 @@ All are computed from event times and the phases' reports.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from statistics import median
 
-from llmzero_ray.coordinator.meter import Meter
+from llmzero_ray.coordinator.meter import Meter, gone_since
 from llmzero_ray.coordinator.steering import measures_alone
 from llmzero_ray.journal import ActiveTime, active_seconds
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult
@@ -24,7 +24,8 @@ from llmzero_ray.utils import text
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """Time of a phase in its slot, from when its runner received it, in Unix seconds."""
+    """Time of a phase in its slot, from when its runner received it, in Unix seconds. A long time without a
+    coordinator divides it in two."""
 
     node: int
     slot: int
@@ -39,31 +40,42 @@ class _Clock:
     """Reads stays from events."""
 
     stays: list[Stay] = field(default_factory=list)
-    _open: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _open: dict[int, list[Stay]] = field(default_factory=dict)
+    """Parts of each stay that has not ended. The end of the last one is not known yet."""
 
     def add_event(self, event: Event) -> None:
         match event:
             case ev.PhaseStarted():
                 # A new coordinator records the start of a running phase again.
-                self._open.setdefault(event.node, (event.time, event.slot))
+                part = Stay(node=event.node, slot=event.slot, begin=event.time, end=event.time)
+                self._open.setdefault(event.node, [part])
+            case ev.CoordinatorStarted():
+                self._leave_gap_out(event)
             case ev.PhaseFinished() | ev.PhaseFailed():
-                self.close(event.node, event.time, lost=False)
+                self.close(event.node, event.time)
             case ev.RunnerLost() if event.node is not None:
                 self.close(event.node, event.time, lost=True)
             case ev.SearchPaused() | ev.SearchAborted():
-                for node in list(self._open):
-                    self.close(node, event.time, lost=True)
+                self.close_all(event.time)
             case _:
                 pass
 
-    def close(self, node: int, end: float, *, lost: bool) -> None:
-        if node in self._open:
-            begin, slot = self._open.pop(node)
-            self.stays.append(Stay(node=node, slot=slot, begin=begin, end=end, lost=lost))
+    def _leave_gap_out(self, event: ev.CoordinatorStarted) -> None:
+        gone = gone_since(event)
+        if gone is None:
+            return
+        for parts in self._open.values():
+            parts[-1] = replace(parts[-1], end=max(parts[-1].begin, gone))
+            parts.append(replace(parts[-1], begin=event.time))
+
+    def close(self, node: int, end: float, *, lost: bool = False) -> None:
+        parts = self._open.pop(node, [])
+        parts[-1:] = [replace(part, end=end) for part in parts[-1:]]
+        self.stays += [replace(part, lost=lost) for part in parts]
 
     def close_all(self, end: float) -> None:
         for node in list(self._open):
-            self.close(node, end, lost=False)
+            self.close(node, end)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from llmzero_ray.records import ComputeLimit, PhaseResult, TokenCost, TokenCount
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves
 from tests.builders import ROOT, Driver, make_config, make_failure, make_proposal, make_result
 from tests.coordinator.builders import after_root, no_curves, verdict
@@ -72,6 +73,46 @@ def test_gpu_hours_of_a_lost_attempt_count_as_busy() -> None:
     assert search.core.gpu_hours == pytest.approx(1.1)
 
 
+def paused_after(hours: float, *, node: int = 0) -> Driver:
+    """A search on two GPUs whose phase was paused after that many hours, and that another coordinator took
+    over eight hours later."""
+    search = Driver(make_config(budget={"runs": 2}, slots={"gpus_per_node": 2}, final={"test": False}))
+    if node == REFERENCE:
+        search.search_to_end([0.5, 0.6])
+    else:
+        search.ready()
+    search.start(node)
+    search.now += hours * 3600
+    search.post(ev.SearchPaused(reason="night"))
+    alive, search.now = search.now, search.now + 8 * 3600.0
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2, previous_alive=alive))
+    search.ready()
+    return search
+
+
+@pytest.mark.parametrize("node", [0, REFERENCE])
+def test_gpu_hours_of_a_paused_phase_count_as_busy(node: int) -> None:
+    search = paused_after(1.0, node=node)
+    assert gpu_hours(search.core, search.now) == (2.0, 0.0)
+    search.start(node)
+    search.now += 1800
+    assert gpu_hours(search.core, search.now) == (3.0, 0.0)
+    search.finish(node, gpu_hours=0.9)
+    counted = search.core.gpu_hours, search.core.reference_gpu_hours
+    assert counted == ((2.9, 0.0) if node == 0 else (0.0, 2.9))
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_gpu_hours_of_a_phase_that_had_ended_when_it_was_paused_count_once(started: bool) -> None:
+    search = paused_after(1.0)
+    if started:
+        search.start(0)
+    search.finish(0, gpu_hours=1.9)
+    assert search.core.gpu_hours == 2.0
+    assert search.core.runs[0].outcome is not None
+    assert search.core.runs[0].outcome.gpu_hours == 1.9
+
+
 def test_a_pause_gives_hardware_back_and_its_time_is_not_counted() -> None:
     search = Driver(make_config(slots={"gpus_per_node": 2}))
     search.ready()
@@ -89,6 +130,17 @@ def test_the_time_in_which_a_cluster_was_gone_is_not_counted() -> None:
     search.now = 9 * 3600.0
     search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2, previous_alive=3600.0))
     assert search.core.meter.gpu_hours(10 * 3600.0) == 2.0
+
+
+def test_the_time_in_which_a_cluster_was_gone_is_no_training_time() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.now = 9 * 3600.0
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2, previous_alive=3600.0))
+    assert gpu_hours(search.core, search.now) == (1.0, 0.0)
+    search.post(ev.SearchPaused(reason="night"))
+    assert search.core.gpu_hours == 1.0
 
 
 def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_reported_once() -> None:

@@ -60,6 +60,7 @@ def ended_late(directory: Path) -> SearchBuilder:
     phase = Phase(val={0: 40, 10: 50, 20: 60})
     search.start(first)
     search.write_points(first.spec, phase)
+    search.now += phase.wall_s
     search.post(ev.SearchPaused(reason="user"))
     search.post(ev.phase_ended(0, 0, search.outcome(first.spec, phase)))
     search.waiting.clear()

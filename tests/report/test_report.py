@@ -16,11 +16,12 @@ from llmzero_ray.cli.view import final_lines, outcome_lines
 from llmzero_ray.coordinator import node_view
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult, PhaseSpec, TokenCounts
+from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.comparison import Policy, policies
-from llmzero_ray.report.costs import costs, stays_of
+from llmzero_ray.report.costs import account_table, costs, stays_of
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.render import card_text
 from llmzero_ray.report.summary import reference_in_words, score_table
@@ -447,6 +448,31 @@ def test_a_coordinator_that_takes_over_does_not_begin_a_running_phase_anew() -> 
     again = event(ev.CoordinatorStarted, 30, epoch=2, host="here", pid=2)
     stays = stays_of([started(3, 0, 10), again, started(3, 0, 31), failed(3, 90)])
     assert [(s.begin - T0, s.end - T0) for s in stays] == [(10, 90)]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_long_time_without_a_coordinator_is_no_stay(lost: bool) -> None:
+    again = event(ev.CoordinatorStarted, 36_000, epoch=2, host="here", pid=2, previous_alive=T0 + 40)
+    gone = event(ev.RunnerLost, 36_010, slot=0, node=3, phase_attempt=0, reason="gone")
+    stays = stays_of([started(3, 0, 10), again, gone if lost else failed(3, 36_010)])
+    assert [(s.begin - T0, s.end - T0, s.lost) for s in stays] == [(10, 40, lost), (36_000, 36_010, lost)]
+
+
+def test_a_pause_is_no_loss_of_hardware_and_its_phase_was_in_its_slot(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2).ready().play(phases=0)
+    (first,) = (one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.waiting.clear()
+    search.start(first)
+    search.now += 3600
+    search.post(ev.SearchPaused(reason="night"))
+    search.now += 36_000
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2, previous_alive=search.now - 36_000))
+    account = costs(SearchFacts(search.ready(after_s=0).play().storage))
+    # Node 0 for an hour and for 160 s, one proposal of 1 s, node 1; the default recipe and three scorings.
+    assert account.busy_s == account.search_s - 1 == 3600 + 160 + 100
+    assert account.gpu_hours == pytest.approx(3860 / 3600)
+    assert account.reserved_gpu_hours == pytest.approx((3860 + 1 + 250 + 3 * 5) / 3600)
+    assert "lost with hardware" not in account_table(account)
 
 
 def test_a_running_phase_stays_until_the_last_event() -> None:
