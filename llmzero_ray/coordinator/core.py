@@ -403,6 +403,10 @@ class CoordinatorCore(SearchState):
             self.stop_deadline_s = event.deadline_s
         if self.end_reason is None:
             self._end("user")
+            # If it was ending already, a phase that was interrupted may wait for its slot, perhaps for ever.
+            for run in self.runs.values():
+                if run.active and not run.started and not self.slots[run.slot].ready:
+                    self.stop_or_cancel(run, "user")
         else:
             self.extension_wanted = False
             if not self.final.done:

@@ -60,6 +60,8 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         post(ev.UserStop(reason=reason))
         for run in [run for run in core.runs.values() if run.active and run.started]:
             post(_end_of(storage, run, core.config.slots.n_gpus))
+        if core.stage == "measuring":  # the search was ending for another reason
+            post(ev.UserStop(reason=reason))
         if any(isinstance(command, cmd.WriteOutcome) for command in core.outstanding()):
             post(ev.OutcomeWritten(problem=_write(storage)))
         remove_leftovers(storage, core)

@@ -159,6 +159,29 @@ def test_time_under_way_counts_in_gpu_hours_and_a_reached_limit_is_reported_once
     assert len(search.post(reached, reached)) == 1
 
 
+def test_a_second_stop_does_not_wait_for_the_slot_of_a_phase_that_was_paused_meanwhile() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.post(ev.UserStop(reason="enough"), ev.SearchPaused(reason="Ctrl-C"))
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    assert search.core.runs[0].active
+    search.post(ev.UserStop(reason="enough, really"))
+    assert search.core.runs[0].stage == "cancelled"
+    assert search.only(cmd.WriteOutcome)
+
+
+def test_a_second_stop_leaves_a_paused_phase_to_its_slot_once_that_is_ready() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.post(ev.UserStop(reason="enough"), ev.SearchPaused(reason="Ctrl-C"))
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    search.ready()
+    search.post(ev.UserStop(reason="enough, really"))
+    assert search.only(cmd.StopPhase).phase_attempt == 1
+
+
 def test_a_cap_stops_the_running_phase_as_completed_and_begins_no_other() -> None:
     search = Driver()
     search.ready()

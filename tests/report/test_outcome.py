@@ -16,8 +16,10 @@ import yaml
 from huggingface_hub import ModelCard
 
 import llmzero_ray
+from llmzero_ray.cli.view import outcome_lines
+from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
-from llmzero_ray.records import PhaseResult
+from llmzero_ray.records import Event, PhaseResult
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.report import load_strategy, write_outcome
@@ -333,6 +335,28 @@ def test_hours_of_a_lost_attempt_count_once_if_the_search_is_stopped_before_the_
         pytest.approx(hours),
         "user (its runner was lost)",
     )
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        (ev.UserStop(reason="enough", source="user:1"), "user"),
+        (ev.BudgetReached(kind="wall_clock", used=2.0, limit=2.0), "wall_clock"),
+    ],
+)
+def test_a_stop_ends_a_search_that_was_interrupted_while_it_ended(
+    tmp_path: Path, ending: Event, reason: str, paused: bool
+) -> None:
+    search = scripted(tmp_path).ready().play(phases=0)
+    search.start(next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase)))
+    search.post(ending)
+    if paused:
+        search.post(ev.SearchPaused(reason="Ctrl-C", source="user:2"))
+    finalize(search.storage, "enough, really")
+    follower = Follower.of(search.storage)
+    assert follower.finished is not None and follower.finished.reason == reason
+    assert outcome_lines(follower)[0].startswith(f"search demo has ended ({reason}) after 1 runs")
 
 
 def test_a_stop_finds_the_end_that_the_attempt_before_a_pause_wrote(tmp_path: Path) -> None:
