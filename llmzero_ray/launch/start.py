@@ -293,6 +293,8 @@ def _settle(config: SearchConfig, task: PreparedTask, follower: Follower) -> Non
         if follower.has_trained and follower.core.started is not None:
             check_same_task(follower.core.started.task, task)
         else:
+            for text in follower.core.hints:  # its coordinator journals them again
+                request(storage.paths.root, "hint", text=text)
             storage.start_over()
         storage.adopt_config(config)
     finally:

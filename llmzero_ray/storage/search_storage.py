@@ -301,7 +301,8 @@ class SearchStorage:
 
     def start_over(self) -> None:
         """Remove configuration and journal of a search that has not trained, so that it can start with
-        another configuration. Its initialization is kept, because its agent calls were paid for."""
+        another configuration. Its initialization is kept, because its agent calls were paid for. Pending
+        requests are kept too."""
         address = self.journal_address()
         initialized = keep_initialization(address)
         self.paths.config.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ import ray
 import yaml
 
 from actors import app, head
+from actors.control_requests import event_of
 from actors.runner_pool import HELD_SLOTS_ENV
 from llmzero_ray.cli.main import main
 from llmzero_ray.config import load_config
@@ -26,9 +27,10 @@ from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import SearchBusyError
 from llmzero_ray.journal import Journal
 from llmzero_ray.launch import start
+from llmzero_ray.prepared import load_task
 from llmzero_ray.records import events as ev
 from llmzero_ray.storage import SearchStorage
-from llmzero_ray.storage.presence import SearchLock, owner
+from llmzero_ray.storage.presence import SearchLock, owner, waiting_requests
 from tests import backend_with_hook
 from tests.actors.conftest import Search
 from tests.builders import Driver
@@ -85,6 +87,31 @@ def test_a_command_follows_a_coordinator_that_comes_back_while_it_prepares(confi
     assert "is working on it; following" in output.getvalue()
     coordinator.join(PATIENCE_S)
     assert owner(storage.paths.root) is None
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_hints_for_a_search_that_has_not_trained_are_kept(
+    config_path: Path, task_dir: Path, seed: int
+) -> None:
+    """It waits for hardware, is paused, and begins again, perhaps with another configuration."""
+    config = load_config(config_path)
+    storage = SearchStorage(config.storage, config.name)
+    storage.check()
+    storage.adopt_config(config)
+    script, journal = Driver(config), Journal(storage.paths.journal)
+    script.post(ev.HintGiven(text="low rates", source="user:1"), ev.HintGiven(text="n=4", source="user:2"))
+    script.post(ev.SearchPaused(reason="no GPU tonight"))
+    for event in script.journal:
+        journal.append(event)
+    config = config.model_copy(update={"seed": seed})
+    for _ in range(2):  # the first command ends before there is a coordinator
+        start._settle(config, load_task(task_dir), Follower(storage))
+    assert storage.config() == config
+    assert Follower(storage).poll() == ()
+    again = Driver(config)
+    for asked in waiting_requests(storage.paths.root):
+        again.post(event_of(again.core, asked))
+    assert again.core.hints == ["low rates", "n=4"]
 
 
 @pytest.mark.slow
