@@ -149,10 +149,15 @@ def _followed(facts: SearchFacts, run: PhaseRun) -> str:
 
 def losses(facts: SearchFacts) -> Iterator[str]:
     """One sentence for each loss of hardware and each interruption."""
+    without_phase = "while idle"
     for event in facts.events:
-        if isinstance(event, ev.RunnerLost):
+        if isinstance(event, ev.Decided) and event.action == "stop":
+            without_phase = "in the final evaluation"  # it scored, or was idle
+        elif isinstance(event, ev.SearchExtended):
+            without_phase = "while idle"
+        elif isinstance(event, ev.RunnerLost):
             name = "the default recipe" if event.node == ev.REFERENCE else f"node {event.node}"
-            what = "while idle" if event.node is None else f"while {name} trained"
+            what = without_phase if event.node is None else f"while {name} trained"
             yield f"Slot {event.slot} lost its runner {what}: {whole_sentences(event.reason)}."
         elif isinstance(event, ev.SearchPaused | ev.SearchAborted):
             yield f"The search was interrupted: {collapse_whitespace(event.reason).removesuffix('.')}."

@@ -614,6 +614,14 @@ def test_a_lost_runner_is_told_in_whole_sentences_and_apart_from_failures(
     assert "kil" not in " ".join(line for _, line in data_of(search)["feed"])
 
 
+def test_a_runner_that_is_lost_after_the_search_is_not_said_to_have_been_idle(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2).ready()
+    search.play(phases=2)
+    assert search.core.stage == "measuring"
+    search.post(ev.RunnerLost(slot=0, node=None, phase_attempt=0, reason="gone"))
+    assert "- Slot 0 lost its runner in the final evaluation: gone.\n" in report_of(search)
+
+
 def test_test_scores_that_were_not_taken_are_not_said_to_have_been(tmp_path: Path) -> None:
     assert "The test scores were taken once" not in report_of(scripted(tmp_path).ready().play(phases=2))
 
