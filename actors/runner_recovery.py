@@ -44,13 +44,15 @@ class RunnerRecovery:
 
     async def attach(self) -> bool:
         """Find the runners that an earlier coordinator started, and journal those that were lost meanwhile.
+        Slots that it was closing are closed first: one of them may be wanted in place of a lost one.
 
         Returns whether any runner answers.
         """
-        # A slot that was being closed may be wanted in place of one that was lost.
-        ready = [slot.index for slot in self._core.slots if slot.ready]
-        slots = sorted({*self._wanted(), *ready})
-        return any(await asyncio.gather(*(self._attach(slot) for slot in slots)))
+        wanted = self._wanted()
+        surplus = [slot.index for slot in self._core.slots if slot.ready and slot.index not in wanted]
+        if self.has_work:
+            await asyncio.gather(*(self._close(slot) for slot in surplus))
+        return any(await asyncio.gather(*(self._attach(slot) for slot in self._wanted())))
 
     async def _attach(self, slot: int) -> bool:
         state, answers = self._core.slots[slot], await self._pool.find(slot)
@@ -194,9 +196,12 @@ class RunnerRecovery:
     async def close(self, command: cmd.CloseSlot) -> None:
         """Release an idle slot. If it, or another slot without a runner, is wanted by then, that one gets a
         new runner."""
-        await self._pool.close(command.slot)
-        await self._post(ev.SlotClosed(slot=command.slot))
+        await self._close(command.slot)
         await self.fill()
+
+    async def _close(self, slot: int) -> None:
+        await self._pool.close(slot)
+        await self._post(ev.SlotClosed(slot=slot))
 
     def kill(self, slot: int, node: int, attempt: int, reason: str, failure_class: FailureClass) -> None:
         """Kill a runner whose phase does not end. Its training call then fails, and `phase_lost` handles the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from pathlib import Path
 from unittest.mock import AsyncMock, MagicMock
 
@@ -21,15 +22,16 @@ from tests.builders import Driver, make_config, make_result, make_scored
 
 
 class Pool(RunnerPool):
-    """Starts every runner at once, and finds none. A close lasts until `closed` is set."""
+    """Starts every runner at once, and finds those in `alive`. A close lasts until `closed` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, alive: Container[int] = ()) -> None:
         super().__init__("demo", "runs", make_config, fixed_capacity=True)
+        self.alive = alive
         self.started: list[int] = []
         self.closed = asyncio.Event()
 
     async def find(self, slot: int) -> bool:
-        return False
+        return slot in self.alive
 
     async def start(self, slot: int) -> bool:
         self.started.append(slot)
@@ -126,6 +128,7 @@ def test_a_final_evaluation_goes_on_after_every_process_died_while_a_surplus_slo
 ) -> None:
     search, pool = scoring_on_one_of_two(scored), Pool()
     search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    pool.closed.set()
     recovery = recovery_of(search, pool, tmp_path)
 
     async def take_over() -> None:
@@ -135,6 +138,26 @@ def test_a_final_evaluation_goes_on_after_every_process_died_while_a_surplus_slo
     asyncio.run(take_over())
     assert [slot.ready for slot in search.core.slots].count(True) == len(pool.started) == 1
     assert search.only(cmd.Evaluate).slot == pool.started[0]
+
+
+@pytest.mark.parametrize("scored", ["base", "best"])
+def test_a_surplus_runner_that_outlived_the_one_that_scored_is_closed_first(
+    tmp_path: Path, scored: ev.FinalWhat
+) -> None:
+    search = scoring_on_one_of_two(scored)
+    surplus = search.only(cmd.CloseSlot).slot
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    pool = Pool(alive={surplus})
+    pool.closed.set()
+    recovery = recovery_of(search, pool, tmp_path)
+
+    async def take_over() -> None:
+        await recovery.attach()
+        await recovery.fill()
+
+    asyncio.run(take_over())
+    assert pool.started == [search.only(cmd.Evaluate).slot]
+    assert search.none(cmd.CloseSlot)
 
 
 @pytest.mark.parametrize("scored", ["base", "best"])
