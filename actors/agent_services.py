@@ -71,7 +71,7 @@ def stopping_policy(
             draw=draw,
             transcript=storage.paths.transcript,
         )
-    return StoppingPolicy(config.stopper, make_agents(config, n_val, services).early_stopper)
+    return StoppingPolicy(config.stopper, make_agents(config, n_val, services).early_stopper, n_val=n_val)
 
 
 def _post(root: Path, event: Event) -> None:

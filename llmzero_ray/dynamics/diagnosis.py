@@ -26,6 +26,7 @@ from llmzero_ray.dynamics.observations import (
     hardly_moves,
     improved_after,
     is_flat,
+    little_room,
     rate_is_zero,
     reward_lost,
     reward_rising,
@@ -90,8 +91,6 @@ STATES: dict[Kind, DiagnosisState] = {
 
 TRUNCATED = 0.05
 """Share of truncated responses from which the cap is a bottleneck (the paper acted at 3 % -> 8 %)."""
-LITTLE_ROOM = 0.03
-"""Remaining gain, as a share of the range from chance to 1, below which little is left."""
 STEADY_PACE = 0.5
 """Minimum gain of a phase's later half / gain of its earlier half for its pace to count as steady."""
 SETTLED_ENTROPY = 0.6
@@ -191,7 +190,7 @@ def _dead(d: Dynamics) -> Finding | None:
 
 def _hardly_moves(d: Dynamics) -> Finding | None:
     v = d.validation
-    if not hardly_moves(d) or (v is not None and _little_room(v.best, d.chance)):
+    if not hardly_moves(d) or (v is not None and little_room(v.best, d.chance)):
         return None
     text = f"Hardly moves: after {d.n_steps} steps the KL to the base model is {number(d.kl.last)}."
     evidence = (*course(d.kl), *course(d.reward), *course(d.grad_norm), *validated(v))
@@ -301,7 +300,7 @@ def _without_contrast(d: Dynamics) -> Finding | None:
     if level <= 0.01:
         text = f"Hardly any answer is rewarded (mean {mean:.3f}): groups hold nothing to learn from."
         return Finding(kind="no_reward", summary=text, evidence=evidence)
-    if (level < 0.97 and not even) or (v is not None and _little_room(v.last, d.chance)):
+    if (level < 0.97 and not even) or (v is not None and little_room(v.last, d.chance)):
         return None
     text = f"Nearly all answers of a group score the same (mean {mean:.3f}): advantages vanish."
     return Finding(kind="no_contrast", summary=text, evidence=evidence)
@@ -362,7 +361,7 @@ def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | No
     evidence += (f"this phase changed {moves}",)
     kind: Kind = "regressed"
     text = f"Regressed {fall}; the changes loosened as much as they tightened."
-    if loosened <= tightened and _only_slowed(before.hyperparameters, on.hyperparameters):
+    if _only_slowed(before.hyperparameters, on.hyperparameters):
         kind = "too_fast"
         text = f"Regressed {fall} although the learning rate was lowered."
     elif loosened != tightened:
@@ -373,8 +372,11 @@ def _decline(d: Dynamics, on: NodeView, before: NodeView | None) -> Finding | No
 
 
 def _only_slowed(before: Hyperparameters, after: Hyperparameters) -> bool:
-    """Whether the learning rate fell and nothing pulls the policy back to the base model more than before."""
-    return direction(before, after, LR) < 0 and direction(before, after, KL_LOSS_COEF) <= 0
+    """Whether the learning rate fell, nothing else lets a step move the policy further, and the pull to the
+    base model did not grow. The pull may be weaker: it does not make a step larger."""
+    pull = direction(before, after, KL_LOSS_COEF)
+    loosened, _ = loosened_and_tightened(before, after)
+    return direction(before, after, LR) < 0 and pull <= 0 and loosened == (pull < 0)
 
 
 def loosened_and_tightened(before: Hyperparameters, after: Hyperparameters) -> tuple[int, int]:
@@ -411,15 +413,10 @@ def _gap(d: Dynamics) -> tuple[str, ...]:
     )
 
 
-def _little_room(score: float, chance: float) -> bool:
-    """Whether a score is almost 1, relative to chance."""
-    return 1.0 - score <= LITTLE_ROOM * (1.0 - chance)
-
-
 def _take_off(d: Dynamics) -> Finding | None:
     v = d.validation
     if not reward_rising(d) or (
-        v is not None and (not is_flat(v) or _fell(v) or _little_room(v.best, d.chance))
+        v is not None and (not is_flat(v) or _fell(v) or little_room(v.best, d.chance))
     ):
         return None
     growing = [s for s in (d.length, d.kl) if fit(s).rising]
@@ -445,7 +442,7 @@ def _warming_up(d: Dynamics) -> Finding | None:
 def _plateau(d: Dynamics) -> Finding | None:
     v = d.validation
     flat = is_flat(v) if v is not None else len(d.reward) >= 8
-    if not flat or reward_rising(d) or warms_up(d) or (v is not None and _little_room(v.best, d.chance)):
+    if not flat or reward_rising(d) or warms_up(d) or (v is not None and little_room(v.best, d.chance)):
         return None
     clipped = d.clipfrac.last if len(d.clipfrac) and not d.clip_inert else None
     rest = d.grad_norm.last / d.grad_norm.first if len(d.grad_norm) >= 6 and d.grad_norm.first > 0 else None
@@ -516,7 +513,7 @@ def _pace(d: Dynamics, v: Validation | None) -> tuple[Kind, str]:
             "improving",
             f"Train reward rises from {d.reward.first:.3f} to {d.reward.last:.3f}; not validated yet.",
         )
-    if _little_room(v.best, d.chance):
+    if little_room(v.best, d.chance):
         return "solved", f"Validation is at {v.best:.3f}: little is left to gain."
     room = 1.0 - (v.start if v.start is not None else v.scores[0])
     if v.gain > v.margin and v.gain < 0.1 * room:

@@ -23,6 +23,8 @@ MOVING_STEPS = 5
 """Number of steps after which a policy that has hardly moved is meaningful."""
 QUIET_UPDATE = 2e-3
 """Usual KL of an update, and the lowest level from which its spikes are measured."""
+LITTLE_ROOM = 0.03
+"""Remaining gain, as a share of the range from chance to 1, below which little is left."""
 LEAST_STEPS = 8
 """Minimum number of steps after which an unchanged policy is meaningful."""
 NEAR_BASE = 0.05
@@ -227,13 +229,25 @@ def stands_still(d: Dynamics) -> bool:
 
 
 def hardly_moves(d: Dynamics) -> bool:
-    """Whether a phase of at least `MOVING_STEPS` left the policy near the base model without losing
-    accuracy."""
+    """Whether a phase of at least `MOVING_STEPS` left the policy near the base model without losing accuracy.
+    A phase of fewer than `LEAST_STEPS`, or without a validation, must not gain either: it may only have
+    begun."""
     if len(d.reward) < MOVING_STEPS or not len(d.kl):
         return False
-    gains = d.validation.gains if d.validation is not None else ()
-    bound = HARDLY_MOVED * min(1.0, len(d.kl) / 10)
-    return d.kl.last < bound and not (gains and gains[-1].fell)
+    v, bound = d.validation, HARDLY_MOVED * min(1.0, len(d.kl) / 10)
+    if d.kl.last >= bound or (v is not None and v.gains and v.gains[-1].fell):
+        return False
+    return (v is not None and len(d.reward) >= LEAST_STEPS) or gains_nothing(d)
+
+
+def gains_nothing(d: Dynamics) -> bool:
+    """Whether neither the reward nor validation rises."""
+    return not reward_rising(d) and not (d.validation is not None and d.validation.gain > d.validation.margin)
+
+
+def little_room(score: float, chance: float) -> bool:
+    """Whether a score is almost 1, relative to chance."""
+    return 1.0 - score <= LITTLE_ROOM * (1.0 - chance)
 
 
 def warms_up(d: Dynamics) -> bool:

@@ -28,12 +28,15 @@ def trained_s(curves: Curves, since: int) -> float:
 
 class StoppingPolicy:
     """Decides on the running phases of a search. Its only state is the step at which the agent was last asked
-    about each phase."""
+    about each phase. `n_val`, the number of validation items, determines the noise of scores."""
 
-    def __init__(self, settings: StopperSettings, agent: EarlyStopper | None = None) -> None:
+    def __init__(
+        self, settings: StopperSettings, agent: EarlyStopper | None = None, *, n_val: int = 500
+    ) -> None:
         self._settings = settings
+        self._n_val = n_val
         self._agent = agent
-        self.rules = make_rules(settings) if settings.enabled else {}
+        self.rules = make_rules(settings, n_val) if settings.enabled else {}
         """Rules that may end a phase. Empty if stopping is disabled."""
         self._asked_at: dict[int, int] = {}
 
@@ -82,7 +85,7 @@ class StoppingPolicy:
         if self._agent is None:
             return StopDecision(stop=False, reason="there is no agent to ask", rule="policy")
         try:
-            facts = annotate(request.running)
+            facts = annotate(request.running, n_val=self._n_val)
             return self._agent.judge(dataclasses.replace(request, checks=(*request.checks, *facts)))
         except Exception as error:  # noqa: BLE001 - an agent's failure never ends a phase
             log.warning("node=%d early stopper failed, the phase continues: %s", node, error)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from llmzero_ray.config import StopperSettings
 from llmzero_ray.dynamics.features import Dynamics, observe, reward_levels
-from llmzero_ray.dynamics.observations import MOVING_STEPS, hardly_moves, reward_rising
+from llmzero_ray.dynamics.observations import MOVING_STEPS, gains_nothing, hardly_moves, little_room
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters.verl_keys import LR
 from llmzero_ray.records import HyperparameterValue
@@ -139,19 +139,23 @@ class Unmoved:
     """A policy that is still the base model after half of the phase's steps, without any gain.
 
     Its learning rate is too low: the second half would not change that, and a stop leaves its compute to a
-    phase with a higher rate.
+    phase with a higher rate. `n_val`, the number of validation items, determines the noise of its scores.
     """
+
+    def __init__(self, n_val: int = 500) -> None:
+        self._n_val = n_val
 
     def check(self, phase: NodeView) -> str | None:
         """Description of the KL that stayed low, or None."""
         last = max(phase.curves.steps, default=0)
         if not phase.n_steps / 2 <= last < phase.n_steps:
             return None
-        d = observe(phase.curves, phase.hyperparameters)
-        if not self._at_full_rate(d, phase.hyperparameters.get(LR)) or not hardly_moves(d):
+        d = observe(phase.curves, phase.hyperparameters, n_val=self._n_val)
+        if not self._at_full_rate(d, phase.hyperparameters.get(LR)):
             return None
-        v = d.validation
-        if reward_rising(d) or (v is not None and v.gain > v.margin):
+        if not hardly_moves(d) or not gains_nothing(d):
+            return None
+        if d.validation is not None and little_room(d.validation.best, 0.0):
             return None
         return (
             f"{d.kl.name} is still {number(d.kl.last)} after {last} of {phase.n_steps} steps, and neither "
@@ -204,8 +208,9 @@ HARD = "non_finite"
 """Rule whose STOP applies even while the coordinator cannot be reached."""
 
 
-def make_rules(settings: StopperSettings) -> Mapping[str, StopRule]:
+def make_rules(settings: StopperSettings, n_val: int = 500) -> Mapping[str, StopRule]:
     """Name -> rule that may end a phase, in the order of the checks: the shipped ones, then `settings.rules`.
+    `n_val` is the number of validation items.
 
     Raises:
         ConfigError: a rule in `settings.rules` cannot be loaded or made, or its name is already taken.
@@ -214,7 +219,7 @@ def make_rules(settings: StopperSettings) -> Mapping[str, StopRule]:
     if settings.collapse:
         rules["collapse"] = Collapse()
     if settings.unmoved:
-        rules["unmoved"] = Unmoved()
+        rules["unmoved"] = Unmoved(n_val)
     for name in settings.rules:
         if name in rules:
             raise ConfigError(

@@ -21,7 +21,7 @@ from llmzero_ray.utils.text import number
 WARNINGS: frozenset[Kind] = frozenset(
     {
         "doubtful", "dead", "never_ends", "collapse", "entropy_collapse", "entropy_climb", "truncated",
-        "no_contrast",
+        "no_reward", "no_contrast",
     }
 )  # fmt: skip
 """Findings of the diagnosis that are reported. The others are seen in the validation curve, or do not warn:
@@ -32,9 +32,10 @@ RUNAWAY = 10.0
 """Factor over the median of its first half from which a KL counts as running away."""
 
 
-def annotate(phase: NodeView) -> tuple[str, ...]:
-    """Findings of all signals for the agent's prompt, each as `name: finding with its numbers`."""
-    d = observe(phase.curves, phase.hyperparameters)
+def annotate(phase: NodeView, *, n_val: int = 500) -> tuple[str, ...]:
+    """Findings of all signals for the agent's prompt, each as `name: finding with its numbers`. `n_val` is
+    the number of validation items."""
+    d = observe(phase.curves, phase.hyperparameters, n_val=n_val)
     rules = {"non_finite": _non_finite(phase.curves), "collapse": Collapse().check(phase)}
     found = {name: finding for name, finding in rules.items() if finding is not None}
     succeeds = _succeeds(d)

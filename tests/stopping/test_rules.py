@@ -281,6 +281,18 @@ def test_a_phase_that_may_still_learn_is_not_ended_as_unmoved(more: dict[str, An
     assert unmoved_at(quiet(**more)) is None
 
 
+def test_a_gain_counts_by_the_number_of_validation_items() -> None:
+    view = c.node(c.cut(quiet(val={5: 0.28}), 5), c.PRACTITIONER, n_steps=10)
+    assert Unmoved(n_val=128).check(view) is not None
+    assert Unmoved(n_val=5000).check(view) is None
+    assert StoppingPolicy(StopperSettings(), n_val=128).check_rules(view) is not None
+    assert StoppingPolicy(StopperSettings(), n_val=5000).check_rules(view) is None
+
+
+def test_a_base_model_with_little_left_to_gain_is_not_ended() -> None:
+    assert unmoved_at(quiet(start=0.98, val={5: 0.98}, reward=[0.95] * 10)) is None
+
+
 def test_the_bound_grows_with_the_steps_up_to_ten() -> None:
     assert unmoved_at(quiet(kl=[0.003] * 20)) == 6 + 1
     assert unmoved_at(quiet(20, kl=[0.0049] * 20), 20) == 10

@@ -53,6 +53,13 @@ def test_groups_without_contrast_are_named_with_the_reward() -> None:
     assert message.startswith("Nearly all answers of a group score the same (mean 0.403): advantages vanish;")
 
 
+def test_a_phase_without_any_reward_is_named() -> None:
+    unpaid = c.curves(
+        20, reward=[0.0] * 20, kl=c.line(0.02, 0.04, 20), adv_max=[0.0] * 20, adv_min=[0.0] * 20
+    )
+    assert facts(unpaid)["no_reward"].startswith("Hardly any answer is rewarded (mean 0.000)")
+
+
 @pytest.mark.parametrize("step", range(16, 20))
 def test_one_group_with_contrast_late_in_the_phase_is_life(step: int) -> None:
     spread = [0.0] * 20

@@ -229,6 +229,16 @@ def test_small_steps_are_no_fault_where_little_is_left_to_gain() -> None:
     assert findings(replace(solved, start_score=0.5, val_scores=(0.5, 0.52)), SHORT)[0].kind == "hardly_moves"
 
 
+def test_a_short_or_unvalidated_phase_that_learns_near_the_base_model_has_only_begun() -> None:
+    small = [0.0018, 0.0022] * 6
+    flat = c.curves(6, start=0.2, val={6: 0.21}, reward=[0.2, 0.25] * 3, kl=small)
+    assert findings(flat, SHORT)[0].kind == "hardly_moves"
+    gained = replace(flat, val_scores=(0.5,))
+    rewarded = c.curves(12, reward=c.line(0.2, 0.5, 12, 0.01), kl=small)
+    for found in (gained, rewarded):
+        assert "hardly_moves" not in {finding.kind for finding in findings(found, SHORT)}
+
+
 def test_a_real_run_before_its_take_off_is_warming_up() -> None:
     (first, *_) = findings(c.recorded(0))
     assert (first.kind, first.state) == ("warming_up", "slow")

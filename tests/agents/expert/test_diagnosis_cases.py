@@ -200,6 +200,7 @@ LOOSER: list[dict[str, float]] = [{"lr": 1e-4}, {"kl": 0.0005}, {"clip_high": 0.
         *((change, "too_fast") for change in ({"lr": 2.5e-5}, {"lr": 2.5e-5, "temperature": 0.9})),
         ({"lr": 4e-5, "kl": 0.0005}, "too_fast"),  # one each, and no pull
         ({"lr": 4e-5, "kl": 0.0005, "clip_high": 0.4}, "too_aggressive"),
+        ({"lr": 4.5e-5, "temperature": 1.4}, "regressed"),
         ({"lr": 1e-4, "kl": 0.002}, "regressed"),  # one each
         ({"lr": 8.5e-5, "kl": 0.0005}, "too_aggressive"),
         ({"n": 16}, "regressed"),
