@@ -26,6 +26,7 @@ from llmzero_ray.report import formatting as fmt
 from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.comparison import policies
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import beside, find, is_search
 from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.files import replace_file
@@ -199,7 +200,7 @@ def _config(
 
 def find_strategy(place: str, storage: str = "runs") -> Strategy:
     """Load a strategy from a file, or the best one so far of a search, given its directory or its name in
-    `storage`.
+    `storage`. If the search's directory was moved with its task, the strategy names the task's new place.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
@@ -217,13 +218,25 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
             found = None
             logger.warning("%s is taken as it is, because the journal cannot be read: %s", path, error)
         if found is not None:
-            return found
+            return _with_moved_task(found, search)
     if not path.is_file():
         raise ConfigError(
             f"{place}: there is no strategy.yaml here, and no search {place!r} in {storage}."
             f"{beside(Path(storage).absolute() / place)}"
         )
-    return load_strategy(path)
+    return _with_moved_task(load_strategy(path), SearchStorage.at(path.parent))
+
+
+def _with_moved_task(strategy: Strategy, search: SearchStorage) -> Strategy:
+    """The strategy of a search, with its task's directory replaced by where it is now if it moved together
+    with the search."""
+    directory = strategy.task.get("directory")
+    if not directory or Path(directory).exists() or not search.is_search():
+        return strategy
+    config = search.config()
+    if config is None or not Path(config.task.dir).exists():
+        return strategy
+    return strategy.model_copy(update={"task": {**strategy.task, "directory": config.task.dir}})
 
 
 def task_of_strategy(strategy: Strategy, directory: str | None = None) -> PreparedTask:

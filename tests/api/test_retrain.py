@@ -19,7 +19,7 @@ from llmzero_ray.errors import AgentError, ConfigError
 from llmzero_ray.hyperparameters import normalize
 from llmzero_ray.launch.preflight import check_backends, strategy_note
 from llmzero_ray.prepared import PreparedTask, load_task
-from llmzero_ray.report import Strategy, load_strategy
+from llmzero_ray.report import Strategy, load_strategy, write_outcome
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.strategy.retrain import (
     RetrainComparison,
@@ -31,6 +31,7 @@ from llmzero_ray.strategy.retrain import (
 from llmzero_ray.tasks.prepare import prepare
 from tests.actors.conftest import Search as HeadSearch
 from tests.actors.conftest import make_search, task_dir
+from tests.builders import make_config
 from tests.report.builder import Phase, SearchBuilder
 from tests.report.conftest import Written, finished
 
@@ -193,6 +194,20 @@ def test_the_strategy_is_found_in_a_file_and_in_a_search(finished: Written, tmp_
     assert by_file == find_strategy(finished.root.name, str(finished.root.parent))
     with pytest.raises(ConfigError, match="no search 'nothing' in"):
         find_strategy("nothing", str(tmp_path))
+
+
+def test_a_task_that_moved_with_its_search_is_found(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    config = make_config(storage=str(old), task={"dir": str(old / "demo" / "task")})
+    facts = {"name": "toy", "n_train": 512, "n_val": 100, "directory": config.task.dir}
+    search = SearchBuilder(old, config=config, task=facts)
+    search.phases = {0: Phase(val={0: 40, 10: 50, 20: 60})}
+    search.ready().play(phases=1)
+    prepare(dir=config.task.dir, family="echo", n_train=64, n_val=32, n_test=64, seed=1, make_model=False)
+    write_outcome(search.root)
+    old.rename(new)
+    for place in (new / "demo", new / "demo" / "strategy.yaml"):
+        assert task_of_strategy(find_strategy(str(place))).directory == str(new / "demo" / "task")
 
 
 def test_the_proposer_needs_its_file_and_ends_with_it(finished: Written) -> None:
