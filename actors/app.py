@@ -70,7 +70,7 @@ def start_on(
         agents={**agent_facts(config), **estimate.model_facts()},
         memory=estimate.memory_facts(),
     )
-    root = SearchStorage(config.storage, config.name).paths.root
+    root = SearchStorage(config.storage, config.name).recorded_root()
     name = coordinator_name(root)
     if owner(root) is None:
         end_actor(name)  # an ended coordinator would only return its old result
@@ -83,7 +83,7 @@ def start_on(
     if config.tracking.backends:
         tracker_keys = tracker_key_file(config.storage, private_head=private_head)
     held_slots = os.environ.get(HELD_SLOTS_ENV)
-    coordinator = wrapped.remote(config.storage, started, private_head, key, tracker_keys, held_slots)
+    coordinator = wrapped.remote(str(root.parent), started, private_head, key, tracker_keys, held_slots)
     joined = coordinator.join.remote()
     for call in checks:
         coordinator.post.remote(call)
@@ -116,6 +116,7 @@ def has_joined(running: Running) -> bool:
 def clean_up(root: Path) -> list[str]:
     """End all actors that the search in `root`, which has no live coordinator, left behind, and release its
     hardware. Returns the names of the actors that were found."""
+    root = SearchStorage.at(root).recorded_root()
     slots = name_on_cluster(root)
     actors = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     runners = [name for name in actors if slot_of(slots, name) is not None]

@@ -1,7 +1,7 @@
 """Names of actors and placement groups, shared actor options, and finding or ending an actor by name.
 
-Names contain the search, a digest of its directory, and the slot, so that several searches can run on one
-cluster, even if searches in two storages have the same name.
+Names contain the search, a digest of its directory's path, and the slot, so that several searches can run on
+one cluster, even if searches in two storages have the same name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ _NAME_S = 10.0
 
 
 def name_on_cluster(root: Path) -> str:
-    """Name of the search in the directory `root` on a cluster, which is also the name of its own slots."""
-    return f"{root.name}-{text_digest(os.path.realpath(root))[:8]}"
+    """Name of the search in the directory `root` on a cluster, which is also the name of its own slots.
+
+    Every process of a search gives the same path (`SearchStorage.recorded_root`). Links in it are not
+    followed, because machines may see them differently.
+    """
+    path = os.path.abspath(root)
+    return f"{os.path.basename(path)}-{text_digest(path)[:8]}"
 
 
 def coordinator_name(root: Path) -> str:

@@ -172,15 +172,16 @@ def _known(search: str, storage: str, settings: list[str]) -> SearchConfig:
     config = place.config()
     if config is None:
         raise missing(place.paths.root)
-    if problem := renamed(place.paths.root, config.name):
+    root = place.recorded_root()
+    if problem := renamed(root, config.name):
         raise ConfigError(problem)
     trust(config.journal_address)
     follower = Follower(place)
     follower.poll()
     if follower.core.started is None and follower.core.initialization is not None:
-        raise ConfigError(not_started(follower.core, place.paths.root))
+        raise ConfigError(not_started(follower.core, root))
     config = with_changes(config, read_settings(settings))
-    return config.model_copy(update={"storage": str(place.paths.root.parent)})
+    return config.model_copy(update={"storage": str(root.parent)})
 
 
 def start_and_follow(

@@ -48,8 +48,11 @@ def missing(root: Path) -> ConfigError:
 
 
 def renamed(root: Path, name: str) -> str:
-    """Sentence that says how a search called `name` continues if its directory has another name. Empty if it
-    has that name."""
+    """Sentence that says how a search called `name` continues if its directory has another name. Empty if it,
+    or what it links to, has that name."""
+    if root.name == name:
+        return ""
+    root = root.resolve()
     if root.name == name:
         return ""
     back = root.with_name(name)

@@ -243,6 +243,24 @@ class SearchStorage:
             return None
         return self.relocated(stored_config(read_yaml(self.paths.config), source=str(self.paths.config)))
 
+    def recorded_root(self) -> Path:
+        """Directory of the search as its search.yaml spells it: the same on all machines and by all paths.
+
+        If that leads elsewhere, because the directory was moved or copied, it is this path, or what it links
+        to if its name is not the search's.
+
+        Raises:
+            ConfigError: search.yaml cannot be read, or another version wrote it.
+        """
+        root, config = self.paths.root, self.config()
+        if config is None:
+            return root
+        recorded = Path(config.storage, config.name).absolute()
+        with contextlib.suppress(OSError):
+            if recorded.samefile(root):
+                return recorded
+        return root if root.name == config.name else root.resolve()
+
     def relocated(self, config: SearchConfig) -> SearchConfig:
         """The configuration with paths inside its recorded storage replaced by where they are now, if they
         were moved together with the search. Other paths, and those that still exist, are unchanged."""

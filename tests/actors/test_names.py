@@ -3,6 +3,7 @@ list of names here."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from llmzero_ray.cli import stop as stop_command
 from llmzero_ray.config import parse_config
 from llmzero_ray.launch import actors
 from llmzero_ray.prepared import load_task
+from llmzero_ray.storage import SearchStorage
 from tests.builders import make_config
 from tests.searches import scripted_search
 
@@ -55,13 +57,34 @@ def cluster(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Cluste
     return found
 
 
-def test_a_search_is_recognized_by_its_name_and_found_by_each_path(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "demo").mkdir(parents=True)
-    (tmp_path / "link").symlink_to(tmp_path / "runs")
-    name = name_on_cluster(tmp_path / "runs" / "demo")
-    assert name.startswith("demo-")
-    assert name == name_on_cluster(tmp_path / "link" / "demo")
-    assert name != name_on_cluster(tmp_path / "other" / "demo")
+def test_a_search_is_recognized_by_its_name_and_found_by_each_path(
+    roots: tuple[Path, Path], cluster: Cluster, tmp_path: Path
+) -> None:
+    """A path to a copy leads to the copy, although its search.yaml names the other storage."""
+    mine, other = roots
+    assert name_on_cluster(mine).startswith("demo-")
+    SearchStorage(mine.parent, "demo").adopt_config(make_config(storage=str(mine.parent)))
+    shutil.copytree(mine, other)
+    (tmp_path / "latest").symlink_to(mine)
+    (tmp_path / "link").symlink_to(mine.parent)
+    for path in (tmp_path / "latest", tmp_path / "link" / "demo", other / ".." / ".." / "a" / "demo"):
+        cluster.actors |= actors_of(mine)
+        assert set(app.clean_up(path)) == actors_of(mine)
+    assert cluster.actors == actors_of(other)
+    assert set(app.clean_up(other)) == actors_of(other)
+
+
+def test_machines_that_see_the_storage_differently_agree_on_the_names(tmp_path: Path) -> None:
+    """A link on one machine may be a mount point on another."""
+    shared = tmp_path / "shared"
+    (tmp_path / "nfs1").mkdir()
+    shared.symlink_to("nfs1")
+    storage = SearchStorage(shared, "demo")
+    storage.adopt_config(make_config(storage=str(shared)))
+    by_link = actors_of(storage.recorded_root())
+    shared.unlink()
+    (tmp_path / "nfs1").rename(shared)
+    assert actors_of(storage.recorded_root()) == by_link
 
 
 def test_stop_ends_no_actor_of_a_search_of_that_name_elsewhere(
@@ -83,7 +106,10 @@ def test_a_start_ends_an_old_coordinator_of_its_own_directory_only(
         raise RuntimeError("reached")
 
     monkeypatch.setattr(app.ray, "remote", remote)
-    content = scripted_search(mine.parent, task_dir, None, name="demo", storage=str(mine.parent))
+    link = mine.parent.with_name("link")
+    link.symlink_to(mine.parent)
+    SearchStorage(mine.parent, "demo").adopt_config(make_config(storage=str(mine.parent)))
+    content = scripted_search(mine.parent, task_dir, None, name="demo", storage=str(link))
     with pytest.raises(RuntimeError, match="reached"):
         app.start_on(parse_config(content), load_task(task_dir), private_head=False)
     assert cluster.actors == (actors_of(mine) | actors_of(other)) - {coordinator_name(mine)}

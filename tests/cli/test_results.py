@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from llmzero_ray.cli.main import main
+from llmzero_ray.cli.search import _known
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.locate import find
 from llmzero_ray.storage.presence import SearchLock
@@ -55,6 +57,24 @@ def test_a_renamed_directory_is_moved_back_before_its_search_is_resumed(
         assert back in printed(capsys, "status", moved)
         assert back in refused(capsys, "resume", moved)
         assert not there or not list(search.root.iterdir())
+
+
+def test_a_link_to_a_search_is_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = scripted(tmp_path).ready().root
+    latest = tmp_path / "latest"
+    latest.symlink_to(root)
+    monkeypatch.chdir(root / "journal")
+    for path in (latest, "..", "../../latest"):
+        config = _known(str(path), "runs", [])
+        assert os.path.samefile(Path(config.storage, config.name), root)
+        assert Path(config.storage).name == root.parent.name
+        assert "own name" not in printed(capsys, "status", path)
+    moved = root.rename(root.with_name("demo-old"))
+    latest.unlink()
+    latest.symlink_to(moved)
+    assert f"`mv {moved} {root}`" in refused(capsys, "resume", latest)
 
 
 def test_the_search_yaml_of_a_copied_search_names_the_copy(
