@@ -49,6 +49,8 @@ class Table:
     """Nested columns: the keys of objects as `answer.value`, the roles of chats as `messages.user`."""
     unreadable: tuple[str, ...] = ()
     """Rows of the opened files that cannot be read, each with its file and the reason."""
+    broken: tuple[str, ...] = ()
+    """Opened files of which only the beginning can be read, each with the reason."""
 
     @property
     def all_columns(self) -> tuple[Column, ...]:
@@ -138,8 +140,8 @@ class TaskSpec:
     labels: tuple[str, ...] | None = None
     """The different answers of all rows. None if they are many, or if not all rows were read."""
     longest_prompt: int = 0
-    """Estimated tokens of the longest prompt of all rows, without instructions. 0 if not all rows were
-    read."""
+    """Estimated tokens of the longest prompt that a search has room for, without instructions. 0 if the
+    template or the answer column is not decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,7 @@ class TaskFeatures:
     n_train: int
     kind: RewardKind | None
     prompt_tokens: int
-    """Estimated tokens of the longest prompt."""
+    """Estimated tokens of the longest prompt that a search has room for."""
     answer_tokens: int
     """Estimated tokens of the longest sampled answer."""
     n_labels: int | None

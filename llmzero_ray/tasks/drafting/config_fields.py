@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ _TEMPLATE_TOKENS, _PROMPT_STEP, _STEP = 128, 256, 256
 _EXTRA_TOKENS = {"exact_match": 512, "regex": 768}
 _REASONING_TOKENS = 1_024
 _MAX_TOKENS = 32_768
+_FAR_LONGER = 4
+"""A prompt is far longer than the others above this multiple of their 99th percentile."""
 _BATCHES = (128, 64, 32, 16, 8, 4, 2, 1)
 _STEPS_PER_EPOCH = 8
 
@@ -94,14 +97,12 @@ def _reward(reward: RewardSpec) -> str | dict[str, Any] | None:
 
 def task_features(spec: TaskSpec, reward: RewardSpec, response_cap: int | None = None) -> TaskFeatures:
     """The features by which recipes are ranked."""
-    rows = spec.table.rows
-    sampled = max((tokens_of(prompt_of(spec, row)) for row in rows), default=0)
-    answers = [text_of(row, spec.answer) for row in rows] if spec.answer else []
+    answers = [text_of(row, spec.answer) for row in spec.table.rows] if spec.answer else []
     column = spec.table.column(spec.answer) if spec.answer else None
     return TaskFeatures(
         n_train=sizes(spec)["n_train"],
         kind=reward.kind,
-        prompt_tokens=max(spec.longest_prompt, sampled) + _TEMPLATE_TOKENS,
+        prompt_tokens=spec.longest_prompt + _TEMPLATE_TOKENS,
         answer_tokens=max(map(tokens_of, answers), default=0),
         n_labels=None if column is None else column.distinct,
         response_cap=response_cap,
@@ -110,8 +111,19 @@ def task_features(spec: TaskSpec, reward: RewardSpec, response_cap: int | None =
 
 def tokens_of(text: str) -> int:
     """Conservative estimate of a text's tokens."""
-    plain = sum(character.isascii() for character in text)
+    plain = len(text.encode("ascii", "ignore"))
     return -(-plain // _CHARS_PER_TOKEN) + len(text) - plain
+
+
+def prompt_room(lengths: Sequence[int]) -> int:
+    """Tokens of the longest of some prompts that a search should have room for: of all, except one in a
+    hundred (at least one) that are far longer than the others."""
+    if not lengths:
+        return 0
+    n_apart = -(-len(lengths) // 100)
+    usual = sorted(lengths)[max(0, len(lengths) - 1 - n_apart)] + _TEMPLATE_TOKENS
+    limit = min(_FAR_LONGER * usual, _MAX_TOKENS) - _TEMPLATE_TOKENS
+    return max((length for length in lengths if length <= limit), default=limit)
 
 
 def prompt_of(spec: TaskSpec, row: Row) -> str:

@@ -24,6 +24,7 @@ from llmzero_ray.tasks.drafting.base import (
 from llmzero_ray.tasks.drafting.column_roles import unused_columns
 from llmzero_ray.tasks.drafting.config_fields import (
     prompt_of,
+    prompt_room,
     search_fields,
     task_features,
     task_fields,
@@ -128,20 +129,31 @@ _MAX_BYTES = 2**28
 
 
 def _with_all_rows(spec: TaskSpec, files: Sequence[Path]) -> TaskSpec:
-    """The task with what a sample cannot tell: all labels, and the longest prompt."""
-    if sum(file.stat().st_size for file in files) > _MAX_BYTES:
-        return spec
+    """The task with what a sample cannot tell: all labels, and the room that prompts need. Of very large
+    files the sample has to do."""
+    whole = sum(file.stat().st_size for file in files) <= _MAX_BYTES
     names = (*template_fields(str(spec.template)), str(spec.answer), *spec.choices)
     columns = [part for name in names for part in (name, name.partition(".")[0])]
-    labels, longest = set[str](), 0
-    for row in every_row(files, columns):
+    labels, lengths = set[str](), list[int]()
+    for row in every_row(files, columns) if whole else spec.table.rows:
         if len(labels) <= MAX_LABELS and (answer := text_of(row, str(spec.answer))):
             labels.add(answer)
-        prompt = prompt_of(spec, row)
-        if len(prompt) > longest:  # a character is at most one token
-            longest = max(longest, tokens_of(prompt))
+        lengths.append(tokens_of(prompt_of(spec, row)))
     few = sorted(labels, key=lambda text: (text.casefold(), text))
-    return replace(spec, labels=tuple(few) if len(few) <= MAX_LABELS else None, longest_prompt=longest)
+    room = prompt_room(lengths)
+    n_longer = sum(length > room for length in lengths)
+    doubt = (
+        f"engine.max_prompt_length is sized for prompts of up to about {room} tokens; {n_longer} of "
+        f"{len(lengths)} {'' if whole else 'sampled '}prompts {'is' if n_longer == 1 else 'are'} longer, up "
+        f"to about {max(lengths, default=0)}: a GPU leaves them out, on the CPU a phase with one fails; "
+        "shorten or remove these rows, or raise it"
+    )
+    return replace(
+        spec,
+        labels=tuple(few) if whole and len(few) <= MAX_LABELS else None,
+        longest_prompt=room,
+        doubts=(*spec.doubts, doubt) if n_longer else spec.doubts,
+    )
 
 
 _MEDIA = {"image", "images", "video", "videos", "audio", "audios"}
@@ -155,6 +167,8 @@ def _with_doubts(spec: TaskSpec) -> TaskSpec:
     if table.unreadable:
         n_left = plural(len(table.unreadable), "row")
         doubts.append(f"{n_left} cannot be read and will be left out, the first: {table.unreadable[0]}")
+    if table.broken:
+        doubts.append(_first("not read to the end", table.broken))
     labels = (labels_of(spec.choices[0]),) if len(spec.choices) == 1 else ()
     unused = unused_columns(table, spec.template, (spec.answer, *spec.choices, *labels))
     if unused:

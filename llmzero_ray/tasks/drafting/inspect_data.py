@@ -41,6 +41,7 @@ def inspect_data(folder: Path) -> DataProfile:
         reasons = "; ".join(
             [f"{name} {why}" for name, why in list(listing.skipped.items())[:5]]
             + [f"{name} is read as a description" for name in listing.texts[:3]]
+            + [f"{name} describes data and holds no rows" for name in listing.descriptions[:3]]
         )
         raise TaskError(
             f"{folder} holds no rows that can be read ({reasons or 'no file at all'}); put JSON, JSON Lines, "
@@ -116,6 +117,7 @@ def _table(listing: FolderListing, samples: dict[str, Sample]) -> Table:
         within=tuple(column for name in names for column in _within(name, rows)),
         rows=tuple(rows),
         unreadable=tuple(f"{name}, {why}" for name, sample in samples.items() for why in sample.unreadable),
+        broken=tuple(f"{name} {sample.broken}" for name, sample in samples.items() if sample.broken),
     )
 
 

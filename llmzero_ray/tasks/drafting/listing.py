@@ -28,6 +28,8 @@ class FolderListing:
     groups: dict[str, list[str]] = field(default_factory=dict)
     """Pattern of a name -> the data files of that pattern, sorted. `#` replaces a number."""
     texts: list[str] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)
+    """Files of the `datasets` library that describe data (`readers.NO_ROWS`). They are not read."""
     skipped: dict[str, str] = field(default_factory=dict)
     n_files: int = 0
     complete: bool = True
@@ -85,6 +87,7 @@ def _walk(folder: Path, found: FolderListing) -> Iterator[tuple[str, str]]:
         if prefix.count("/") == MAX_DEPTH:
             yield from ((f"{prefix}{name}/", f"lies deeper than {MAX_DEPTH} folders") for name in folders)
             folders.clear()
+        found.descriptions += [f"{prefix}{name}" for name in sorted(NO_ROWS.intersection(names))]
         for name in sorted(name for name in names if not name.startswith(".") and name not in NO_ROWS):
             if found.n_files >= MAX_FILES:
                 found.complete = False

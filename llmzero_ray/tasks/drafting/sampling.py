@@ -43,6 +43,8 @@ class Sample:
     exact: bool
     unreadable: tuple[str, ...] = ()
     """What cannot be read, such as `row 7 has 3 cells, the header has 2; …`."""
+    broken: str = ""
+    """Why only the beginning of the file can be read, without the file's name."""
 
 
 def sample_rows(path: Path) -> Sample:
@@ -56,12 +58,28 @@ def sample_rows(path: Path) -> Sample:
     except OSError as error:
         raise TaskError(f"cannot be read ({error.strerror or error})") from error
     except TaskError as error:
-        raise TaskError(str(error).removeprefix("it: ").removeprefix("it ")) from error
+        raise TaskError(_reason(error)) from error
     if not found.rows:
         raise TaskError("holds no rows")
+    if found.n_rows == 1 and _holds_columns(found.rows[0]):
+        raise TaskError("holds columns, not rows; write one object for each row")
     if len(found.rows[0]) > MAX_COLUMNS:
         raise TaskError(f"has {len(found.rows[0])} columns; at most {MAX_COLUMNS} are looked at")
     return found
+
+
+def _reason(error: TaskError) -> str:
+    return str(error).removeprefix("it: ").removeprefix("it ")
+
+
+def _holds_columns(row: dict[str, Any]) -> bool:
+    """Whether an object lists the cells of several columns: lists of one length, without objects."""
+    columns = list(row.values())
+    if len(columns) < 2 or not all(isinstance(column, list) for column in columns):
+        return False
+    cells = [cell for column in columns for cell in column]
+    lengths = {len(column) for column in columns}
+    return len(lengths) == 1 and min(lengths) > 1 and not any(isinstance(cell, dict) for cell in cells)
 
 
 def sample_text(path: Path) -> str:
@@ -95,17 +113,19 @@ def _text_rows(path: Path) -> Sample:
         data = data[: data.rfind(b"\n") + 1]
         if not data:
             raise TaskError(f"has a line of more than {HEAD_BYTES} bytes")
+    broken = ""
     if size <= WHOLE_BYTES:
         try:
             return _sample(read_rows(SourceFile(path=str(path), name="it")))
-        except TaskError:
+        except TaskError as error:
             if len(data) == size:
                 raise
+            broken = _reason(error)
     with tempfile.NamedTemporaryFile(suffix=path.suffix) as copy:
         copy.write(data)
         copy.flush()
         found = _sample(_until_cut_off(copy.name))
-    return replace(found, n_rows=round(size * found.n_rows / len(data)), exact=False)
+    return replace(found, n_rows=round(size * found.n_rows / len(data)), exact=False, broken=broken)
 
 
 def _until_cut_off(path: str) -> Iterator[Row]:

@@ -107,9 +107,37 @@ def test_labels_are_those_of_all_rows(tmp_path: Path) -> None:
 
 def test_a_prompt_has_room_for_the_longest_of_all_rows(tmp_path: Path) -> None:
     rows = questions(3_000)
-    rows[1_501]["question"] = "long " * 3_000
+    for row in rows[1_201:3_000:40]:
+        row["question"] = "long " * 3_000
     draft = drafted(tmp_path, rows)
     assert draft.search is not None and 5_000 < draft.search["engine"]["max_prompt_length"] < 5_500
+    assert not any("max_prompt_length" in doubt for doubt in draft.spec.doubts)
+
+
+@pytest.mark.parametrize(
+    ("n", "place", "max_bytes", "counted"),
+    [
+        (3_000, 1_501, 2**28, "3000 prompts"),
+        (40, 7, 2**28, "40 prompts"),
+        (3_000, 0, 0, "400 sampled prompts"),
+    ],
+)
+def test_one_very_long_row_does_not_size_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, place: int, max_bytes: int, counted: str
+) -> None:
+    rows = questions(n)
+    rows[place]["question"] = "long " * 60_000
+    monkeypatch.setattr("llmzero_ray.tasks.drafting.draft._MAX_BYTES", max_bytes)
+    draft = drafted(tmp_path, rows)
+    assert draft.search is not None and draft.search["engine"]["max_prompt_length"] == 256
+    [doubt] = [doubt for doubt in draft.spec.doubts if "max_prompt_length" in doubt]
+    assert f"; 1 of {counted} is longer, up to about 100000: a GPU" in doubt
+
+
+def test_prompts_beyond_the_largest_limit_are_a_doubt(tmp_path: Path) -> None:
+    draft = drafted(tmp_path, questions(40, question=lambda i: f"{i} " + "long " * 30_000))
+    assert draft.search is not None and draft.search["engine"]["max_prompt_length"] == 32_768
+    assert any("40 of 40 prompts are longer" in doubt for doubt in draft.spec.doubts)
 
 
 def test_a_cap_that_the_user_chose_decides_what_is_said_of_long_responses(tmp_path: Path) -> None:

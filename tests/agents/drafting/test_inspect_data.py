@@ -124,6 +124,16 @@ def test_a_long_file_that_is_broken_on_the_way_is_judged_by_its_head(tmp_path: P
     (tmp_path / "long.json").write_text(text[: len(text) // 2])
     found = sample_rows(tmp_path / "long.json")
     assert len(found.rows) == FILE_ROWS and not found.exact
+    assert found.broken.startswith("is broken from row ")
+
+
+def test_a_long_file_that_is_not_read_to_its_end_is_a_doubt(tmp_path: Path) -> None:
+    lines = [f"question {i} {'q' * 900},{i}\n" for i in range(6_000)]
+    (tmp_path / "late.csv").write_bytes(f"question,answer\n{''.join(lines)}".encode() + b"caf\xe9,1\n")
+    drafted = draft_task(inspect_data(tmp_path), "Answer it.", UserChoices(), ExpertDraftingAgents())
+    assert drafted.spec.doubts[0] == (
+        "not read to the end: late.csv is not UTF-8 text (invalid continuation byte); save it again as UTF-8"
+    )
 
 
 def test_the_rows_of_a_long_file_are_estimated_from_its_head(
@@ -174,6 +184,8 @@ def test_one_endless_line_is_no_row(tmp_path: Path) -> None:
             ",".join(f"c{n}" for n in range(300)).encode() + b"\n" + b"1," * 299 + b"1\n",
             "300 columns",
         ),
+        ("columns.json", b'{"q": ["a", "b"],\n "a": ["1", "2"]}', "holds columns, not rows"),
+        ("one_line.json", b'{"q": ["a", "b"], "a": [1, 2]}', "holds columns, not rows"),
         ("picture.png", b"\x89PNG", "no format that is read"),
         ("empty.jsonl", b"", "is empty"),
     ],
@@ -305,6 +317,10 @@ def test_a_folder_without_rows_is_refused_with_what_it_holds(tmp_path: Path) -> 
         inspect_data(tmp_path)
     with pytest.raises(TaskError, match="is not a directory"):
         inspect_data(tmp_path / "nowhere")
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    (tmp_path / "hub" / "data" / "dataset_infos.json").write_text("{}")
+    with pytest.raises(TaskError, match=r"\(data/dataset_infos.json describes data and holds no rows\)"):
+        inspect_data(tmp_path / "hub")
 
 
 def test_words_of_the_files_cannot_leave_their_marks(tmp_path: Path) -> None:
