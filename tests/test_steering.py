@@ -528,7 +528,9 @@ def test_hours_of_a_lost_phase_that_is_stopped_before_its_repeat_count_once() ->
     search.post(ev.RunnerLost(slot=0, node=1, phase_attempt=0, reason="gone", restart_step=10, salvaged=lost))
     assert search.core.gpu_hours == 8.0
     search.post(ev.UserStop(reason="enough"))
-    assert (search.core.runs[1].status, search.core.gpu_hours) == ("completed", 8.0)
+    run = search.core.runs[1]
+    assert (run.status, search.core.gpu_hours) == ("completed", 8.0)
+    assert run.outcome is not None and run.outcome.gpu_hours == 8.0, "the node's own hours"
 
 
 # --- adapters -----------------------------------------------------------------------------------------------

@@ -262,6 +262,8 @@ class CoordinatorCore(SearchState):
         self.slots[run.slot].node = None
         # An interrupted attempt may have ended after all. Its hours up to the interruption are counted.
         hours = min(outcome.gpu_hours, self._hours_so_far(run)) if run.interrupted else outcome.gpu_hours
+        if run.salvage_counted and not run.started:
+            hours = 0.0
         self._count_hours(run, hours)
         if run.node == REFERENCE:
             self.final.reference_ended(run)
@@ -324,7 +326,7 @@ class CoordinatorCore(SearchState):
         else:
             if run.node != REFERENCE:
                 self.gpu_hours += run.salvaged.gpu_hours
-                run.salvaged = dataclasses.replace(run.salvaged, gpu_hours=0.0)  # they are counted
+                run.salvage_counted = True
             run.begin_again()
 
     def _on_phase_interrupted(self, event: ev.PhaseInterrupted) -> None:

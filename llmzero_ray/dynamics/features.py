@@ -293,17 +293,20 @@ def observe(
 def reward_levels(curves: Curves) -> Series:
     """Mean rewards of the steps as levels in [0, 1].
 
-    If an answer so far had a reward below 0 or above 1, a level is the mean's place between the lowest and
-    the highest reward of an answer: with rewards of -1 and 1, the share of right answers. Otherwise, and if
-    these were not logged, levels are the rewards themselves.
+    If answers have rewards below 0 or above 1, a level is the mean's place between the usual lowest reward
+    of a step (the median, because a single penalty is no scale) and the highest reward, at least 1: with
+    rewards of -1 and 1, the share of right answers. Otherwise, and if these were not logged, levels are the
+    rewards themselves.
     """
     reward = _rewards(curves)
-    low = min(series(curves, REWARD_MIN).values, default=0.0)
+    lows = series(curves, REWARD_MIN).values
+    low = median(lows) if lows else 0.0
     high = max(series(curves, REWARD_MAX).values, default=1.0)
     if low >= 0 and high <= 1:
         return reward
     if low == high:  # all answers had the same reward so far: none was rewarded, or all were
         low, high = min(low, 0.0), max(high, 0.0)
+    high = max(high, 1.0)
     return Series(reward.name, reward.steps, tuple((mean - low) / (high - low) for mean in reward.values))
 
 

@@ -251,9 +251,11 @@ def _seconds(
 
 
 def _proposal_s(config: SearchConfig, measured: MeasuredTimes, course: Course) -> float:
+    if _plans_its_runs(config):
+        return 0.0
     if measured.proposal_s is not None:
         return measured.proposal_s
-    if config.agents.backend in ("expert", "recorded") or _plans_its_runs(config):
+    if config.agents.backend in ("expert", "recorded"):
         return 0.0
     return _PROPOSAL_S.get(course, config.agents.deadline_of("proposer"))
 

@@ -54,7 +54,8 @@ def finalize(storage: SearchStorage, reason: str) -> None:
         for event in interrupted_phases(storage, core, journal.history):
             post(event)
         for run in [run for run in core.runs.values() if run.active and not run.started]:
-            if run.salvaged is not None and run.node != REFERENCE:  # a stop cancels the reference
+            waits = run.active and not run.given_up  # the end of another one may have ended the search
+            if waits and run.salvaged is not None and run.node != REFERENCE:  # a stop cancels the reference
                 ended = dataclasses.replace(run, stop_reason=run.stop_reason or "user").as_ended()
                 post(ev.phase_ended(run.node, run.attempt, ended))
         post(ev.UserStop(reason=reason))

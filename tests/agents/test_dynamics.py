@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -134,6 +135,21 @@ def test_where_all_answers_had_one_reward_so_far_none_or_all_were_rewarded(
 ) -> None:
     found = c.repaid(c.curves(3, reward=[0.5] * 3), reward, reward)
     assert observe(found, c.TINY).reward_level.values == (level,) * 3
+
+
+@pytest.mark.parametrize("penalty", [-1.0, -10.0])
+def test_a_single_penalty_does_not_stretch_the_levels(penalty: float) -> None:
+    paid = c.curves(5, reward=[0.5, 0.6, 0.6, 0.1, 0.1])
+    extremes = {"critic/score/min": (penalty, 0.0, 0.0, 0.0, 0.0), "critic/score/max": (1.0,) * 5}
+    found = replace(paid, metrics={**paid.metrics, **extremes})
+    assert observe(found, c.TINY).reward_level.values == (0.5, 0.6, 0.6, 0.1, 0.1)
+
+
+def test_a_step_without_a_right_answer_is_not_the_highest_level() -> None:
+    paid = c.curves(3, reward=[-0.05] * 3)
+    extremes = {"critic/score/min": (-1.0,) * 3, "critic/score/max": (0.0,) * 3}
+    found = observe(replace(paid, metrics={**paid.metrics, **extremes}), c.TINY)
+    assert found.reward_level.last < 0.5
 
 
 def test_rewards_within_0_and_1_are_their_own_levels() -> None:

@@ -19,6 +19,7 @@ import llmzero_ray
 from llmzero_ray.cli.view import outcome_lines
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
+from llmzero_ray.journal import Journal
 from llmzero_ray.records import Event, PhaseResult
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
@@ -27,11 +28,11 @@ from llmzero_ray.report.best_strategy import current_strategy
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.finalize import finalize, interrupted_phases
 from llmzero_ray.report.outcome import adapter_in_best
-from llmzero_ray.storage import SearchPaths
+from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import lost_phase
 from llmzero_ray.strategy.retrain import find_strategy
 from llmzero_ray.ui.view import view
-from tests.builders import make_config
+from tests.builders import Driver, make_config, make_failure
 from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
 from tests.report.conftest import Written, scripted, written
 
@@ -296,6 +297,32 @@ def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_paused(tmp_path
     assert run.outcome.tokens is not None
     assert [(phase.node, phase.cut) for phase in facts.path] == [(0, 10)]
     assert facts.core.finished is not None and facts.core.finished.reason == "user"
+
+
+def test_a_stop_ends_each_phase_once_although_one_of_them_reaches_the_target(tmp_path: Path) -> None:
+    search = Driver(make_config(budget={"runs": 9, "target": 0.8}, slots={"count": 2}))
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    for node, score in ((1, 0.9), (2, 0.7)):
+        search.propose(node)
+        search.start(node)
+        saved = make_failure(node, failure_class="resource", score=score, saved=(10,))
+        slot = search.core.runs[node].slot
+        search.post(
+            ev.RunnerLost(
+                slot=slot, node=node, phase_attempt=0, reason="gone", restart_step=10, salvaged=saved
+            )
+        )
+    storage = SearchStorage(tmp_path, search.core.config.name)
+    storage.adopt_config(search.core.config)
+    journal = Journal(storage.paths.journal)
+    for event in search.journal:
+        journal.append(event, now=event.time)
+    finalize(storage, "enough")
+    facts = SearchFacts(storage)
+    ends = [event.node for event in facts.events if isinstance(event, ev.PhaseFinished)]
+    assert sorted(ends) == [0, 1, 2]
+    assert [facts.runs[node].score for node in (1, 2)] == [0.9, 0.7]
 
 
 @pytest.mark.parametrize("trained", [True, False])

@@ -28,7 +28,7 @@ _TAIL = 300
 """Characters at the end of an unmarked response in which math-verify looks."""
 _MAX_TARGETS = 8
 _E_NOTATION = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{1,30})?[eE][+-]?[0-9]{1,3}")
-_PERCENTAGE = re.compile(r"[+-]?[0-9.,]+\s*%")
+_PERCENTAGE = re.compile(r"([+-]?[0-9.,]+\s*%)\s*(?:\\text\{[A-Za-z ]*\})?")
 _DOLLAR = re.compile(r"(?<!\\)\\\$")
 """A dollar sign in LaTeX. It says what a number counts, and is not part of the answer."""
 _NUMBER = re.compile(rf"[+-]?[0-9]{{1,30}}(?:\.[0-9]{{1,30}}|/0*[1-9][0-9]{{0,29}})?|{_E_NOTATION.pattern}")
@@ -96,11 +96,12 @@ def _written_out(text: str) -> str:
 
 def _boxed(text: str) -> str:
     text = _plain(text)
-    # In a box, math-verify takes a percentage for a text.
-    as_it_is = has_box(text) or "$" in text or _PERCENTAGE.fullmatch(text)
+    if found := _PERCENTAGE.fullmatch(text):  # in a box, math-verify takes it for a text
+        return found[1]
+    as_it_is = has_box(text) or "$" in text
     return text if as_it_is else f"\\boxed{{{text}}}"
 
 
 def _plain(text: str) -> str:
     r"""The text with `%` for `\%`, and without dollar signs that are not those of a formula."""
-    return _DOLLAR.sub("", text).replace("\\%", "%")
+    return _DOLLAR.sub(" ", text).replace("\\%", "%")
