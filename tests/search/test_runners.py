@@ -134,7 +134,10 @@ def test_a_clone_needs_a_finished_unpruned_node_and_a_run_in_the_budget() -> Non
         search.clone(2)
     with pytest.raises(SearchError, match="unknown"):
         search.clone(8)
+    assert search.clone_problem() is None
     assert search.clone(0, 11) == 11
+    assert search.clone_problem() == "all 4 runs of the budget are begun; raise budget.runs first."
+    assert grow(("root", None, "ok", 0.5), budget=None).clone_problem() is None
     with pytest.raises(SearchError, match="budget of 4 runs is spent"):
         search.clone(0)
 
