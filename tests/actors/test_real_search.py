@@ -39,7 +39,14 @@ def searched(
     """(directory, output) of one search: root, an evolve run that diverges, its debug run, one at rate 0."""
     root = tmp_path_factory.mktemp("search")
     engine = {"backend": "tests.faulty_engine:make_engine"}
-    config = verl_search(root, taught_task, lr=2e-3, engine=engine, confirm={"k": 2, "n": 32})
+    config = verl_search(
+        root,
+        taught_task,
+        lr=2e-3,
+        engine=engine,
+        confirm={"k": 2, "n": 32},
+        stopper={"unmoved": False},  # the root would end at its half, and node 2 begin at an unscored step
+    )
     outside = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
     with watched.looking():
         done = run_search(config, root, env=outside | watched.environment)
