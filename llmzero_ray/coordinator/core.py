@@ -262,9 +262,8 @@ class CoordinatorCore(SearchState):
         self.slots[run.slot].node = None
         # An interrupted attempt may have ended after all. Its hours up to the interruption are counted.
         hours = min(outcome.gpu_hours, self._hours_so_far(run)) if run.interrupted else outcome.gpu_hours
-        if run.salvage_counted and not run.started:
-            hours = 0.0
-        self._count_hours(run, hours)
+        waited = run.losses > 0 and not run.started and run.node != REFERENCE
+        self._count_hours(run, 0.0 if waited else hours)  # those of its lost attempts are counted
         if run.node == REFERENCE:
             self.final.reference_ended(run)
         else:
@@ -326,7 +325,6 @@ class CoordinatorCore(SearchState):
         else:
             if run.node != REFERENCE:
                 self.gpu_hours += run.salvaged.gpu_hours
-                run.salvage_counted = True
             run.begin_again()
 
     def _on_phase_interrupted(self, event: ev.PhaseInterrupted) -> None:

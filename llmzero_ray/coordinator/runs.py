@@ -67,8 +67,6 @@ class PhaseRun:
     """Unix time when the current attempt started, for displays and budgets."""
     losses: int = 0
     """Number of attempts lost to hardware failures."""
-    salvage_counted: bool = False
-    """Whether the GPU hours of a lost attempt, which `salvaged` names, are counted."""
     interrupted: bool = False
     """Whether a pause or an abort ended one of its attempts. The GPU hours of that attempt are counted."""
     restart_step: int | None = None

@@ -2,8 +2,8 @@
 
 There are three cases: `low` (every phase is stopped as early as the stopper may), `planned` (every phase has
 the usual length) and `high` (every proposal asks for the longest phase). A method that plans its runs is
-estimated as standard phases. Not here: measuring the seconds, the
-table (cli/), the agents' dollars (agents/expected_cost.py).
+estimated as standard phases. Not here: measuring the seconds, the table (cli/), the agents' dollars
+(agents/expected_cost.py).
 """
 
 from __future__ import annotations

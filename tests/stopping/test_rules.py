@@ -294,7 +294,7 @@ def test_a_base_model_with_little_left_to_gain_is_not_ended() -> None:
 
 
 def test_the_bound_grows_with_the_steps_up_to_ten() -> None:
-    assert unmoved_at(quiet(kl=[0.003] * 20)) == 6 + 1
+    assert unmoved_at(quiet(kl=[0.003] * 20)) == 7
     assert unmoved_at(quiet(20, kl=[0.0049] * 20), 20) == 10
     assert unmoved_at(quiet(20, kl=[0.0051] * 20), 20) is None
 
