@@ -101,6 +101,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "cool_fast": _schedule({"temperature": 0.6, "lr": 2.0e-4}),
     "cool_cosine": _schedule({"temperature": 0.6, "lr": 2.0e-4, "lr_scheduler": "cosine"}),
     "cool_falls": _schedule({"temperature": 0.6, "lr": 2.0e-4}, {"lr": 5.0e-5}),
+    "tpe": {"search.n_trials": N_RUNS},
+    "pbt": {"search.population": 2},
     "expert": {"search.method": "llmzero"},
     "claude": {
         "search.method": "llmzero",
@@ -110,9 +112,10 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 """Method -> dotted keys: the recipe; a static configuration; the same along a cosine to zero (its plan needs
-`budget: steps`, so that its last step is known); the same with a quarter of the rate in the second half; the
-search with rules and with a language model."""
-_DEFAULT_METHODS = [name for name in METHODS if name not in ("cool_cosine", "cool_falls")]
+`budget: steps`, so that its last step is known); the same with a quarter of the rate in the second half; TPE
+with trials of one run each; population-based training of two members, each with two phases; the search with
+rules and with a language model."""
+_DEFAULT_METHODS = ("default", "cool_fast", "expert", "claude")
 Item = tuple[str, object]
 Kind = Callable[[random.Random], Item]
 NUMBER, WORD = "Reply with the number only.", "Reply with the word only."

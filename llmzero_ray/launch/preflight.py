@@ -165,14 +165,27 @@ def check_backends(
     """Check everything that a search needs only much later: what `check_extensions` does, the model's
     directory, and that the agents can call theirs.
 
-    `spent` and `book` as in `check_agents`. Returns notes about unusual properties of the model.
+    `spent` and `book` as in `check_agents`. Returns notes about unusual properties of the model and about
+    overrides that make this machine slow.
     """
     check_extensions(config)
-    notes: tuple[str, ...] = ()
-    if config.engine.backend == "verl" and config.model.path is not None:
-        notes = check_model_dir(config.model.path)
+    notes: list[str] = []
+    if config.engine.backend == "verl":
+        notes += check_model_dir(config.model.path) if config.model.path is not None else ()
+        notes += precision_notes(config)
     check_agents(config, spent, book)
-    return notes
+    return tuple(notes)
+
+
+def precision_notes(config: SearchConfig) -> list[str]:
+    """Note about a precision in `engine.overrides` that is slow here. None if a cluster will be joined."""
+    from llmzero_ray.engines.verl.internals import slow_dtype
+    from llmzero_ray.estimate import resolve_platform
+
+    if actors.head.is_to_be_joined() or resolve_platform(config.engine.platform) != "cpu":
+        return []
+    note = slow_dtype(config.engine.overrides)
+    return [] if note is None else [note]
 
 
 def check_extensions(config: SearchConfig) -> None:

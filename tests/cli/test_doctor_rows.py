@@ -44,7 +44,7 @@ NODES = (
 
 
 def probed(**changes: Any) -> dict[str, Any]:
-    base = {"versions": {"python": "3.11.7", "ray": "2.60.0"}, "refused": None}
+    base = {"versions": {"python": "3.11.7", "ray": "2.60.0"}, "refused": None, "slow": None}
     return {**base, "free space": {"/tmp": (50 * GIB, 100 * GIB), "/dev/shm": (8 * GIB, 16 * GIB)}, **changes}
 
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from llmzero_ray.cli.doctor import machine_findings
+from llmzero_ray.cli.doctor.probes import probe_machine
+from llmzero_ray.config import parse_config
 from llmzero_ray.engines.verl import failures, internals
 from llmzero_ray.engines.verl.seeds import derive_seed
 from llmzero_ray.errors import ConfigError, EffectiveConfigError, EngineVersionError
@@ -90,6 +93,49 @@ def test_ligers_kernels_need_gpus_and_their_package(monkeypatch: pytest.MonkeyPa
         internals.check_kernels("gpu", use_liger=True)
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.8.2")
     internals.check_kernels("gpu", use_liger=True)
+
+
+BF16 = {
+    "actor_rollout_ref.rollout.dtype": "bfloat16",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype": "bf16",
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "overrides", "noted"),
+    [
+        ("avx512f avx512_vnni", BF16, True),
+        ("avx512f avx512_vnni", {}, False),
+        ("avx512f avx512_bf16", BF16, False),
+        ("amx_bf16 amx_tile", BF16, False),
+        ("asimd bf16 i8mm", BF16, False),
+    ],
+)
+def test_a_search_and_the_doctor_note_a_processor_that_is_slow_in_bfloat16(
+    flags: str, overrides: dict[str, str], noted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} sse2\n")
+    monkeypatch.setattr(internals, "PROCESSOR_FILE", str(tmp_path / "cpuinfo"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = parse_config({"name": "x", "engine": {"platform": "cpu", "overrides": overrides}})
+    machine = probe_machine("verl", "cpu", overrides)
+    (note,) = preflight.precision_notes(config) or [None]
+    assert note == machine["slow"]
+    assert (note is not None) == noted
+    found = machine_findings.versions([], {"this machine": {**machine, "refused": None}})
+    assert (found.status == "warn") == noted
+    if note is not None:
+        assert "no instructions for bfloat16" in note
+        assert f"remove {' and '.join(BF16)} from engine.overrides" in note
+
+
+def test_gpus_have_instructions_for_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu sse2\n")
+    monkeypatch.setattr(internals, "PROCESSOR_FILE", str(tmp_path / "cpuinfo"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = parse_config({"name": "x", "engine": {"platform": "gpu", "overrides": BF16}})
+    assert preflight.precision_notes(config) == []
+    assert probe_machine("verl", "gpu", BF16)["slow"] is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ _USED_WARN_MIB = 1024.0
 
 
 def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> CheckFinding:
-    """Finding: every package has one version, which the engine accepts on machines with GPUs."""
+    """Finding: every package has one version, which the engine accepts on machines with GPUs, and no
+    processor is slow for the overrides."""
     answers, failed = _split(probed)
     packages = dict.fromkeys(name for answer in answers.values() for name in answer["versions"])
     split = []
@@ -41,6 +42,8 @@ def versions(nodes: Sequence[Node], probed: Mapping[str, Any | NoResult]) -> Che
     if problems:
         todo = "install the same versions everywhere, in the same image or from the same lock file"
         return CheckFinding("FAIL", first_few(problems), todo)
+    if slow := [f"{label}: {answer['slow']}" for label, answer in answers.items() if answer["slow"]]:
+        return CheckFinding("warn", first_few(slow))
     (first, *_) = answers.values()
     listed = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
     return CheckFinding("ok", f"{_all(answers)}: {listed}")

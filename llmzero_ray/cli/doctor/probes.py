@@ -30,23 +30,25 @@ _CLOCK_TRIES = 3
 
 
 def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions, the engine's objection to them (None if it has none), path -> (free, total) bytes, and bytes
-    of memory."""
+    """Versions, the engine's objection to them (None if it has none), why the processor is slow for the
+    overrides (None if it is not), path -> (free, total) bytes, and bytes of memory."""
     versions = {"python": platform.python_version(), **installed_versions(PACKAGES)}
     versions["llmzero_ray"] = f"{version.__version__} ({_sources_digest()})"
-    refused = None
+    refused = slow = None
     if backend == "verl":
-        from llmzero_ray.engines.verl.internals import check_versions, uses_flash_attention
+        from llmzero_ray.engines.verl.internals import check_versions, slow_dtype, uses_flash_attention
         from llmzero_ray.estimate import resolve_platform
 
+        its_platform = resolve_platform(engine_platform)
+        slow = slow_dtype(overrides) if its_platform == "cpu" else None
         try:
-            flash_attention = uses_flash_attention(overrides)
-            check_versions(resolve_platform(engine_platform), flash_attention=flash_attention)
+            check_versions(its_platform, flash_attention=uses_flash_attention(overrides))
         except LlmzeroError as error:
             refused = str(error)
     usage = {path: shutil.disk_usage(path) for path in SCRATCH if os.path.isdir(path)}
     free_space = {path: (found.free, found.total) for path, found in usage.items()}
-    return {"versions": versions, "refused": refused, "free space": free_space, "memory": memory_bytes()}
+    found = {"versions": versions, "refused": refused, "slow": slow}
+    return {**found, "free space": free_space, "memory": memory_bytes()}
 
 
 def probe_sandbox() -> Isolation:
