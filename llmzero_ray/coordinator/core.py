@@ -330,7 +330,7 @@ class CoordinatorCore(SearchState):
     def _on_phase_interrupted(self, event: ev.PhaseInterrupted) -> None:
         run = self._current(event.node, event.phase_attempt)
         if run is not None and not run.started:
-            run.salvaged = event.salvaged
+            run.salvaged, run.has_result = event.salvaged, event.ended
 
     def _on_runner_silent(self, event: ev.RunnerSilent) -> None:
         run = self._current(event.node, event.phase_attempt)

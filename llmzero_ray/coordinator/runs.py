@@ -88,6 +88,8 @@ class PhaseRun:
     """Steps whose adapters were deleted or found corrupt."""
     salvaged: PhaseFailure | None = None
     """What its attempts had saved when the last one was lost or interrupted."""
+    has_result: bool = False
+    """Whether an interrupted attempt had ended. Its end is journalled next."""
     given_up: bool = False
     """Whether the loss is final: the run fails, or ends as requested."""
     stop_reason: str | None = None
@@ -170,6 +172,7 @@ class PhaseRun:
         """Discard the current attempt and queue a new one."""
         if self.started:
             self.attempt, self.started, self.silent = self.attempt + 1, False, None
+            self.has_result = False
 
     def as_ended(self) -> PhaseResult:
         """Result of a run that is stopped after its runner was lost or the search was paused: what it had

@@ -165,7 +165,7 @@ class SearchState:
 
     def stop_or_cancel(self, run: PhaseRun, reason: str) -> None:
         """Request a stop of a phase that has started, or cancel one that has not."""
-        if run.started:
+        if run.started or run.has_result:
             run.stop_reason = run.stop_reason or reason
         elif run.salvaged is not None:  # it ends with what an earlier attempt had saved
             run.stop_reason, run.given_up = run.stop_reason or reason, True

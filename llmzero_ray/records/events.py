@@ -246,6 +246,8 @@ class PhaseInterrupted(Event):
     """Attempt that waits."""
     salvaged: PhaseFailure
     """What the attempts before it had saved. It is the outcome of the phase if the search ends before."""
+    ended: bool = False
+    """Whether one of them had ended. Its end is journalled next, even if the search ends before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,20 +79,23 @@ def interrupted_phases(
     If a phase has a result, the search was interrupted before its end was journalled.
     """
     lost = {(event.node, event.phase_attempt) for event in history if isinstance(event, ev.RunnerLost)}
-    ended: list[Event] = []
+    ends: list[Event] = []
     for run in [run for run in core.runs.values() if run.active and not run.started]:
         outcome = storage.result(run.node, run.attempt, since=run.first_attempt)
-        if outcome is not None:
-            ended.append(ev.phase_ended(run.node, run.attempt, outcome))
-            continue
         last = max((point.attempt for point in load_points(storage, run.node)), default=-1)
-        if run.spec is None or run.node == REFERENCE or last < run.first_attempt or (run.node, last) in lost:
+        untold = last >= run.first_attempt and (run.node, last) not in lost
+        if outcome is not None:
+            ends.append(ev.phase_ended(run.node, run.attempt, outcome))
+            untold = len(ends) > 1 and not run.has_result  # the first end may stop the search
+        if run.spec is None or run.node == REFERENCE or not untold:
             continue
         left = lost_phase(storage, run.node, PAUSED, n_gpus=core.config.slots.n_gpus, attempt=last)
         left = with_tokens(storage, run.spec, dataclasses.replace(left, cause=PAUSED))
-        if left != run.salvaged:
-            yield ev.PhaseInterrupted(node=run.node, phase_attempt=run.attempt, salvaged=left)
-    yield from ended  # an end may stop the search, and with it the other phases
+        if left != run.salvaged or outcome is not None:
+            yield ev.PhaseInterrupted(
+                node=run.node, phase_attempt=run.attempt, salvaged=left, ended=outcome is not None
+            )
+    yield from ends  # an end may stop the search, and with it the phases that have not ended
 
 
 def _end_of(storage: SearchStorage, run: PhaseRun, n_gpus: int) -> Event:

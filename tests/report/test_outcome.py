@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard
 
 import llmzero_ray
 from llmzero_ray.cli.view import outcome_lines
+from llmzero_ray.coordinator import replay
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.errors import ConfigError, JournalError, StorageError
 from llmzero_ray.journal import Journal
@@ -32,7 +33,7 @@ from llmzero_ray.storage import SearchPaths, SearchStorage
 from llmzero_ray.storage.metric_files import lost_phase
 from llmzero_ray.strategy.retrain import find_strategy
 from llmzero_ray.ui.view import view
-from tests.builders import Driver, make_config, make_failure
+from tests.builders import Driver, make_config, make_failure, make_result
 from tests.report.builder import Phase, SearchBuilder, proposal, save_adapter
 from tests.report.conftest import Written, scripted, written
 
@@ -345,6 +346,33 @@ def test_a_resumed_search_that_ends_before_a_phase_has_its_slot_keeps_what_that_
         assert run.outcome.stop_reason == "user (the search was paused)"
         assert [kept.step for kept in run.checkpoints] == [10]
         assert run.outcome.tokens is not None
+
+
+@pytest.mark.parametrize("dies_between", [False, True])
+def test_phases_that_had_ended_before_a_pause_keep_their_results_although_one_reaches_the_target(
+    tmp_path: Path, dies_between: bool
+) -> None:
+    search = Driver(make_config(budget={"runs": 9, "target": 0.8}, slots={"count": 2}))
+    storage = SearchStorage(tmp_path, search.core.config.name)
+    search.ready(0, 1)
+    search.train(0, score=0.5)
+    results = {}
+    for node, score in ((1, 0.9), (2, 0.95)):
+        search.propose(node)
+        search.start(node)
+        results[node] = make_result(node, score=score)
+        storage.write_result(node, 0, results[node])
+    search.post(ev.SearchPaused(reason="night"), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    found = list(interrupted_phases(storage, search.core, search.journal))
+    if dies_between:
+        assert [type(event) for event in found] == [ev.PhaseInterrupted, ev.PhaseFinished, ev.PhaseFinished]
+        search.post(*found[:2], ev.CoordinatorStarted(epoch=3, host="here", pid=3))
+        found = list(interrupted_phases(storage, search.core, search.journal))
+    search.post(*found)
+    assert {node: search.core.runs[node].outcome for node in results} == results
+    assert search.core.end_reason == "target"
+    assert search.core.best is not None and search.core.best.node == 2
+    assert replay(search.journal, storage.paths.root).runs == search.core.runs
 
 
 def test_hours_of_a_lost_attempt_count_once_if_the_search_is_stopped_before_the_next(tmp_path: Path) -> None:
