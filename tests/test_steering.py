@@ -19,7 +19,7 @@ from llmzero_ray.coordinator import (
     replay,
 )
 from llmzero_ray.coordinator.proposals import unanswered, waiting
-from llmzero_ray.coordinator.runs import PAUSED
+from llmzero_ray.coordinator.runs import INTERRUPTED
 from llmzero_ray.coordinator.steering import MAX_HINT, MAX_HINTS
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.records import Event, PhaseFailure, PhaseResult, ResumeFrom
@@ -501,7 +501,7 @@ def test_a_phase_paused_and_not_begun_again_ends_with_what_it_had_saved(end: str
         search.ready(search.core.runs[1].slot)
         search.start(1)
     search.post(ev.SearchPaused(reason="night"), ev.CoordinatorStarted(epoch=2, host="here", pid=2))
-    left = dataclasses.replace(make_failure(1, score=0.6, saved=(10,)), cause=PAUSED, gpu_hours=2.0)
+    left = dataclasses.replace(make_failure(1, score=0.6, saved=(10,)), cause=INTERRUPTED, gpu_hours=2.0)
     attempt = search.core.runs[1].attempt
     search.post(ev.PhaseInterrupted(node=1, phase_attempt=attempt, salvaged=left))
     search.ready(search.core.runs[2].slot)
@@ -515,7 +515,7 @@ def test_a_phase_paused_and_not_begun_again_ends_with_what_it_had_saved(end: str
     assert (run.status, run.score, [kept.step for kept in run.checkpoints]) == ("completed", 0.6, [10])
     reason = end if end == "user" else f"budget: {end}"
     assert isinstance(run.outcome, PhaseResult)
-    assert run.outcome.stop_reason == f"{reason} (the search was paused)"
+    assert run.outcome.stop_reason == f"{reason} (the search was interrupted)"
     assert search.core.end_reason == end
     assert replay(search.journal, ROOT).runs == search.core.runs
 

@@ -231,7 +231,7 @@ _DESCRIPTIONS: dict[type[Event], Callable[[CoordinatorCore, Any], str | None]] =
     ev.PhaseFailed: _describe_failed,
     ev.RunnerLost: _describe_lost,
     ev.PhaseInterrupted: lambda _, e: (
-        f"{_name(e.node)} had trained {e.salvaged.steps_done} steps before the pause"
+        f"{_name(e.node)} had trained {e.salvaged.steps_done} steps before the search was interrupted"
     ),
     ev.VerdictPosted: _describe_verdict,
     ev.AgentCalled: _describe_called,

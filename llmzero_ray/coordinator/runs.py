@@ -26,8 +26,8 @@ from llmzero_ray.records.events import (
 from llmzero_ray.records.metrics import Score
 from llmzero_ray.storage import SearchPaths
 
-PAUSED = "the search was paused"
-"""Cause of what an interrupted phase had saved."""
+INTERRUPTED = "the search was interrupted"
+"""Cause of what a phase had saved before a pause or an abort."""
 Stage: TypeAlias = Literal["proposing", "planned", "done", "cancelled"]
 """`proposing`: an agent is called · `planned`: it has a spec, and trains or waits for its slot · `done`: it
 has an outcome · `cancelled`: the search ended before it trained; it continues if the search is extended."""
@@ -175,12 +175,12 @@ class PhaseRun:
             self.has_result = False
 
     def as_ended(self) -> PhaseResult:
-        """Result of a run that is stopped after its runner was lost or the search was paused: what it had
-        saved."""
+        """Result of a run that is stopped after its runner was lost or the search was interrupted: what it
+        had saved."""
         left = self.salvaged
         assert left is not None
         assert self.stop_reason is not None
-        why = PAUSED if left.cause == PAUSED else "its runner was lost"
+        why = INTERRUPTED if left.cause == INTERRUPTED else "its runner was lost"
         return PhaseResult(
             node=self.node,
             status="early_stopped" if self.stop_reason.startswith("verdict") else "completed",

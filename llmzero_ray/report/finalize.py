@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llmzero_ray.coordinator import CoordinatorCore, replay
-from llmzero_ray.coordinator.runs import PAUSED, PhaseRun
+from llmzero_ray.coordinator.runs import INTERRUPTED, PhaseRun
 from llmzero_ray.journal import Journal, check_server
 from llmzero_ray.records import Event
 from llmzero_ray.records import commands as cmd
@@ -89,8 +89,8 @@ def interrupted_phases(
             untold = len(ends) > 1 and not run.has_result  # the first end may stop the search
         if run.spec is None or run.node == REFERENCE or not untold:
             continue
-        left = lost_phase(storage, run.node, PAUSED, n_gpus=core.config.slots.n_gpus, attempt=last)
-        left = with_tokens(storage, run.spec, dataclasses.replace(left, cause=PAUSED))
+        left = lost_phase(storage, run.node, INTERRUPTED, n_gpus=core.config.slots.n_gpus, attempt=last)
+        left = with_tokens(storage, run.spec, dataclasses.replace(left, cause=INTERRUPTED))
         if left != run.salvaged or outcome is not None:
             yield ev.PhaseInterrupted(
                 node=run.node, phase_attempt=run.attempt, salvaged=left, ended=outcome is not None

@@ -282,19 +282,28 @@ def test_a_phase_in_progress_is_shown_with_what_is_on_the_disk(tmp_path: Path) -
     assert found.outcome.best == 0  # a score counts once its phase has ended
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_paused(tmp_path: Path, paused: bool) -> None:
+@pytest.mark.parametrize(
+    ("interruption", "why"),
+    [
+        ((), "its runner was lost"),
+        ((ev.SearchPaused(reason="night"),), "the search was interrupted"),
+        ((ev.SearchAborted(reason="the disk is full", exit_code=3),), "the search was interrupted"),
+    ],
+)
+def test_a_stop_keeps_what_a_phase_saved_before_it_was_killed_or_interrupted(
+    tmp_path: Path, interruption: tuple[Event, ...], why: str
+) -> None:
     search = scripted(tmp_path).ready().play(phases=0)
     command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
     search.start(command)
     search.write_points(command.spec, search.phases[0], until=15)
-    if paused:
-        search.post(ev.SearchPaused(reason="pause"))
+    search.post(*interruption)
     finalize(search.storage, "enough")
     facts = SearchFacts(search.storage)
     run = facts.runs[0]
     assert (run.status, run.score, [kept.step for kept in run.checkpoints]) == ("completed", 0.5, [10])
-    assert run.outcome is not None
+    assert isinstance(run.outcome, PhaseResult)
+    assert run.outcome.stop_reason == f"user ({why})"
     assert run.outcome.tokens is not None
     assert [(phase.node, phase.cut) for phase in facts.path] == [(0, 10)]
     assert facts.core.finished is not None and facts.core.finished.reason == "user"
@@ -343,7 +352,7 @@ def test_a_resumed_search_that_ends_before_a_phase_has_its_slot_keeps_what_that_
     run = SearchFacts(search.storage).core.runs[0]
     assert (run.status, run.score) == (("completed", 0.5) if trained else ("cancelled", None))
     if isinstance(run.outcome, PhaseResult):
-        assert run.outcome.stop_reason == "user (the search was paused)"
+        assert run.outcome.stop_reason == "user (the search was interrupted)"
         assert [kept.step for kept in run.checkpoints] == [10]
         assert run.outcome.tokens is not None
 
