@@ -24,7 +24,7 @@ def chrome_trace(facts: SearchFacts) -> dict[str, Any]:
     Times are microseconds since the first event."""
     begun = facts.events[0].time
     spans = [_name(_EVENTS, "search"), _name(_SLOTS, "slots")]
-    for slot in sorted({stay.slot for stay in stays_of(facts.events)}):
+    for slot in sorted({stay.slot for stay in stays_of(facts.events, facts.core.void_starts)}):
         spans.append(_name(_SLOTS, f"slot {slot}", slot))
     for span in (*_phases(facts), *_proposals(facts)):
         begin, end = span.pop("begin"), span.pop("end")
@@ -55,7 +55,7 @@ def _name(process: int, name: str, thread: int | None = None) -> dict[str, Any]:
 
 def _phases(facts: SearchFacts) -> Iterator[dict[str, Any]]:
     """Spans of phases in their slots. The last span of a node with a result begins with its set-up."""
-    stays = stays_of(facts.events)
+    stays = stays_of(facts.events, facts.core.void_starts)
     last = {stay.node: stay for stay in stays}
     for stay in stays:
         run = facts.core.runs[stay.node]

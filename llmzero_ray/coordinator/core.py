@@ -247,6 +247,7 @@ class CoordinatorCore(SearchState):
         if run is not None:
             run.started, run.started_at = True, event.time
             return
+        self.void_starts.add((event.node, event.phase_attempt))
         # A run that was cancelled while it was handed over. The journal takes the start of an attempt only
         # once, so it needs another attempt if the search continues.
         run = self.runs.get(event.node)

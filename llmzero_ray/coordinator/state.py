@@ -76,6 +76,8 @@ class SearchState:
         """Whether to reserve all slots: from the start, or since a phase could begin but no slot was idle."""
         self.n_settings = 0
         """Number of times that settings were changed."""
+        self.void_starts: set[tuple[int, int]] = set()
+        """(node, attempt) of phases that were cancelled while they were handed to their runners."""
         self.deletions: list[ev.CheckpointsDeleted] = []
         self.avoided_nodes: frozenset[str] = frozenset()
         """Ray node ids (hex) of the machines whose GPU failed."""

@@ -6,7 +6,7 @@ All are computed from event times and the phases' reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from statistics import median
@@ -39,13 +39,15 @@ class Stay:
 class _Clock:
     """Reads stays from events."""
 
+    void: Collection[tuple[int, int]]
+    """As in `stays_of`."""
     stays: list[Stay] = field(default_factory=list)
     _open: dict[int, list[Stay]] = field(default_factory=dict)
     """Parts of each stay that has not ended. The end of the last one is not known yet."""
 
     def add_event(self, event: Event) -> None:
         match event:
-            case ev.PhaseStarted():
+            case ev.PhaseStarted() if (event.node, event.phase_attempt) not in self.void:
                 # A new coordinator records the start of a running phase again.
                 part = Stay(node=event.node, slot=event.slot, begin=event.time, end=event.time)
                 self._open.setdefault(event.node, [part])
@@ -126,7 +128,7 @@ def _reserved(events: Sequence[Event], n_gpus: int) -> float:
 def costs(facts: SearchFacts) -> Costs:
     """Costs of a search so far."""
     events = _until_written(facts.events)
-    stays = stays_of(events)
+    stays = stays_of(events, facts.core.void_starts)
     wall_s, after_s, until_ready_s = active_seconds(events), _after_s(events), _until_ready_s(events)
     outcomes = [run.outcome for run in facts.core.runs.values() if run.outcome is not None]
     results = [outcome for outcome in outcomes if isinstance(outcome, PhaseResult)]
@@ -152,9 +154,10 @@ def costs(facts: SearchFacts) -> Costs:
     )
 
 
-def stays_of(events: Iterable[Event]) -> tuple[Stay, ...]:
-    """All stays of phases in slots. A stay that has not ended lasts until the last event."""
-    clock, last = _Clock(), 0.0
+def stays_of(events: Iterable[Event], void: Collection[tuple[int, int]] = ()) -> tuple[Stay, ...]:
+    """All stays of phases in slots. A stay that has not ended lasts until the last event. `void` are the
+    starts of phases that never ran (`SearchState.void_starts`)."""
+    clock, last = _Clock(void=void), 0.0
     for event in events:
         clock.add_event(event)
         last = event.time

@@ -12,12 +12,14 @@ import pytest
 
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.results import node_facts
+from llmzero_ray.cli.trace import chrome_trace
 from llmzero_ray.cli.view import final_lines, outcome_lines
 from llmzero_ray.coordinator import node_view
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.records import ItemOutcome, PhaseFailure, PhaseResult, PhaseSpec, TokenCounts
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
+from llmzero_ray.records.events import REFERENCE
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.report.best_strategy import best_strategy
 from llmzero_ray.report.comparison import Policy, policies
@@ -473,6 +475,19 @@ def test_a_pause_is_no_loss_of_hardware_and_its_phase_was_in_its_slot(tmp_path: 
     assert account.gpu_hours == pytest.approx(3860 / 3600)
     assert account.reserved_gpu_hours == pytest.approx((3860 + 1 + 250 + 3 * 5) / 3600)
     assert "lost with hardware" not in account_table(account)
+
+
+def test_a_phase_that_was_cancelled_while_it_was_handed_over_was_not_in_its_slot(tmp_path: Path) -> None:
+    search = scripted(tmp_path, runs=2).ready().play(phases=1).play(phases=0)
+    command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.post(ev.BudgetReached(kind="wall_clock", used=1.0, limit=1.0))
+    search.start(command)
+    assert search.core.runs[1].status == "cancelled"
+    facts = SearchFacts(search.play().storage)
+    assert costs(facts).busy_s == search.phases[0].wall_s
+    assert [stay["node"] for stay in view(facts)["slots"]] == [0, REFERENCE]
+    spans = [span for span in chrome_trace(facts)["traceEvents"] if span.get("cat") == "phase"]
+    assert [span["name"] for span in spans] == ["node 0", "default recipe"]
 
 
 def test_a_running_phase_stays_until_the_last_event() -> None:
