@@ -246,8 +246,8 @@ class SearchStorage:
     def recorded_root(self) -> Path:
         """Directory of the search as its search.yaml spells it: the same on all machines and by all paths.
 
-        If that leads elsewhere, because the directory was moved or copied, it is this path, or what it links
-        to if its name is not the search's.
+        If that leads elsewhere, because the directory was moved or copied, it is this path without links. The
+        last part stays a link if only the link has the search's name.
 
         Raises:
             ConfigError: search.yaml cannot be read, or another version wrote it.
@@ -259,7 +259,8 @@ class SearchStorage:
         with contextlib.suppress(OSError):
             if recorded.samefile(root):
                 return recorded
-        return root if root.name == config.name else root.resolve()
+        real = root.resolve()
+        return root.parent.resolve() / root.name if root.name == config.name != real.name else real
 
     def relocated(self, config: SearchConfig) -> SearchConfig:
         """The configuration with paths inside its recorded storage replaced by where they are now, if they

@@ -74,6 +74,22 @@ def test_a_search_is_recognized_by_its_name_and_found_by_each_path(
     assert set(app.clean_up(other)) == actors_of(other)
 
 
+def test_a_moved_search_is_found_by_each_path(
+    roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = roots
+    SearchStorage(old.parent, "demo").adopt_config(make_config(storage=str(old.parent)))
+    old.parent.rename(new.parent)
+    (new.parent / "link").symlink_to(new.parent)
+    (new.parent / "latest").symlink_to("demo")
+    monkeypatch.chdir(new.parent)
+    spellings = ["demo", "./demo/", "link/demo", "latest", "demo/../demo", str(new), "link/link/demo/../demo"]
+    for spelling in spellings:
+        assert SearchStorage.at(spelling).recorded_root() == new, spelling
+        by_parts = SearchStorage(Path(spelling).parent, Path(spelling).name)
+        assert actors_of(by_parts.recorded_root()) == actors_of(new), spelling
+
+
 def test_machines_that_see_the_storage_differently_agree_on_the_names(tmp_path: Path) -> None:
     """A link on one machine may be a mount point on another."""
     shared = tmp_path / "shared"
