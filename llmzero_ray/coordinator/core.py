@@ -247,7 +247,7 @@ class CoordinatorCore(SearchState):
         if run is not None:
             run.started, run.started_at = True, event.time
             return
-        self.void_starts.add((event.node, event.phase_attempt))
+        self.void_starts[event.node, event.phase_attempt] = event.time
         # A run that was cancelled while it was handed over. The journal takes the start of an attempt only
         # once, so it needs another attempt if the search continues.
         run = self.runs.get(event.node)
@@ -255,7 +255,7 @@ class CoordinatorCore(SearchState):
             run.attempt += run.attempt == event.phase_attempt
 
     def _on_phase_ended(self, event: ev.PhaseFinished | ev.PhaseFailed) -> None:
-        run = self._current(event.node, event.phase_attempt)
+        run = self._current(event.node, event.phase_attempt) or self._trained_by_older(event)
         if run is None:
             return  # a late outcome of an attempt that was given up
         outcome = finite(event.result if isinstance(event, ev.PhaseFinished) else event.failure)
@@ -435,6 +435,14 @@ class CoordinatorCore(SearchState):
         """The run, if `attempt` is its current attempt."""
         run = self.runs.get(node)
         return run if run is not None and run.stage == "planned" and run.attempt == attempt else None
+
+    def _trained_by_older(self, event: ev.PhaseFinished | ev.PhaseFailed) -> PhaseRun | None:
+        """A cancelled run that has ended: a second stop did not cancel it in the version that trained it."""
+        run, begun = self.runs.get(event.node), (event.node, event.phase_attempt)
+        if run is None or run.stage != "cancelled" or begun not in self.void_starts:
+            return None
+        run.attempt, run.started, run.started_at = event.phase_attempt, True, self.void_starts.pop(begun)
+        return run
 
     def _training(self) -> list[PhaseRun]:
         """Runs that a runner trains."""

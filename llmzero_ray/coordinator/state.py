@@ -76,8 +76,9 @@ class SearchState:
         """Whether to reserve all slots: from the start, or since a phase could begin but no slot was idle."""
         self.n_settings = 0
         """Number of times that settings were changed."""
-        self.void_starts: set[tuple[int, int]] = set()
-        """(node, attempt) of phases that were cancelled while they were handed to their runners."""
+        self.void_starts: dict[tuple[int, int], float] = {}
+        """(node, attempt) of phases that were cancelled while they were handed to their runners -> Unix time
+        of their start."""
         self.deletions: list[ev.CheckpointsDeleted] = []
         self.avoided_nodes: frozenset[str] = frozenset()
         """Ray node ids (hex) of the machines whose GPU failed."""

@@ -171,6 +171,27 @@ def test_a_second_stop_does_not_wait_for_the_slot_of_a_phase_that_was_paused_mea
     assert search.only(cmd.WriteOutcome)
 
 
+def test_a_phase_that_an_older_version_trained_after_a_second_stop_is_replayed_as_it_ended() -> None:
+    search = Driver()
+    search.ready()
+    search.start(0)
+    search.now = 1800.0
+    search.post(ev.UserStop(reason="enough"), ev.SearchPaused(reason="Ctrl-C"))
+    search.post(ev.CoordinatorStarted(epoch=2, host="here", pid=2))
+    result = make_result(0, gpu_hours=0.5)
+    older = (
+        ev.UserStop(reason="enough, really", time=1800.0),
+        ev.SlotReady(slot=0, time=1800.0),
+        ev.PhaseStarted(node=0, slot=0, phase_attempt=1, time=1800.0),
+        ev.PhaseFinished(node=0, phase_attempt=1, result=result, time=3600.0),
+    )
+    core = replay([*search.journal, *older], ROOT)
+    assert (core.runs[0].outcome, core.runs[0].status) == (result, "completed")
+    assert core.search.node(0).status == "completed"
+    assert core.gpu_hours == 0.5 + 0.5
+    assert search.only(cmd.Record, core.outstanding()).event.stop_reason == "user"
+
+
 def test_a_second_stop_leaves_a_paused_phase_to_its_slot_once_that_is_ready() -> None:
     search = Driver()
     search.ready()

@@ -479,7 +479,8 @@ def test_a_pause_is_no_loss_of_hardware_and_its_phase_was_in_its_slot(tmp_path: 
 
 def test_a_phase_that_was_cancelled_while_it_was_handed_over_was_not_in_its_slot(tmp_path: Path) -> None:
     search = scripted(tmp_path, runs=2).ready().play(phases=1).play(phases=0)
-    command = next(one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    (command,) = (one for one in search.waiting.values() if isinstance(one, cmd.RunPhase))
+    search.waiting.clear()
     search.post(ev.BudgetReached(kind="wall_clock", used=1.0, limit=1.0))
     search.start(command)
     assert search.core.runs[1].status == "cancelled"
