@@ -20,7 +20,7 @@ ACTIONS = ("root", "evolve", "debug", "scratch", "clone", "stop")
 
 
 class Gauges:
-    """Gauges of one search, exported by the process that creates them."""
+    """Gauges of one search, exported by the process that creates them. `search` is its `name_on_cluster`."""
 
     def __init__(self, search: str) -> None:
         self._search = search

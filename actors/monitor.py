@@ -24,6 +24,7 @@ from llmzero_ray.storage.presence import beat
 
 from .event_loop import Post
 from .gauges import Gauges
+from .names import name_on_cluster
 from .runner_pool import RunnerPool
 from .threads import Threads
 
@@ -49,7 +50,7 @@ class SearchMonitor:
         newest: Mapping[int, Mapping[str, float]],
     ) -> None:
         self._core, self._post, self._root, self._newest = core, post, root, newest
-        self._gauges = Gauges(core.config.name)
+        self._gauges = Gauges(name_on_cluster(root))
         self._threads = Threads("heartbeat")
         self._worked_before, self._since = active_seconds(events), time.monotonic()
 

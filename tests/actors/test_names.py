@@ -11,14 +11,16 @@ import pytest
 import ray
 
 from actors import app
+from actors.monitor import SearchMonitor
 from actors.names import coordinator_name, group_name, name_on_cluster, runner_name, stopper_name
 from actors.runner_pool import RunnerPool
 from llmzero_ray.cli import stop as stop_command
 from llmzero_ray.config import parse_config
 from llmzero_ray.launch import actors
 from llmzero_ray.prepared import load_task
+from llmzero_ray.records import Event
 from llmzero_ray.storage import SearchStorage
-from tests.builders import make_config
+from tests.builders import Driver, make_config
 from tests.searches import scripted_search
 
 
@@ -129,6 +131,25 @@ def test_a_start_ends_an_old_coordinator_of_its_own_directory_only(
     with pytest.raises(RuntimeError, match="reached"):
         app.start_on(parse_config(content), load_task(task_dir), private_head=False)
     assert cluster.actors == (actors_of(mine) | actors_of(other)) - {coordinator_name(mine)}
+
+
+def test_metrics_of_a_search_are_its_own(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    labels: list[str] = []
+
+    class Gauge:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Nothing is exported."""
+
+        def set_default_tags(self, tags: dict[str, str]) -> None:
+            labels.append(tags["search"])
+
+    async def post(_: Event) -> None:
+        """Nothing is posted."""
+
+    monkeypatch.setattr("ray.util.metrics.Gauge", Gauge)
+    for root in roots:
+        SearchMonitor(Driver().core, post, root, (), {})
+    assert list(dict.fromkeys(labels)) == [name_on_cluster(root) for root in roots]
 
 
 def test_slots_of_a_search_are_its_own_and_held_ones_are_called_as_their_holder_says(
