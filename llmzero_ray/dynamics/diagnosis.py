@@ -19,7 +19,6 @@ from llmzero_ray.dynamics.observations import (
     any_spike,
     cap_is_harmless,
     course,
-    doubts_of_curves,
     ends_never,
     entropy_climb,
     entropy_is_low,
@@ -30,6 +29,7 @@ from llmzero_ray.dynamics.observations import (
     rate_is_zero,
     reward_lost,
     reward_rising,
+    rewarded_when_cut_off,
     spiked,
     stands_still,
     validated,
@@ -171,7 +171,11 @@ def _consistent(found: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _doubtful(d: Dynamics, on: NodeView) -> Finding | None:
-    doubts = doubts_of_curves(d) if on.doubts is None else on.doubts
+    doubts = on.doubts
+    if doubts is None:
+        # Curves alone cannot tell if a reward's own `fmt_ok` judges the format or finds the answer.
+        cut = rewarded_when_cut_off(d)
+        doubts = () if cut is None else (cut,)
     if not doubts:
         return None
     text = f"The score may be worth nothing. {doubts[0]} Check the reward and read answers first."

@@ -184,11 +184,6 @@ def right_without_answer(d: Dynamics) -> str | None:
     )
 
 
-def doubts_of_curves(d: Dynamics) -> tuple[str, ...]:
-    """Reasons in the curves not to trust a rise of the score. Empty if there are none."""
-    return tuple(fact for fact in (rewarded_when_cut_off(d), right_without_answer(d)) if fact is not None)
-
-
 def cap_is_harmless(d: Dynamics) -> bool:
     """Whether most answers are cut off and most of these are rewarded, so that the cap does not limit the
     score."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,6 +70,13 @@ def test_one_group_with_contrast_late_in_the_phase_is_life(step: int) -> None:
 
 def test_single_steps_without_contrast_are_common() -> None:
     assert "no_contrast" not in facts(flat(adv_max=[0.5] * 19 + [0.0], adv_min=[0.0] * 20))
+
+
+def test_a_running_phase_is_not_doubted_for_a_reward_s_own_judgement_of_the_format() -> None:
+    rising = c.line(0.3, 0.9, 20)
+    found = c.curves(20, reward=rising, start=0.3, val={10: 0.6, 20: 0.9})
+    aux = {"val-core/sums/acc/mean@1": tuple(rising), "val-aux/sums/fmt_ok/mean@1": (0.3,) * 20}
+    assert "doubtful" not in facts(replace(found, metrics={**found.metrics, **aux}))
 
 
 def test_a_rate_of_zero_or_a_policy_that_stands_still_is_dead() -> None:
