@@ -415,8 +415,8 @@ class StopperSettings(StrictModel):
     """Whether the collapse detector may end a phase: a KL of 3 times its earlier median, after which the
     mean reward lost 60% of its best level."""
     unmoved: bool = True
-    """Whether a phase may end at its half because its learning rate is too low: the KL to the base model is
-    below 0.005 (in proportion less before step 10), and neither the reward nor validation rises."""
+    """Whether the first phase may end at its half because its learning rate is too low: the KL to the base
+    model is below 0.005 (in proportion less before step 10), and neither the reward nor validation rises."""
     rules: list[Annotated[str, Field(pattern=PLUGIN)]] = Field(default_factory=list)
     """Further rules that may end a phase. Each is the name of an entry point in the group
     llmzero_ray.stop_rules, or `package.module:factory`; the factory gets this block's settings and gives a

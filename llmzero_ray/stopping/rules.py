@@ -136,10 +136,11 @@ class Collapse:
 
 
 class Unmoved:
-    """A policy that is still the base model after half of the phase's steps, without any gain.
+    """A first phase whose policy is still the base model after half of its steps, without any gain.
 
     Its learning rate is too low: the second half would not change that, and a stop leaves its compute to a
-    phase with a higher rate. `n_val`, the number of validation items, determines the noise of its scores.
+    phase with a higher rate. Later phases often have a low rate because a higher one lost. `n_val`, the
+    number of validation items, determines the noise of its scores.
     """
 
     def __init__(self, n_val: int = 500) -> None:
@@ -148,7 +149,7 @@ class Unmoved:
     def check(self, phase: NodeView) -> str | None:
         """Description of the KL that stayed low, or None."""
         last = max(phase.curves.steps, default=0)
-        if not phase.n_steps / 2 <= last < phase.n_steps:
+        if phase.kind != "root" or not phase.n_steps / 2 <= last < phase.n_steps:
             return None
         d = observe(phase.curves, phase.hyperparameters, n_val=self._n_val)
         if not self._at_full_rate(d, phase.hyperparameters.get(LR)):

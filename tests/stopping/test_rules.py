@@ -281,6 +281,12 @@ def test_a_phase_that_may_still_learn_is_not_ended_as_unmoved(more: dict[str, An
     assert unmoved_at(quiet(**more)) is None
 
 
+@pytest.mark.parametrize("kind", ["evolve", "debug", "scratch"])
+def test_only_the_first_phase_is_ended_as_unmoved(kind: str) -> None:
+    """A later phase has a low rate because a higher one lost."""
+    assert Unmoved().check(c.node(c.cut(quiet(), 5), c.PRACTITIONER, n_steps=10, kind=kind)) is None
+
+
 def test_a_gain_counts_by_the_number_of_validation_items() -> None:
     view = c.node(c.cut(quiet(val={5: 0.28}), 5), c.PRACTITIONER, n_steps=10)
     assert Unmoved(n_val=128).check(view) is not None
