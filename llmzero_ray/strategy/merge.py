@@ -36,7 +36,7 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
     check_model_dir(directory)
     check_room(directory, out)
     merged, tokenizer = merged_model(directory, adapter)
-    with storage_errors(out), replace_directory(out) as folder:
+    with storage_errors(out, setting="--out"), replace_directory(out) as folder:
         merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         for path in folder.iterdir():

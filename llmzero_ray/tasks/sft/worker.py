@@ -153,7 +153,7 @@ def _write_model(job: Job, written: Path) -> None:
     """Write the model's directory from what the Trainer has written: all weights, or the adapter."""
     target = Path(job.config.output) / "model"
     (written / "training_args.bin").unlink()
-    with storage_errors(target), replace_directory(target) as folder:
+    with storage_errors(target, setting="output"), replace_directory(target) as folder:
         if job.config.lora is None:
             shutil.copytree(written, folder, dirs_exist_ok=True)
         else:
