@@ -42,6 +42,15 @@ class TokenFiles:
     template: str | None
     """Chat template, or None if it is not known."""
 
+    @property
+    def vocab(self) -> dict[str, int]:
+        """Token -> id, without most added tokens. Empty where tokenizer.json is missing."""
+        model = self.tokenizer.get("model")
+        vocab = model.get("vocab") if isinstance(model, dict) else None
+        if isinstance(vocab, list):  # Unigram: a list of [token, score]
+            return {str(piece[0]): at for at, piece in enumerate(vocab) if isinstance(piece, list) and piece}
+        return {text: at for text, at in vocab.items() if is_id(at)} if isinstance(vocab, dict) else {}
+
 
 def check_end_tokens(files: TokenFiles) -> tuple[str, ...]:
     """Return one sentence for each oddity of the end tokens that may be intended. Empty if there is none.
@@ -49,7 +58,7 @@ def check_end_tokens(files: TokenFiles) -> tuple[str, ...]:
     Raises:
         TaskError: the answers certainly never end, or the files contradict each other.
     """
-    tokens = _Tokens(files)
+    tokens = Tokens(files)
     written, problem = _written(files, tokens)
     notes = [] if problem is None else [problem]
     named = {name: ids for name, ids in tokens.named.items() if ids}
@@ -67,7 +76,7 @@ def check_end_tokens(files: TokenFiles) -> tuple[str, ...]:
     return tuple(notes)
 
 
-class _Tokens:
+class Tokens:
     """Names and ids of the tokens that end answers."""
 
     def __init__(self, files: TokenFiles) -> None:
@@ -79,9 +88,9 @@ class _Tokens:
         for key, entry in decoder.items() if isinstance(decoder, dict) else ():
             if isinstance(entry, dict) and key.isdecimal():
                 known.append((int(key), entry.get("content"), entry.get("special", True)))
-        self.special = {str(text): id_ for id_, text, special in known if special and _is_id(id_)}
-        self.texts = {id_: str(text) for id_, text, _ in known if _is_id(id_)}
-        self.end = _text(files.settings.get("eos_token"))
+        self.special = {str(text): id_ for id_, text, special in known if special and is_id(id_)}
+        self.texts = {id_: str(text) for id_, text, _ in known if is_id(id_)}
+        self.end = token_text(files.settings.get("eos_token"))
         if self.end is not None:
             self._find(files, self.end)
         config = files.config.get("eos_token_id")
@@ -105,14 +114,10 @@ class _Tokens:
         """
         if end in self.special:
             return
-        model = files.tokenizer.get("model")
-        vocab = model.get("vocab") if isinstance(model, dict) else None
-        if isinstance(vocab, list):  # Unigram: a list of [token, score]
-            vocab = {piece[0]: at for at, piece in enumerate(vocab) if isinstance(piece, list) and piece}
-        if not isinstance(vocab, dict) or not vocab:
+        if not (vocab := files.vocab):
             return
         found = next((id_ for id_, text in self.texts.items() if text == end), vocab.get(end))
-        if not _is_id(found):
+        if found is None:
             raise TaskError(
                 f"{files.directory / 'tokenizer_config.json'} names the end token {end!r}, which "
                 "tokenizer.json does not have, so that no answer ends with it; set eos_token to one that does"
@@ -129,7 +134,7 @@ class _Tokens:
 
 
 def _disagreement(
-    files: TokenFiles, tokens: _Tokens, named: Mapping[str, list[int]], written: set[int] | None
+    files: TokenFiles, tokens: Tokens, named: Mapping[str, list[int]], written: set[int] | None
 ) -> list[str]:
     """A note on files that have no end token in common with the tokenizer and the template.
 
@@ -150,7 +155,7 @@ def _disagreement(
     return [f"{said}; the engine stops at {tokens.shown(tokens.stops)}"]
 
 
-def _never_written(files: TokenFiles, tokens: _Tokens, written: set[int]) -> list[str]:
+def _never_written(files: TokenFiles, tokens: Tokens, written: set[int]) -> list[str]:
     """A note on a template that ends no answer with a token at which the engine stops.
 
     Raises:
@@ -172,24 +177,29 @@ def _never_written(files: TokenFiles, tokens: _Tokens, written: set[int]) -> lis
     return [f"{said}; this suits a base model, answers of an instruct model run to the cap: for one, {todo}"]
 
 
-def _written(files: TokenFiles, tokens: _Tokens) -> tuple[set[int] | None, str | None]:
+def _written(files: TokenFiles, tokens: Tokens) -> tuple[set[int] | None, str | None]:
     """(ids of the tokens with which the template ends an answer, None), or (None, why that is not known).
 
     Raises:
-        TaskError: the template is not valid.
+        TaskError: the template is not valid, or leaves the question out.
     """
     if files.template is None:
         return None, None
     import jinja2
 
     try:
-        texts = list(_rendered(files))
+        texts = list(rendered(files))
     except jinja2.TemplateSyntaxError as error:
         raise TaskError(
             f"{files.directory}: the chat template is not valid: {error}; every prompt is rendered with it"
         ) from None
     except Exception as error:  # noqa: BLE001 - the template is foreign code
         return None, f"{files.directory}: the chat template fails on a question with an answer: {error}"
+    if not any(_ASKED in text for text in texts):
+        raise TaskError(
+            f"{files.directory}: the chat template leaves the question out, so that all prompts would be the "
+            "same; it must write the content of a message that is a text"
+        )
     tails = [part.split(_ASKED)[0] for text in texts for part in text.split(_ANSWERED)[1:]]
     if not tails or not tokens.special:
         return None, None
@@ -198,7 +208,7 @@ def _written(files: TokenFiles, tokens: _Tokens) -> tuple[set[int] | None, str |
     return {tokens.special[found.group()] for tail in tails if (found := first.search(tail))}, None
 
 
-def _rendered(files: TokenFiles) -> Iterator[str]:
+def rendered(files: TokenFiles) -> Iterator[str]:
     """A chat of one turn and one of two as transformers renders them, in Jinja's sandbox."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -212,7 +222,7 @@ def _rendered(files: TokenFiles) -> Iterator[str]:
     environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
     environment.globals |= {"raise_exception": fail, "strftime_now": lambda _: "01 Jan 2026"}
     template = environment.from_string(_GENERATION_TAG.sub("", files.template or ""))
-    special = {key: _text(value) for key, value in files.settings.items() if key.endswith("_token")}
+    special = {key: token_text(value) for key, value in files.settings.items() if key.endswith("_token")}
     special = {key: value for key, value in special.items() if value is not None}
     for chat in ([_USER, _ASSISTANT], [_USER, _ASSISTANT, _USER, _ASSISTANT]):
         yield template.render(
@@ -220,17 +230,18 @@ def _rendered(files: TokenFiles) -> Iterator[str]:
         )
 
 
-def _text(token: object) -> str | None:
+def token_text(token: object) -> str | None:
     """A token as files write it, as text or as an object with `content`."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) and content else None
 
 
 def _ids(value: object) -> list[int]:
-    return [id_ for id_ in (value if isinstance(value, list) else [value]) if _is_id(id_)]
+    return [id_ for id_ in (value if isinstance(value, list) else [value]) if is_id(id_)]
 
 
-def _is_id(value: object) -> TypeGuard[int]:
+def is_id(value: object) -> TypeGuard[int]:
+    """Whether a value of a file is a token's id."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

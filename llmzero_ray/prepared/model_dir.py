@@ -1,7 +1,8 @@
 """Check that a directory holds a model which VeRL and vLLM can load.
 
 Looks at file names, sizes and JSON: configuration, weights, tokenizer, chat template; loads nothing. Not
-here: end tokens (end_tokens.py), whether the model fits into memory, or is any good.
+here: end tokens (end_tokens.py), the vocabulary (vocabulary.py), whether the model fits into memory, or is
+any good.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from llmzero_ray.errors import TaskError
 from llmzero_ray.prepared.end_tokens import TokenFiles, check_end_tokens
+from llmzero_ray.prepared.vocabulary import check_vocabulary
 from llmzero_ray.utils.files import small_text
 
 _TOKENIZERS = (
@@ -57,37 +59,35 @@ def check_model_dir(path: str | Path) -> tuple[str, ...]:
             f"{directory / 'config.json'} names neither model_type nor architectures: not a transformers "
             "model"
         )
-    _check_weights(directory)
+    shapes = _weights(directory)
     for name in tokenizer:
         _check_content(directory / name)
     settings = _read_json_if_there(directory / "tokenizer_config.json") or {}
-    return check_end_tokens(
-        TokenFiles(
-            directory=directory,
-            tokenizer=_read_json_if_there(directory / "tokenizer.json") or {},
-            settings={**(_read_json_if_there(directory / "special_tokens_map.json") or {}), **settings},
-            config=config,
-            generation=_read_json_if_there(directory / "generation_config.json"),
-            template=_chat_template(directory, settings),
-        )
+    files = TokenFiles(
+        directory=directory,
+        tokenizer=_read_json_if_there(directory / "tokenizer.json") or {},
+        settings={**(_read_json_if_there(directory / "special_tokens_map.json") or {}), **settings},
+        config=config,
+        generation=_read_json_if_there(directory / "generation_config.json"),
+        template=_chat_template(directory, settings),
     )
+    return (*check_end_tokens(files), *check_vocabulary(files, shapes))
 
 
-def _check_weights(directory: Path) -> None:
+def _weights(directory: Path) -> dict[str, list[int]]:
+    """Name of a weight -> its shape. Empty unless the weights are safetensors."""
     for name in _WEIGHTS:
         if (index := directory / f"{name}.index.json").is_file():
-            _check_shards(index)
-            return
+            return _shards(index)
         if _is_filled(directory / name):
-            _check_weight_file(directory / name)
-            return
+            return _weight_file(directory / name)
     raise TaskError(
         f"model directory {directory} has no weights ({_listing(directory)}); it needs model.safetensors, or "
         "its .index.json with all shards. Save them there: model.save_pretrained(DIRECTORY)"
     )
 
 
-def _check_shards(index: Path) -> None:
+def _shards(index: Path) -> dict[str, list[int]]:
     weight_map = _read_json(index).get("weight_map")
     shards = set(weight_map.values()) if isinstance(weight_map, dict) else set()
     if not shards:
@@ -98,34 +98,40 @@ def _check_shards(index: Path) -> None:
             f"model directory {index.parent} misses {len(missing)} of {len(shards)} weight shards, e.g. "
             f"{missing[0]}; copy or download it again"
         )
+    found: dict[str, list[int]] = {}
     for shard in sorted(shards):
-        _check_weight_file(index.parent / str(shard))
+        found |= _weight_file(index.parent / str(shard))
+    return found
 
 
-def _check_weight_file(path: Path) -> None:
-    """Check that a file has the length that its header states."""
+def _weight_file(path: Path) -> dict[str, list[int]]:
+    """Shapes of the weights in a file, which must have the length that its header states."""
     _check_content(path)
     if path.suffix == ".safetensors":
         size = path.stat().st_size
-        needed = _safetensors_size(path, size)
+        needed, shapes = _safetensors(path, size)
         if needed != size:
             found = "is cut off, or no safetensors file" if needed is None else f"must have {needed} bytes"
             raise TaskError(f"{path} {found}; it has {size} bytes. Copy or download the model again")
-    elif not zipfile.is_zipfile(path) and _head(path, 1) != b"\x80":  # torch's format, and its older one
+        return shapes
+    if not zipfile.is_zipfile(path) and _head(path, 1) != b"\x80":  # torch's format, and its older one
         raise TaskError(f"{path} is cut off, or no file that torch.save has written; {_AGAIN}")
+    return {}
 
 
-def _safetensors_size(path: Path, size: int) -> int | None:
-    """Size in bytes that a safetensors file must have by its header. None if it has no complete header."""
+def _safetensors(path: Path, size: int) -> tuple[int | None, dict[str, list[int]]]:
+    """(size in bytes that a safetensors file must have by its header, shapes of its weights). The size is
+    None if it has no complete header."""
     length = int.from_bytes(_head(path, 8), "little")
     if length > min(size - 8, _MOST_HEADER):
-        return None
+        return None, {}
     try:
         header = json.loads(_head(path, 8 + length)[8:])
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        return 8 + length + max(ends, default=0)
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+        return 8 + length + end, {name: [*entry["shape"]] for name, entry in entries.items()}
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return None
+        return None, {}
 
 
 def _check_content(path: Path) -> None:

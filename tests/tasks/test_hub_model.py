@@ -22,7 +22,7 @@ FILES = {
     "config.json": b'{"model_type": "qwen3"}',
     "model.safetensors": WEIGHTS.encode(),
     "tokenizer.json": b"{}",
-    "tokenizer_config.json": b'{"chat_template": "x"}',
+    "tokenizer_config.json": b'{"chat_template": "{{ messages }}"}',
 }
 NOT_WANTED = {"modeling.py": b"import os", "pytorch_model.bin": b"pickle", "original/params.json": b"{}"}
 
