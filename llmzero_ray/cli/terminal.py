@@ -11,8 +11,9 @@ from rich.live import Live
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.interrupts import Interrupts
 from llmzero_ray.cli.output import print_line, print_lines
-from llmzero_ray.cli.view import live_view, outcome_lines, progress_lines
+from llmzero_ray.cli.view import base_score, live_view, outcome_lines, progress_lines
 from llmzero_ray.coordinator.follow import Follower
+from llmzero_ray.dynamics.incumbent import base_problem
 from llmzero_ray.launch.start import LOOK_S, raise_if_broken
 
 _QUIET_S = 60.0
@@ -61,6 +62,7 @@ class Display:
         self._follower, self._console = follower, console
         self._n_shown, self._quiet_since = 0, time.monotonic()
         self._live: Live | None = None
+        self._base: float | None = None
 
     def __enter__(self) -> Display:
         if self._console.is_terminal:
@@ -85,6 +87,10 @@ class Display:
             if line is not None:
                 self._print(event.time, line)
                 self._quiet_since = now
+        if self._base is None:
+            self._base = base_score(self._follower)
+            if problem := base_problem(self._base):
+                self._print(time.time(), problem)
         if now - self._quiet_since > _QUIET_S:
             self._quiet_since = now
             for line in progress_lines(self._follower):

@@ -21,6 +21,7 @@ from llmzero_ray.cli.event_text import approval_texts, changes_text, global_step
 from llmzero_ray.coordinator import CoordinatorCore, budget_limits, gpu_hours, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
+from llmzero_ray.dynamics.incumbent import base_problem
 from llmzero_ray.hyperparameters.compute import amount, tokens_so_far
 from llmzero_ray.records import PhaseFailure, PhaseResult, PhaseSpec
 from llmzero_ray.records.events import REFERENCE
@@ -60,6 +61,8 @@ def live_view(follower: Follower, *, now: float | None = None, stage: str | None
     stage = stage or core.stage
     parts: list[RenderableType] = [headline(follower, now=now, stage=stage)]
     parts += [Text(line, style="yellow") for line in approval_texts(core, to_do=True)]
+    if problem := base_problem(base_score(follower)):
+        parts.append(Text(problem, style="yellow"))
     # The tree comes last: it may be taller than the terminal, which shows the beginning.
     parts += [_progress(follower, run, stage) for run in _training(core)]
     parts += [Text(line) for line in final_lines(core)]
@@ -110,6 +113,13 @@ def initialization_lines(core: CoordinatorCore) -> list[str]:
 def progress_lines(follower: Follower) -> list[str]:
     """One line per running phase: its progress, reward and validation score."""
     return [", ".join(filter(None, _training_cells(follower, run))) for run in _training(follower.core)]
+
+
+def base_score(follower: Follower) -> float | None:
+    """Base model's validation score before the root's first step. None unless the root trains and validated
+    it."""
+    roots = [run.node for run in _training(follower.core) if run.kind == "root"]
+    return load_curves(follower.storage, roots[0]).start_score if roots else None
 
 
 def headline(follower: Follower, *, now: float | None = None, stage: str | None = None) -> Text:
@@ -265,16 +275,9 @@ def _progress(follower: Follower, run: PhaseRun, stage: str) -> RenderableType:
     return row
 
 
-_BASE = {
-    0.0: "base model 0: check the answers' format, the reward, and the response cap (docs/data.md)",
-    1.0: "base model 1: nothing is left to learn; check the reward, or take harder rows",
-}
-"""Sentences about a base model's validation from which no phase can learn."""
-
-
 def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
-    """Cells of a running phase: name, progress, mean reward of the newest step, best validation so far, and
-    whether a base model can learn; empty cells where there is nothing to say yet."""
+    """Cells of a running phase: name, progress, mean reward of the newest step, best validation so far;
+    empty cells where there is nothing to say yet."""
     point, best = follower.newest(run.node)
     base = point.val_score if run.kind == "root" and point is not None and point.step == 0 else None
     reward = None if point is None else point.metrics.get(REWARDS[0])
@@ -283,7 +286,7 @@ def _training_cells(follower: Follower, run: PhaseRun) -> list[str]:
         "starting" if point is None else f"step {point.step}{_of(follower, run)}",
         "" if reward is None else f"reward {reward:.3f}",
         "" if best is None else f"validation {best:.4f}",
-        "" if base is None else _BASE.get(base, f"base model {base:.4f}"),
+        "" if base is None else f"base model {base:.4f}",
     ]
 
 

@@ -43,6 +43,21 @@ def score_to_beat(incumbent: float | None, path: Iterable[tuple[int, float]]) ->
     return max(known if incumbent is None else (incumbent, *known), default=None)
 
 
+def base_problem(score: float | None) -> str:
+    """Advice on a base model from whose validation score no phase can learn. Empty for other scores."""
+    if score == 0:
+        return (
+            "the base model is never right (validation 0): check the answers' format, the reward, and the "
+            "response cap (docs/data.md)"
+        )
+    if score == 1:
+        return (
+            "the base model is always right (validation 1), so that nothing is left to learn: check the "
+            "reward, or take harder rows"
+        )
+    return ""
+
+
 def standings(
     running: NodeView, chain: Sequence[NodeView], load_items: LoadItems, *, n_val: int
 ) -> tuple[Standing, ...]:

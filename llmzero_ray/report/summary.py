@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from llmzero_ray.coordinator.final_evaluation import POLICY_NAMES, WHOLE
+from llmzero_ray.dynamics.incumbent import base_problem
 from llmzero_ray.prepared.aggregate import task_score
 from llmzero_ray.records import TokenCost
 from llmzero_ray.records.significance import CLEAR, NOISE, Difference, score_interval
@@ -50,6 +51,9 @@ def result_lines(
         lines.append(line)
         lines += _confirmation_lines(facts)
         lines += [_against(c) for c in compared if c.split == split and c.new.what == "best"]
+    base = next((policy.validation for policy in known if policy.what == "base"), None)
+    if problem := base_problem(None if base is None else base.mean):
+        lines.append(f"**{problem[0].upper()}{problem[1:]}.**")
     for run in facts.runs.values():
         if run.doubts:
             part = ", part of the best strategy" if run.node in facts.path_nodes else ""

@@ -27,11 +27,13 @@ from llmzero_ray.cli.doctor.machine_findings import (
 )
 from llmzero_ray.cli.doctor.rows import EXIT_CODES, CheckFinding, Row, exit_code, ordered, table_of
 from llmzero_ray.cli.doctor.scratch import Scratch
+from llmzero_ray.cli.doctor.training import SlotTrial, rows_of
 from llmzero_ray.config import parse_config
 from llmzero_ray.errors import ConfigError, StorageError
 from llmzero_ray.launch.nodes import HERE, Node, NoResult
 from llmzero_ray.prepared import PreparedTask
 from llmzero_ray.prepared.sandbox import Isolation
+from tests.builders import make_config, make_result
 
 GIB = 2**30
 NODES = (
@@ -112,6 +114,15 @@ def test_rows_are_shown_by_kind() -> None:
         row_of("storage", "ok"),
     ]
     assert [row.kind for row in ordered(rows)] == ["config", "storage", "capacity", "engine"]
+
+
+@pytest.mark.parametrize(("score", "said"), [(0.0, "never right"), (1.0, "always right"), (0.2, None)])
+def test_a_base_model_that_cannot_learn_is_a_warning(tmp_path: Path, score: float, said: str | None) -> None:
+    config = make_config(storage=str(tmp_path))
+    result = dataclasses.replace(make_result(0), start_score=score)
+    rows = {row.name: row for slot in (0, 1) for row in rows_of(config, SlotTrial(slot=slot, result=result))}
+    assert [row.status for name, row in rows.items() if name == "base model"] == ["warn"] * bool(said)
+    assert said is None or said in rows["base model"].found
 
 
 def test_markup_in_what_was_found_is_shown_as_it_is() -> None:

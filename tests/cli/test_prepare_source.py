@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from llmzero_ray.config import load_config
 from llmzero_ray.engines.base import Slot
 from llmzero_ray.engines.verl.factory import verl_settings
 from llmzero_ray.engines.verl.overrides import engine_overrides
+from llmzero_ray.tasks.commands import prepare as command
 from llmzero_ray.tasks.prepare import prepare
 from tests.marks import needs_sandbox
 
@@ -196,3 +198,13 @@ def test_verl_loads_the_sandbox_in_place_of_a_reward_of_ones_own(tmp_path: Path)
     (tmp_path / "task" / "reward.py").write_text(REWARD + "# changed\n")
     done = subprocess.run(loading, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "has changed since the task was made" in done.stderr
+
+
+def test_a_tiny_model_that_is_never_right_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = prepare(dir=tmp_path / "task", family="echo", n_train=4, n_val=2, n_test=2, make_model=False)
+    (tmp_path / "search.yaml").write_text(f"name: demo\nstorage: {tmp_path}\ntask: {{family: echo}}\n")
+    monkeypatch.setattr(command, "task_of", lambda *_: replace(made, greedy_val_accuracy=0.0))
+    assert main(["prepare", str(tmp_path / "search.yaml")]) == 0
+    assert "warning: the base model is never right" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from rich.console import Console
 import llmzero_ray
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.main import main
+from llmzero_ray.cli.terminal import Display
 from llmzero_ray.cli.view import live_view, outcome_lines
 from llmzero_ray.config import parse_config
 from llmzero_ray.coordinator import apply_recorded, time_left
@@ -111,17 +112,31 @@ def test_phases_that_count_no_gpu_hours_are_shown_without(storage: SearchStorage
 
 @pytest.mark.parametrize(
     ("score", "said"),
-    [(0.0, "check the answers' format, the reward, and the response cap"), (1.0, "nothing is left to learn")],
+    [
+        (0.0, "check the answers' format, the reward, and the response cap"),
+        (1.0, "nothing is left to learn"),
+        (0.3, ""),
+    ],
 )
-def test_a_base_model_from_which_nothing_can_be_learnt_is_told_before_the_first_step(
+def test_a_base_model_from_which_nothing_can_be_learnt_is_told_from_its_validation_on(
     storage: SearchStorage, score: float, said: str
 ) -> None:
     search = Driver(make_config(budget={"runs": 8}))
     search.ready()
     search.start(0)
     follower = written(storage, search)
+    lines = Console(file=StringIO(), width=200)
+    display = Display(follower, lines)
+    display.show()
     reported(storage, 0, {0: score}, {})
+    display.show()
     assert said in shown(follower)
+    reported(storage, 0, {0: score, 1: None, 2: None}, {})
+    display.show()
+    assert said in shown(follower)
+    assert ("the base model is" in shown(follower)) == bool(said)
+    assert isinstance(lines.file, StringIO)
+    assert lines.file.getvalue().count("the base model is") == bool(said)  # once in a log
 
 
 def test_a_search_at_work_shows_shares_of_its_limits_and_about_how_long_it_takes(

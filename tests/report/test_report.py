@@ -609,6 +609,18 @@ def test_a_score_in_doubt_is_named_at_the_result_in_the_terminal_and_where_a_nod
     assert node_view(search.core, 1, lambda _: Curves()).doubts == (doubt,)
 
 
+@pytest.mark.parametrize(("solved", "said"), [(0, "never right"), (100, "always right"), (40, None)])
+def test_a_base_model_that_cannot_learn_is_named_at_the_result(
+    tmp_path: Path, solved: int, said: str | None
+) -> None:
+    search = scripted(tmp_path, runs=2)
+    search.phases[0] = replace(search.phases[0], val={0: solved, 10: 0, 20: 0})
+    search.ready().play()
+    result = section(report_of(search), "## Result")
+    assert ("**The base model is" in result) == bool(said)
+    assert said is None or said in result
+
+
 @pytest.mark.parametrize(
     "guesses",
     ["There are some potential root causes. (1) killed due to h", "Some common causes include: (1) killed"],

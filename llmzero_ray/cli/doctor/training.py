@@ -21,6 +21,7 @@ from llmzero_ray.cli.doctor.scratch import scratch_of
 from llmzero_ray.cli.step_times import step_seconds, validation_seconds
 from llmzero_ray.config import SearchConfig
 from llmzero_ray.coordinator.plan import Planner
+from llmzero_ray.dynamics.incumbent import base_problem
 from llmzero_ray.errors import CapacityError, LlmzeroError
 from llmzero_ray.estimate import Estimate
 from llmzero_ray.hyperparameters.root import root_hyperparameters
@@ -191,7 +192,7 @@ class SlotTrial:
 
 
 def rows_of(config: SearchConfig, trial: SlotTrial) -> list[Row]:
-    """Rows of one slot: its steps, and its adapter."""
+    """Rows of one slot: its steps, its adapter, and a base model that cannot learn in the first."""
     step, adapter = f"step, slot {trial.slot}", f"adapter, slot {trial.slot}"
     result = trial.result
     if not isinstance(result, PhaseResult):
@@ -210,10 +211,13 @@ def rows_of(config: SearchConfig, trial: SlotTrial) -> list[Row]:
     )
     if config.engine.backend == "verl":  # it trains with nothing else
         found += "; the effective configuration is the one asked for"
-    return [
+    rows = [
         Row(name=step, kind="engine", status="ok", found=found),
         _adapter_row(adapter, config, trial, result),
     ]
+    if trial.slot == 0 and (problem := base_problem(result.start_score)):
+        rows.append(Row(name="base model", kind="config", status="warn", found=problem))
+    return rows
 
 
 def seconds_of(config: SearchConfig, trial: SlotTrial) -> dict[str, float]:

@@ -20,6 +20,7 @@ from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.cli.settings import with_whole_keys
 from llmzero_ray.config import HUB_ID, load_config, presets
 from llmzero_ray.config.changes import read_settings
+from llmzero_ray.dynamics.incumbent import base_problem
 from llmzero_ray.errors import CapacityError, ConfigError
 from llmzero_ray.launch import actors
 from llmzero_ray.prepared.directory import progress_lines
@@ -70,7 +71,8 @@ def prepare(
         task = task_of(loaded, tell)
     accuracy = "" if task.greedy_val_accuracy is None else f", base model {task.greedy_val_accuracy:.3f}"
     print_line(console, one_line(f"task {task.name} in {task.directory}: {_sizes(task)}{accuracy}", None))
-    for warning in repeated_questions(task) if task.family is None else ():
+    warnings = repeated_questions(task) if task.family is None else ()
+    for warning in filter(None, (base_problem(task.greedy_val_accuracy), *warnings)):
         print_line(console, one_line(f"warning: {warning}", None))
     return 0
 
