@@ -435,6 +435,15 @@ def test_recorded_answers_of_a_language_model_belong_to_the_searches_that_are_sc
         assert recorded.answer(call).input["diagnosis"]["summary"]
 
 
+def test_a_pair_of_the_second_tier_says_what_its_reward_pays_without_thought(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real.make("larger", tmp_path)
+    printed = capsys.readouterr()
+    assert printed.out == ""  # it holds the plan
+    assert "the question itself" in printed.err
+
+
 def test_the_plan_of_the_second_tier_is_a_comparison_at_equal_budget(tmp_path: Path) -> None:
     base = tmp_path / "base.yaml"
     base.write_text(to_yaml(real.recipe(tmp_path)), encoding="utf-8")

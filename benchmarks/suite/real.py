@@ -9,7 +9,8 @@
 MODEL is the directory that `llmzero model smollm2` makes. The first command trains nothing: it prints the
 accuracy of greedy and of sampled answers (temperature 1), both of at most 16 tokens, and one greedy answer.
 The second one writes questions of the chosen kinds to CSV files, prepares them as a user would, and prints
-the plan of a comparison with the recipe smollm2_cpu as default. It compares the searches with a static
+the plan of a comparison with the recipe smollm2_cpu as default; what the reward pays for answers without
+thought goes to standard error. It compares the searches with a static
 configuration.
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from llmzero_ray.cli.output import TerminalConsole
 from llmzero_ray.config import presets
 from llmzero_ray.config.yaml_text import read_yaml, to_yaml
 from llmzero_ray.errors import LlmzeroError
@@ -36,7 +38,7 @@ from llmzero_ray.journal import event_file
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable, table
 from llmzero_ray.storage.metric_files import load_points
-from llmzero_ray.tasks.from_config import prepare_task_file
+from llmzero_ray.tasks.commands.prepare import prepare_source_task
 
 N_ITEMS, N_TOKENS = 64, 16
 WORDS = [
@@ -258,7 +260,7 @@ def make(pair: str, data: Path) -> Path:
         **SIZES,
     }
     (folder / "task.yaml").write_text(to_yaml(task), encoding="utf-8")
-    prepare_task_file(folder / "task.yaml", {})
+    prepare_source_task(str(folder / "task.yaml"), [], TerminalConsole(stderr=True))
     return folder / "task"
 
 
