@@ -71,8 +71,8 @@ def plan_retraining(
 
     If the task has another number of training rows, steps are rescaled to the same number of epochs, unless
     `keep_steps`. `model` replaces the base model; `settings` are dotted keys of search.yaml, for hardware and
-    engine. The searches are called `name`-1 and so on, by default after the strategy's search. Writes the
-    proposer's file next to the searches.
+    engine, or the first `seed`. The searches are called `name`-1 and so on, by default after the strategy's
+    search. Writes the proposer's file next to the searches.
 
     Raises:
         ConfigError: the settings are wrong, or ask for another LoRA rank than the strategy's; or searches of
@@ -81,6 +81,10 @@ def plan_retraining(
     """
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}; must be a whole number >= 1.")
+    settings = settings or {}
+    for key in ("name", "storage"):
+        if key in settings:
+            raise ConfigError(f"{key}={settings[key]}: all the searches would get it. Give --{key} instead.")
     trained, notes = _trimmed(strategy), []
     rows = strategy.task.get("n_train")
     if isinstance(rows, int) and rows != task.n_train and not keep_steps:
@@ -95,9 +99,9 @@ def plan_retraining(
     name = name or f"{strategy.search.name[:_NAME_CHARS]}-retrained"
     path = Path(local_path(storage)).absolute() / f"{name}.strategy.yaml"
     configs = tuple(
-        _config(trained, task, path, name=f"{name}-{number}", storage=storage, model=model,
-                seed=strategy.search.seed + number - 1, settings=settings or {})
-        for number in range(1, seeds + 1)
+        _config(trained, task, path, name=f"{name}-{number + 1}", storage=storage, model=model,
+                seeds_after=number, settings=settings)
+        for number in range(seeds)
     )  # fmt: skip
     begun = [config.name for config in configs if is_search(path.with_name(config.name))]
     if begun and path.is_file() and load_strategy(path).phases != trained.phases:
@@ -155,7 +159,7 @@ def _config(
     name: str,
     storage: str,
     model: str | None,
-    seed: int,
+    seeds_after: int,
     settings: Mapping[str, Any],
 ) -> SearchConfig:
     first = strategy.phases[0]
@@ -165,7 +169,7 @@ def _config(
     data: dict[str, Any] = {
         "name": name,
         "storage": storage,
-        "seed": seed,
+        "seed": strategy.search.seed,
         "task": {"dir": task.directory},
         "model": {
             "path": None if base == task.model_path else base,
@@ -193,6 +197,8 @@ def _config(
         data["budget"]["target"] = _ANY_SCORE
     data = without_removed(data)  # an old strategy may still have removed settings
     change_settings(data, settings, VERL_SPACE.names)
+    if type(data["seed"]) is int:  # otherwise it is refused below
+        data["seed"] += seeds_after
     config = resolve_config(data, source="the strategy's configuration")
     check_rank(strategy.lora_rank, config.model.lora_rank)
     return config

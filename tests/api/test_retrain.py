@@ -74,6 +74,18 @@ def test_the_searches_repeat_the_strategy_and_nothing_else(
     check_backends(config, 0.0, [].append)
 
 
+def test_a_given_seed_is_the_first_one_and_no_two_searches_are_the_same(
+    strategy: Strategy, task_dir: Path, tmp_path: Path
+) -> None:
+    made = plan(strategy, task_dir, tmp_path, seeds=3, settings={"seed": 5})
+    assert [config.seed for config in made.configs] == [5, 6, 7]
+    with pytest.raises(ConfigError, match="seed is 'five'"):
+        plan(strategy, task_dir, tmp_path, settings={"seed": "five"})
+    for key in ("name", "storage"):
+        with pytest.raises(ConfigError, match=f"{key}=mine: all the searches would get it. Give --{key}"):
+            plan(strategy, task_dir, tmp_path, seeds=3, settings={key: "mine"})
+
+
 def test_a_begun_retraining_keeps_its_strategy(strategy: Strategy, task_dir: Path, tmp_path: Path) -> None:
     """It would otherwise go on with the phases of another one."""
     made = plan(strategy, task_dir, tmp_path)
