@@ -37,12 +37,24 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
     check_room(directory, out)
     merged, tokenizer = merged_model(directory, adapter)
     with storage_errors(out, setting="--out"), replace_directory(out) as folder:
-        merged.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        for path in folder.iterdir():
-            path.chmod(0o644)  # safetensors writes files that only their owner can read
+        _save(merged, tokenizer, directory, folder)
         refuse_used(out)
     return out
+
+
+def _save(model: Any, tokenizer: Any, base: Path, folder: Path) -> None:
+    """Write a model, its tokenizer, and the base model's settings for generation as they are."""
+    settings = base / "generation_config.json"
+    if settings.is_file():
+        # transformers reads settings that it refuses to write, such as a temperature without sampling.
+        model.generation_config = type(model.generation_config)()
+    model.save_pretrained(folder)
+    if settings.is_file():
+        shutil.copyfile(settings, folder / settings.name)
+    tokenizer.save_pretrained(folder)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def refuse_used(out: Path) -> None:

@@ -71,6 +71,18 @@ def test_the_merged_model_answers_as_base_and_adapter_together(search: SearchBui
     assert not [name for name in merged.state_dict() if "lora" in name]
 
 
+def test_settings_for_generation_that_transformers_does_not_write_are_kept(
+    search: SearchBuilder, tmp_path: Path
+) -> None:
+    base, out = tmp_path / "base", tmp_path / "out"
+    shutil.copytree(str(search.config.model.path), base)
+    given = json.dumps({"do_sample": False, "temperature": 0.6, "eos_token_id": 2})
+    (base / "generation_config.json").write_text(given)
+    assert main(["merge", str(search.root), "--out", str(out), "--model", str(base)]) == 0
+    assert (out / "generation_config.json").read_text() == given
+    check_model_dir(out)
+
+
 def refusal(search: Path, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
     """The one line with which merging is refused."""
     assert main(["merge", str(search), "--out", str(out), *more]) != 0
