@@ -275,6 +275,15 @@ class SearchStorage:
                 config = config.model_copy(update={block: found})
         return config
 
+    def base_model_here(self, config: SearchConfig, recorded: str, task_dir: str | None) -> str:
+        """Path of the base model that a search recorded, with its task in `task_dir`: where it is now if it
+        was moved together with the search. It is unchanged if it still exists, or is not found."""
+        config = self.relocated(config)
+        moved = Path(config.model.path or recorded)
+        if config.model.path is None and task_dir is not None and moved.is_relative_to(task_dir):
+            moved = Path(config.task.dir, moved.relative_to(task_dir))
+        return str(moved) if os.path.exists(moved) and not os.path.exists(recorded) else recorded
+
     def journal_address(self) -> Path | str:
         """Location of the journal: a directory, or an address in an object store.
 

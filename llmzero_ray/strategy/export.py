@@ -65,10 +65,13 @@ def export_verl(
         replace_file(directory / "strategy.yaml", strategy.to_yaml())
         replace_file(directory / "README.md", _readme(strategy, settings, task))
         scripts = []
+        # A model that was made for the task is in the folder, wherever the task was during the search.
+        own = task.model_path is not None and config.model.path in (None, task.model_path)
+        model = '"$HERE/model"' if own else shlex.quote(strategy.base_model)
         for phase in strategy.phases:
             keys = _keys(strategy, phase, settings, task.n_train) | reward | _ray_keys(config, settings)
             path = directory / f"phase_{phase.phase}.sh"
-            replace_file(path, _script(strategy, phase, keys, settings, task))
+            replace_file(path, _script(strategy, phase, keys, settings, model))
             path.chmod(0o755)
             scripts.append(path)
         everything = directory / "all.sh"
@@ -201,8 +204,9 @@ def _script(
     phase: StrategyPhase,
     keys: Mapping[str, Any],
     settings: VerlSettings,
-    task: PreparedTask,
+    model: str,
 ) -> str:
+    """Text of a phase's script. `model` is the usual path of the base model as a shell word."""
     begin = f"global step {phase.base_step}" if phase.resume_from else "the base model"
     scored = (
         "" if phase.validation_at_cut is None else f"; validation was {phase.validation_at_cut:.4f} there"
@@ -213,7 +217,7 @@ def _script(
         _HEAD.rstrip("\n"),
         f"# Phase {phase.phase} of {len(strategy.phases)} of the strategy that {strategy.search.name} found: "
         f"from {begin} to global step {phase.end_step}{scored}.",
-        f"usual_model={_base_model(task, strategy)}",
+        f"usual_model={model}",
         'MODEL="${MODEL:-$usual_model}"',
         *(f"export {name}={shlex.quote(value)}" for name, value in plain_vars(settings).items()),
         "# In the words of hydra, which reads a quote in a path as the end of the text.",
@@ -240,11 +244,6 @@ def _arguments(keys: Mapping[str, Any]) -> Iterator[str]:
             variable = f"$hydra_{name.strip('@')}"
             word = word.replace(name, variable if plain else f"'\"{variable}\"'")
         yield word
-
-
-def _base_model(task: PreparedTask, strategy: Strategy) -> str:
-    """Default path of the base model as a shell word. A model that was made for the task is in the folder."""
-    return '"$HERE/model"' if task.model_path == strategy.base_model else shlex.quote(strategy.base_model)
 
 
 def _copy_task(task: PreparedTask, directory: Path) -> None:

@@ -32,7 +32,8 @@ def merge_best(facts: SearchFacts, out: Path, base: str | None = None) -> Path:
     refuse_used(out)
     adapter = facts.paths.best
     adapter_in_best(facts)
-    directory = Path(base or facts.base_model)
+    made_in = facts.task.get("directory")
+    directory = Path(base or facts.storage.base_model_here(facts.config, facts.base_model, made_in))
     check_model_dir(directory)
     check_room(directory, out)
     merged, tokenizer = merged_model(directory, adapter)

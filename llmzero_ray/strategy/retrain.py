@@ -206,7 +206,8 @@ def _config(
 
 def find_strategy(place: str, storage: str = "runs") -> Strategy:
     """Load a strategy from a file, or the best one so far of a search, given its directory or its name in
-    `storage`. If the search's directory was moved with its task, the strategy names the task's new place.
+    `storage`. If the search's directory was moved with its task or base model, the strategy names their new
+    places.
 
     Raises:
         ConfigError: there is none, or it cannot be read.
@@ -234,15 +235,17 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
 
 
 def _with_moved_task(strategy: Strategy, search: SearchStorage) -> Strategy:
-    """The strategy of a search, with its task's directory replaced by where it is now if it moved together
-    with the search."""
+    """The strategy of a search, with the directories of its task and its base model replaced by where they
+    are now if they moved together with the search."""
     directory = strategy.task.get("directory")
-    if not directory or Path(directory).exists() or not search.is_search():
+    config = search.config() if search.is_search() else None
+    if config is None:
         return strategy
-    config = search.config()
-    if config is None or not Path(config.task.dir).exists():
-        return strategy
-    return strategy.model_copy(update={"task": {**strategy.task, "directory": config.task.dir}})
+    model = search.base_model_here(config, strategy.base_model, directory)
+    task = dict(strategy.task)
+    if directory and not Path(directory).exists() and Path(config.task.dir).exists():
+        task["directory"] = config.task.dir
+    return strategy.model_copy(update={"task": task, "base_model": model})
 
 
 def task_of_strategy(strategy: Strategy, directory: str | None = None) -> PreparedTask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import errno
 import math
 import shutil
@@ -157,6 +158,19 @@ def test_no_text_of_a_strategy_is_run_by_the_shell(
     model = composed(train[2:]).actor_rollout_ref.model
     assert (model.target_modules, model.path) == (hostile, f"/models/{hostile}")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_model_that_was_made_for_the_task_is_that_of_the_folder_after_a_move(
+    finished: Written, strategy: Strategy, task: PreparedTask, tmp_path: Path
+) -> None:
+    model = tmp_path / "moved" / "model"
+    model.mkdir(parents=True)
+    config = config_of(finished, task, model={"path": None})
+    own = dataclasses.replace(task, model_path=str(model))
+    before = strategy.model_copy(update={"base_model": str(tmp_path / "task" / "model")})
+    export_verl(before, config, own, out := tmp_path / "out")
+    assert (out / "model").is_dir()
+    assert 'usual_model="$HERE/model"' in (out / "phase_1.sh").read_text().splitlines()
 
 
 def test_the_first_phase_starts_from_the_base_model(exported: Path, tmp_path: Path) -> None:

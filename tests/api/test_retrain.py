@@ -222,6 +222,24 @@ def test_a_task_that_moved_with_its_search_is_found(tmp_path: Path) -> None:
         assert task_of_strategy(find_strategy(str(place))).directory == str(new / "demo" / "task")
 
 
+@pytest.mark.parametrize("made_for_the_task", [True, False])
+def test_a_base_model_that_moved_with_its_search_is_found(made_for_the_task: bool, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    task, model = old / "demo" / "task", old / "demo" / "task" / "model"
+    model.mkdir(parents=True)
+    own = {"model_path": str(model)} if made_for_the_task else {}
+    config = make_config(
+        storage=str(old), task={"dir": str(task)}, model={"path": None if made_for_the_task else str(model)}
+    )
+    facts = {"name": "toy", "n_train": 512, "n_val": 100, "directory": str(task), **own}
+    search = SearchBuilder(old, config=config, task=facts)
+    search.phases = {0: Phase(val={0: 40, 10: 50, 20: 60})}
+    search.ready().play(phases=1)
+    assert find_strategy(str(search.root)).base_model == str(model)
+    old.rename(new)
+    assert find_strategy(str(new / "demo")).base_model == str(new / "demo" / "task" / "model")
+
+
 def test_the_proposer_needs_its_file_and_ends_with_it(finished: Written) -> None:
     alone = parse_config({"name": "x", "agents": {"proposer": "strategy"}})
     with pytest.raises(ConfigError, match=r"needs agents\.recorded_from"):
