@@ -75,7 +75,7 @@ def export_verl(
             path.chmod(0o755)
             scripts.append(path)
         everything = directory / "all.sh"
-        lines = "".join(f'bash "$HERE/{path.name}"\n' for path in scripts)
+        lines = "".join(f'bash "$HERE/{path.name}" "$@"\n' for path in scripts)
         replace_file(everything, f"{_HEAD}{lines}")
         everything.chmod(0o755)
     return tuple(scripts)

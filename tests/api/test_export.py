@@ -126,6 +126,12 @@ def test_the_configuration_of_each_script_is_that_of_the_strategy_key_by_key(
     assert n_compared > 40 * len(strategy.phases)
 
 
+def test_further_words_reach_each_phase(exported: Path, tmp_path: Path) -> None:
+    asked, _ = commands(exported / "all.sh", tmp_path)
+    trained = [words for words in asked if words[1] == "verl.trainer.main_ppo"]
+    assert [words[-1] for words in trained] == ["trainer.balance_batch=False"] * 3
+
+
 def test_a_script_uses_the_folder_wherever_it_is(exported: Path, strategy: Strategy, tmp_path: Path) -> None:
     (train, merge), environment = commands(exported / "phase_2.sh", tmp_path)
     config = composed(train[2:])
