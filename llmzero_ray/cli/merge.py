@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from llmzero_ray.cli import options
 from llmzero_ray.cli.output import TerminalConsole, print_line
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.report.outcome import adapter_in_best, is_of_best_strategy
 from llmzero_ray.storage.locate import find
 from llmzero_ray.strategy.merge import merge_best
 
@@ -27,6 +29,14 @@ def merge(
 
     The merged model needs no PEFT. Its weights keep the base model's precision.
     """
-    made = merge_best(SearchFacts(find(search, storage)), Path(out).absolute(), model)
-    print_line(TerminalConsole(), f"merged model: {made}")
+    facts, console = SearchFacts(find(search, storage)), TerminalConsole()
+    adapter = adapter_in_best(facts)
+    if facts.paths.strategy.is_file() and not is_of_best_strategy(facts, adapter):
+        print_line(
+            console,
+            f"note: {facts.paths.best} is not the adapter of the best strategy any more; if its checkpoint "
+            f"is there, `llmzero report {shlex.quote(str(facts.paths.root))}` writes it",
+        )
+    made = merge_best(facts, Path(out).absolute(), model)
+    print_line(console, f"merged model: {made}")
     return 0

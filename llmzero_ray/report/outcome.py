@@ -6,12 +6,13 @@ It depends only on the journal and the search's directory, and is idempotent: eq
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmzero_ray.errors import LlmzeroError, StorageError
 from llmzero_ray.report.best import adapter_checksums, check_inside, checked_best, write_best
-from llmzero_ray.report.best_strategy import best_strategy
+from llmzero_ray.report.best_strategy import best_strategy, is_current
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.front_matter import missing
 from llmzero_ray.report.render import card_text, report_text
@@ -106,6 +107,17 @@ def adapter_in_best(facts: SearchFacts) -> dict[str, str]:
         root = shlex.quote(str(facts.paths.root))
         again = f" `llmzero retrain {root}` trains the strategy again." if facts.path else ""
         return checked_best(best, f"It cannot be written from the checkpoint: {problem}{again}")
+
+
+def is_of_best_strategy(facts: SearchFacts, adapter: Mapping[str, str]) -> bool:
+    """Whether the adapter in best/ (`adapter_in_best`) is that of the best strategy. A running search, or one
+    that continued and was interrupted, may have a better one.
+
+    Raises:
+        ConfigError: strategy.yaml cannot be read.
+    """
+    strategy = load_strategy(facts.paths.strategy)
+    return strategy.adapter == adapter and is_current(strategy, facts)
 
 
 def _write_strategy(facts: SearchFacts, adapter: _Adapter) -> list[Path]:

@@ -19,11 +19,9 @@ from typing import Any
 from llmzero_ray.config import HUB_ID
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.report.best import ADAPTER_FILES, CARD, CHECKSUMS
-from llmzero_ray.report.best_strategy import is_current
 from llmzero_ray.report.facts import SearchFacts
-from llmzero_ray.report.outcome import adapter_in_best
+from llmzero_ray.report.outcome import adapter_in_best, is_of_best_strategy
 from llmzero_ray.report.render import card_text
-from llmzero_ray.storage.strategy import load_strategy
 from llmzero_ray.utils.api_key import SECRET_VARIABLES, TRACKER_KEYS
 from llmzero_ray.utils.hub import hub_api, hub_errors, required_token
 from llmzero_ray.utils.text import one_line
@@ -172,8 +170,7 @@ def _check_is_ours(plan: PushPlan, names: list[str]) -> None:
 
 def _check_is_best(facts: SearchFacts, digests: Mapping[str, str]) -> None:
     """Check that best/ agrees with the journal, because a running search does not always update best/."""
-    strategy = load_strategy(facts.paths.strategy)
-    if strategy.adapter != digests or not is_current(strategy, facts):
+    if not is_of_best_strategy(facts, digests):
         raise ConfigError(
             f"{facts.paths.best} is not the adapter of the best strategy any more. Write it again with "
             f"`llmzero report {shlex.quote(str(facts.paths.root))}`."

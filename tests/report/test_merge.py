@@ -83,6 +83,18 @@ def test_settings_for_generation_that_transformers_does_not_write_are_kept(
     check_model_dir(out)
 
 
+def test_an_adapter_that_is_not_the_best_one_any_more_is_merged_and_that_is_said(
+    search: SearchBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(search.root, tmp_path / "copy"))
+    other = (copy / "strategy.yaml").read_text().replace("cut_step: 20", "cut_step: 10")
+    (copy / "strategy.yaml").write_text(other.replace("total_steps: 20", "total_steps: 10"))
+    assert main(["merge", str(copy), "--out", str(tmp_path / "out")]) == 0
+    note, made = capsys.readouterr().out.splitlines()
+    assert f"note: {copy / 'best'} is not the adapter of the best strategy any more" in note
+    assert made == f"merged model: {tmp_path / 'out'}"
+
+
 def refusal(search: Path, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
     """The one line with which merging is refused."""
     assert main(["merge", str(search), "--out", str(out), *more]) != 0
