@@ -86,7 +86,8 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_switch(domain: Any) -> bool:
-    return all(isinstance(each, bool) for each in domain.categories)
+    """Whether the categories are True and False. A choice of one of them is no switch."""
+    return all(isinstance(each, bool) for each in domain.categories) and len(set(domain.categories)) == 2
 
 
 def _parameter(key: str, domain: Any, value: Any) -> Parameter:
@@ -95,6 +96,8 @@ def _parameter(key: str, domain: Any, value: Any) -> Parameter:
             return Parameter(
                 key=key, alias=key, kind="bool", default=bool(value), doc="", group="optimisation"
             )
+        if not domain.categories:
+            raise ConfigError(f"space: {key} has no category; give tune.choice at least one.")
         odd = [each for each in domain.categories if not _is_plain(each)]
         if odd:
             raise ConfigError(

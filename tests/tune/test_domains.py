@@ -43,6 +43,12 @@ def test_trials_get_the_values_that_the_user_gave() -> None:
     assert made.trial_config(changed) == {**ROOT, "width": 64, "init": "zeros"}
 
 
+def test_a_choice_of_one_truth_value_offers_no_other() -> None:
+    made = trial_space({"bias": tune.choice([True])}, {"bias": True})
+    assert made.space.parameters[0].choices == ("True",)
+    assert made.trial_config(made.root) == {"bias": True}
+
+
 def test_a_space_of_ones_own_is_completed_by_its_defaults() -> None:
     row = Parameter(
         key="lr", alias="lr", kind="float", low=0.0, high=1.0, default=0.1, doc="", group="optimisation"
@@ -64,6 +70,8 @@ def test_a_space_of_ones_own_is_completed_by_its_defaults() -> None:
         ({"lr": 0.1}, {"lr": 0.1}, "lr is a value, 0.1; must be one of tune.uniform"),
         ({"f": tune.choice([print])}, {"f": print}, "f has the category"),
         ({"f": tune.choice(["1", 1])}, {"f": 1}, "two categories of f read alike"),
+        ({"f": tune.choice([])}, {"f": True}, "f has no category"),
+        ({"f": tune.choice([True])}, {"f": False}, "root does not lie in the space: f="),
         ({"f": tune.choice([1, 2])}, {"f": 3}, "root does not lie in the space: f="),
         ([], {}, r"space is \[\]; must be"),
         ({"lr": tune.uniform(0, 1)}, None, "root is None; must be a mapping"),
