@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from llmzero_ray.errors import HyperparameterError, ProposalError
-from llmzero_ray.records import Change, Diagnosis, Event, Proposal
+from llmzero_ray.errors import HyperparameterError, JournalError, ProposalError
+from llmzero_ray.records import Change, Diagnosis, Event, Proposal, from_json, to_json
 from llmzero_ray.records import commands as cmd
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.agents import ErrorRequest, ProposalRequest
@@ -92,6 +92,7 @@ class AsyncProposals:
             ProposalError: it is not a proposal, or has a name or a value outside the space.
         """
         proposal = answer if isinstance(answer, Proposal) else _proposal(request, answer)
+        _check_fields(proposal)
         search, changes = self._search, []
         named = search.trials.named({change.key: change.new for change in proposal.changes})
         try:
@@ -103,6 +104,23 @@ class AsyncProposals:
             raise ProposalError(str(error)) from error
         n_steps = NO_LIMIT if search.phase_steps is None else max(proposal.n_steps, 1)
         return replace(proposal, changes=tuple(changes), n_steps=n_steps)
+
+
+def _check_fields(proposal: Proposal) -> None:
+    """Check that the journal can keep a proposal. Its values are checked with the space.
+
+    Raises:
+        ProposalError: a field is not of its type.
+    """
+    problem = "the proposer gave a Proposal with a wrong field"
+    changes = proposal.changes
+    if not isinstance(changes, list | tuple) or not all(isinstance(each, Change) for each in changes):
+        raise ProposalError(f"{problem}: changes must be a tuple of Change(key=, old=, new=, reason=).")
+    unvalued = tuple(replace(change, old=None, new=None) for change in changes)
+    try:
+        from_json(to_json(replace(proposal, changes=unvalued)))
+    except JournalError as error:
+        raise ProposalError(f"{problem}: {error}") from error
 
 
 def _proposal(request: ProposalRequest, answer: object) -> Proposal:

@@ -16,6 +16,7 @@ from llmzero_ray.records import Change, Diagnosis, Proposal, ResumeFrom
 from llmzero_ray.records import events as ev
 from llmzero_ray.tune import tree_search
 from llmzero_ray.tune.phase_start import PhaseStart
+from llmzero_ray.tune.proposals import AsyncProposals
 from llmzero_ray.tune.state import TuneSearch
 
 
@@ -138,6 +139,29 @@ def test_what_a_restored_trial_reports_again_replaces_what_came_after_its_checkp
     assert {step: point.val_score for step, point in search.phases[0].steps.items()} == {1: -3.0, 2: -2.5}
     assert search.phases[0].newest == (2, "t/checkpoint_000002")
     assert search.phases[0].trials == ["t"]  # no other trial took its place
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"n_steps": None}, {"changes": {"lr": 0.05}}, {"changes": [{"key": "lr"}]}, {"diagnosis": None}]
+)
+def test_a_proposal_with_a_wrong_field_is_refused_with_the_reason(wrong: dict[str, Any]) -> None:
+    given = {
+        "diagnosis": Diagnosis(state="unknown", summary=""),
+        "changes": (),
+        "resume_from": None,
+        "n_steps": 3,
+        "rationale": "",
+    }
+    search = make_search()
+    asked = AsyncProposals(search, lambda _: Proposal(**{**given, **wrong}))
+    train(search, 0, [3.0, 1.0, 2.0])
+    for _ in range(8):
+        asked.collect()
+        asked.wait(10.0)
+    refused = [event.message for event in search.events if isinstance(event, ev.ProposalRefused)]
+    assert len(refused) == 3
+    assert all("a Proposal with a wrong field: " in message for message in refused)
+    assert search.waiting.run.node == 1  # continued from the best checkpoint
 
 
 def test_the_strategy_is_written_when_a_phase_is_the_best(tmp_path: Path) -> None:
