@@ -118,6 +118,8 @@ class Alerts:
                     yield f"New best: {told}"
             case ev.BudgetReached() | ev.SearchPaused() | ev.SearchAborted():
                 yield told
+            case ev.SettingsChanged() | ev.SearchExtended() if "budget.dollars" in event.changes:
+                self._capped = False  # the new cap may be reached too
             case ev.AgentCalled():
                 self._dollars += event.dollars
                 if self._capped or core.started is None:

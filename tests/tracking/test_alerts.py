@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 import sys
@@ -175,6 +176,22 @@ def test_a_cap_that_is_reached_is_told_also_by_a_tracker_that_started_again(
         follower.poll()
         made.look(follower)
     assert made._lines == ["budget.dollars is used up ($1.10 of $1): rules decide now"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_cap_that_was_raised_is_told_again_when_it_is_reached(again: bool, tmp_path: Path) -> None:
+    search = SearchBuilder(tmp_path, config=make_config(budget={"dollars": 1.0})).ready()
+    follower, made = Follower(search.storage), quiet(tmp_path / "alerts.json")
+    search.post(dataclasses.replace(call(0, 0.9), outcome="cap"))
+    follower.poll()
+    made.look(follower)
+    search.post(ev.SettingsChanged(changes={"budget.dollars": 2.0}, before={"budget.dollars": 1.0}))
+    if again:
+        follower, made = Follower(search.storage), quiet(tmp_path / "alerts.json")
+    search.post(call(1, 1.2))
+    follower.poll()
+    made.look(follower)
+    assert made._lines[-1] == "budget.dollars is used up ($2.10 of $2): rules decide now"
 
 
 def quiet(state: Path) -> alerts.Alerts:
