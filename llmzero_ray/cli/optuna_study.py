@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from llmzero_ray.coordinator.runs import without_infinities
 from llmzero_ray.errors import ConfigError
 from llmzero_ray.hyperparameters import VERL_SPACE, Parameter
 from llmzero_ray.report.facts import SearchFacts
+from llmzero_ray.storage.locate import is_search
 from llmzero_ray.utils.plugins import import_problem
 from llmzero_ray.utils.text import one_line
 
-_ROOT = "llmzero_search"
-"""Attribute of the study: directory of the search that it mirrors."""
+_ROOT, _BEGAN = "llmzero_search", "llmzero_began"
+"""Attributes of the study: directory of the search that it mirrors, and Unix seconds of its first event."""
 
 
 def mirror(facts: SearchFacts, url: str) -> int:
@@ -37,9 +42,11 @@ def mirror(facts: SearchFacts, url: str) -> int:
     try:
         study = optuna.create_study(storage=url, study_name=name, direction="maximize", load_if_exists=True)
         trials = study.get_trials(deepcopy=False)
-        if study.user_attrs.get(_ROOT, root if not trials else "") != root:
+        began = facts.events[0].time
+        if trials and not _is_of(study.user_attrs, root, began):
             raise ConfigError(f"--optuna: its study {name!r} is not of {root}. Give another storage.")
         study.set_user_attr(_ROOT, root)
+        study.set_user_attr(_BEGAN, began)
         known = {trial.user_attrs.get("node") for trial in trials}
         new = [node for node, run in facts.runs.items() if run.outcome is not None and node not in known]
         study.add_trials([_trial(facts, node) for node in new])
@@ -53,6 +60,15 @@ def mirror(facts: SearchFacts, url: str) -> int:
         reason = one_line(f"{type(cause).__name__}: {cause}", 300).replace(url, "the URL")
         raise ConfigError(f"--optuna: the storage cannot be used: {reason}.{advice}") from error
     return len(new)
+
+
+def _is_of(attributes: Mapping[str, Any], root: str, began: float) -> bool:
+    """Whether a study is of the search in `root`, which may have been moved, but not replaced by another."""
+    there = attributes.get(_ROOT, "")
+    with contextlib.suppress(OSError):
+        if os.path.samefile(there, root):
+            return bool(attributes.get(_BEGAN, began) == began)
+    return attributes.get(_BEGAN) == began and not (there and is_search(Path(there)))
 
 
 def _trial(facts: SearchFacts, node: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import json
 import logging
@@ -357,6 +358,23 @@ def test_each_node_becomes_a_trial_of_a_study_once(tmp_path: Path) -> None:
         node: run.score for node, run in facts.runs.items()
     }
     assert len(trials) == len(facts.runs) > 1
+
+
+def test_a_study_goes_on_where_its_search_has_moved_and_takes_no_other_search(tmp_path: Path) -> None:
+    root = copy_of("two_slots", tmp_path / "runs")
+    url = f"sqlite:///{tmp_path}/study.db"
+    assert (n := mirror(SearchFacts(root), url)) > 0
+    with pytest.raises(ConfigError, match="its study 'two_slots' is not of"):
+        mirror(SearchFacts(copy_of("two_slots", tmp_path / "copies")), url)
+    moved = tmp_path / "elsewhere" / "two_slots"
+    moved.parent.mkdir()
+    root.rename(moved)
+    assert mirror(SearchFacts(moved), url) == 0
+    assert len(optuna.load_study(study_name="two_slots", storage=url).trials) == n
+    again = SearchFacts(moved)  # deleted and begun again
+    again.events = (dataclasses.replace(again.events[0], time=1.0), *again.events[1:])
+    with pytest.raises(ConfigError, match="its study 'two_slots' is not of"):
+        mirror(again, url)
 
 
 def test_keys_of_trackers_reach_their_processes_and_no_other(
