@@ -185,6 +185,7 @@ class SearchTracker:
         self._follower = Follower(storage)
         self._feeds: dict[tuple[str, str], RunFeed] = {}
         self._done: set[int] = set()
+        self._unread: set[int] = set()
         # One semaphore per backend, so that a backend that hangs only delays its own runs.
         self._ended_runs = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_AT_ONCE))
         self._finishing = asyncio.Event()
@@ -209,8 +210,15 @@ class SearchTracker:
             begun = run.started or run.outcome is not None
             if run.spec is None or not begun or run.node in self._done:
                 continue
+            try:
+                points = tuple(node_points(self._storage, run))
+            except (OSError, ValueError) as error:  # the other runs, and alerts, do not wait for it
+                if run.node not in self._unread:
+                    logger.warning("the points of node %d cannot be read: %s", run.node, error)
+                self._unread.add(run.node)
+                continue
+            self._unread.discard(run.node)
             feeds = self._feeds_of(node_run(core, run.node))
-            points = tuple(node_points(self._storage, run))
             for feed in feeds:
                 feed.offer(points)
             if not run.active:
@@ -244,7 +252,8 @@ class SearchTracker:
         for feed in missing:
             logger.warning("%s: %d points are missing", feed.what, feed.missing)
         told = alerts is None or await alerts
-        return told and not late and not missing and not any(feed.failed for feed in self._feeds.values())
+        failed = self._unread or any(feed.failed for feed in self._feeds.values())
+        return told and not late and not missing and not failed
 
     def _feeds_of(self, run: TrackedRun) -> list[RunFeed]:
         settings, root = self.settings, self._storage.paths.root / "tracking"

@@ -148,6 +148,27 @@ def test_a_phase_that_was_lost_and_ends_as_it_was_is_a_run_with_its_points(
     assert feeds == {f"{name}/0": list(range(13)), name: [1]}
 
 
+def test_a_damaged_file_of_one_node_costs_the_points_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copy_of("two_slots", tmp_path / "runs")
+    (root / "nodes/0000/metrics.parquet").write_bytes(b"damaged")
+    opened: list[str] = []
+
+    class Feed(SimpleNamespace):
+        def __init__(self, opening: RunOpening, *_: Any) -> None:
+            opened.append(opening.name)
+            done = asyncio.create_task(asyncio.sleep(0))
+            super().__init__(offer=list, close=int, task=done, missing=0, failed=False)
+
+    monkeypatch.setattr(tracker, "RunFeed", Feed)
+    assert not send(root, "file")
+    others = {f"two_slots/{node}" for node in SearchFacts(root).runs if node != 0}
+    assert {*opened} == {*others, "two_slots"}
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("the points of node 0 cannot be read: ")
+
+
 @pytest.mark.slow
 def test_a_run_whose_process_is_killed_goes_on_without_a_point_twice(tmp_path: Path) -> None:
     state = tmp_path / "state" / "node-0001.file.json"
