@@ -24,6 +24,7 @@ from llmzero_ray.utils.api_key import without_key
 from llmzero_ray.utils.parent_death import die_with_parent
 from llmzero_ray.utils.ports import free_port
 from llmzero_ray.utils.private_files import private_directory, private_file
+from llmzero_ray.utils.text import one_line
 
 from .model_server_key import SERVER_KEY_FILE_ENV, RequireKey
 from .names import actor_options
@@ -157,11 +158,14 @@ def start_server(
     actor = ray.remote(ModelServer).options(**options).remote(model, name, list(extra), log, gpus == 0, key)
     try:
         return actor, group, ray.get(actor.wait.remote(timeout_s))
-    except ray.exceptions.RayTaskError as error:
+    except ray.exceptions.RayError as error:
         remove_placement_group(group)
         raise engine_error(error) from None
 
 
 def engine_error(error: Any) -> EngineError:
-    """Cause of a failed call of the server's actor, as an `EngineError`."""
-    return error.cause if isinstance(error.cause, EngineError) else EngineError(str(error))
+    """Cause of a failed call of the server's actor, or of the actor's death, as an `EngineError`."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, EngineError):
+        return cause
+    return EngineError(f"the model's server failed: {one_line(str(cause or error), 500)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import signal
 import time
@@ -36,8 +37,8 @@ def serve(
             metavar="NAME", help="what it is called (default: the directory's name)", show_default=False
         ),
     ] = "",
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of one machine; 0: on its CPUs")] = 0,
-    cpus: Annotated[int, typer.Option(metavar="N", help="CPUs reserved for it")] = 1,
+    gpus: Annotated[int, typer.Option(metavar="N", min=0, help="GPUs of one machine; 0: on its CPUs")] = 0,
+    cpus: Annotated[int, typer.Option(metavar="N", min=1, help="CPUs reserved for it")] = 1,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="until it must answer")] = 900.0,
     log: Annotated[str, typer.Option(metavar="FILE", help="for vLLM's log")] = "model-server.log",
 ) -> int:
@@ -68,20 +69,24 @@ def serve(
     with actors.head.disconnecting():
         if not actors.head.join_if_there():
             actors.head.start_private_head()
-        name = name or Path(model).name
+        name = name or Path(os.path.abspath(model)).name
         print_line(console, f"starting vLLM with {model}; its log is {log}")
         key = secrets.token_urlsafe(32)
         key_file = private_file("serve", key + "\n")
-        actor, group, base_url = actors.model_server.start_server(
-            model,
-            name,
-            gpus=gpus,
-            cpus=cpus,
-            extra=vllm_options,
-            log=str(Path(log).absolute()),
-            timeout_s=timeout,
-            key=key,
-        )
+        try:
+            actor, group, base_url = actors.model_server.start_server(
+                model,
+                name,
+                gpus=gpus,
+                cpus=cpus,
+                extra=vllm_options,
+                log=str(Path(log).absolute()),
+                timeout_s=timeout,
+                key=key,
+            )
+        except BaseException:
+            key_file.remove()
+            raise
         lines = ["agents:", "  backend: claude", f"  base_url: {base_url}", f"  model: {name}"]
         lines += [f"  key_file: {key_file.path}", "  price: [0, 0, 0, 0]"]
         print_lines(console, (f"serving {name} until Ctrl-C; in search.yaml:", *lines))
@@ -92,7 +97,7 @@ def serve(
                 time.sleep(_LOOK_S)
         except KeyboardInterrupt:
             print_line(console, "ending the server ...")
-        except ray.exceptions.RayTaskError as error:
+        except ray.exceptions.RayError as error:
             raise actors.model_server.engine_error(error) from None
         finally:
             with contextlib.suppress(ray.exceptions.RayError):

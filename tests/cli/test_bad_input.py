@@ -31,6 +31,7 @@ from llmzero_ray.prepared.task import check_same_task, task_facts
 from llmzero_ray.records.events import OutcomeWritten, PhaseStarted, SearchFinished
 from llmzero_ray.storage import SearchStorage
 from llmzero_ray.storage.presence import is_extension_requested
+from llmzero_ray.utils.private_files import private_file
 from tests.builders import Driver
 from tests.searches import scripted_search
 
@@ -296,6 +297,42 @@ def test_a_model_directory_that_is_not_there_is_refused_before_anything_starts(
 ) -> None:
     assert main(["serve", model]) == 2
     assert f"there is no model directory {model}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "given", "least"), [("--gpus", "-1", 0), ("--cpus", "0", 1)])
+def test_hardware_that_cannot_be_is_refused_before_anything_starts(
+    option: str, given: str, least: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(tmp_path), option, given]) == 2
+    assert f"{option} is {given}; must be >= {least}" in capsys.readouterr().err
+
+
+def test_a_server_that_cannot_be_started_is_one_message_and_leaves_no_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    asked, keys = [], []
+
+    def start_server(_model: str, name: str, **_: Any) -> None:
+        asked.append(name)
+        raise actors.model_server.engine_error(ray.exceptions.ActorDiedError())
+
+    def kept(*given: Any) -> Any:
+        keys.append(private_file(*given))
+        return keys[-1]
+
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path / "my-model")
+    monkeypatch.setattr("llmzero_ray.cli.serve.check_model_dir", lambda _: ())
+    monkeypatch.setattr("llmzero_ray.cli.serve.private_file", kept)
+    monkeypatch.setattr(actors.head, "join_if_there", lambda: True)
+    monkeypatch.setattr(actors.model_server, "start_server", start_server)
+    assert main(["serve", "."]) == 5
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("llmzero: the model's server failed: The actor died")
+    assert asked == ["my-model"]
+    assert not keys[0].path.exists()
 
 
 def test_data_that_changed_since_the_search_was_started_is_refused(task_dir: Path, tmp_path: Path) -> None:
