@@ -294,22 +294,19 @@ def _of(follower: Follower, run: PhaseRun) -> str:
     length = _length(follower, run)
     if length is None:
         return ", until its compute is spent"
-    return f"{' of about ' if _by_compute(run) else '/'}{length}"
+    ends_early = run.spec is not None and run.spec.compute is not None and length < run.spec.n_steps
+    return f"{' of about ' if ends_early else '/'}{length}"
 
 
 def _named(run: PhaseRun) -> str:
     return "default recipe" if run.node == REFERENCE else f"node {run.node}"
 
 
-def _by_compute(run: PhaseRun) -> bool:
-    return run.spec is not None and run.spec.compute is not None
-
-
 def _length(follower: Follower, run: PhaseRun) -> int | None:
-    """Steps of a phase. If it ends by its compute, an estimate from the cost of the steps so far; None before
-    the first one."""
+    """Steps of a phase. If its compute may end it, an estimate from the cost of the steps so far, at most its
+    own number; None before the first one."""
     if run.spec is None or run.spec.compute is None:
         return 1 if run.spec is None else max(run.spec.n_steps, 1)
     curves, limit = load_curves(follower.storage, run.node), run.spec.compute
     spent = amount(tokens_so_far(run.spec.hyperparameters, curves), limit.cost)
-    return round(len(curves.steps) * limit.amount / spent) if spent > 0 else None
+    return min(run.spec.n_steps, round(len(curves.steps) * limit.amount / spent)) if spent > 0 else None

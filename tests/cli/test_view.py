@@ -171,6 +171,15 @@ def test_a_phase_that_ends_by_its_compute_shows_about_how_long_it_will_be(storag
     assert f"step 2 of about {round(640 / amount(tokens, limit.cost))}" in shown(follower)
 
 
+def test_a_phase_that_ends_before_its_compute_does_shows_its_own_length(storage: SearchStorage) -> None:
+    follower = written(storage, half_way())
+    run = follower.core.runs[3]
+    assert run.spec is not None
+    run.spec = dataclasses.replace(run.spec, compute=ComputeLimit(amount=1e9, cost=TokenCost()))
+    reported(storage, 3, {1: None, 2: None}, {LENGTH: 1.0})
+    assert f"step 2/{run.spec.n_steps}" in shown(follower)
+
+
 def journal_cut_short(storage: SearchStorage) -> None:
     """A search whose journal ends in the middle of node 3's phase, three hours ago."""
     journal = Journal(storage.paths.journal)
