@@ -18,6 +18,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from llmzero_ray.cli.event_text import approval_texts, changes_text, global_step, policy_name, score_text
+from llmzero_ray.config import TokenCostConfig
 from llmzero_ray.coordinator import CoordinatorCore, budget_limits, gpu_hours, time_left
 from llmzero_ray.coordinator.follow import Follower
 from llmzero_ray.coordinator.runs import FinalJob, PhaseRun
@@ -79,20 +80,27 @@ def _outlook(follower: Follower, now: float) -> Iterator[str]:
     budget = core.config.budget
     shares: list[tuple[str, float, float]] = [("runs", len(core.search.nodes), budget.runs)]
     shares += [
-        (_LIMITS[kind], used, most)
+        (_unit(core, kind), used, most)
         for kind, used, most in budget_limits(core, core.config, worked_s=worked_s, now=now)
     ]
     cells = (f"{name} {used:.3g} of {most:g} ({used / most:.0%})" for name, used, most in shares)
     yield f"budget: {', '.join(cells)}"
     seconds, kind = time_left(core, worked_s=worked_s, now=now)
     if math.isfinite(seconds):
-        yield f"about {short_duration(seconds)} of training left, until {_LIMITS.get(kind, kind)} end it"
+        yield f"about {short_duration(seconds)} of training left, until {_unit(core, kind)} end it"
     root = follower.storage.paths.root
     heard = {"coordinator": last_heartbeat(root)}
     heard |= {_named(run): last_written(follower.storage, run.node) for run in _training(core)}
     ages = (f"{who} {short_duration(max(0.0, now - at))} ago" for who, at in heard.items() if at is not None)
     if said := ", ".join(ages):
         yield f"last sign of life: {said}"
+
+
+def _unit(core: CoordinatorCore, kind: str) -> str:
+    """Unit of a limit of the budget."""
+    if kind == "compute" and core.config.budget.token_cost == TokenCostConfig():
+        return "tokens of compute"
+    return _LIMITS.get(kind, kind)
 
 
 def initialization_lines(core: CoordinatorCore) -> list[str]:

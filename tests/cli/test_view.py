@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -178,6 +179,21 @@ def test_a_phase_that_ends_before_its_compute_does_shows_its_own_length(storage:
     run.spec = dataclasses.replace(run.spec, compute=ComputeLimit(amount=1e9, cost=TokenCost()))
     reported(storage, 3, {1: None, 2: None}, {LENGTH: 1.0})
     assert f"step 2/{run.spec.n_steps}" in shown(follower)
+
+
+@pytest.mark.parametrize(
+    ("cost", "unit"), [({}, "tokens"), ({"token_cost": {"rollout": 2e-4, "trained": 1e-4}}, "seconds")]
+)
+def test_the_unit_of_compute_is_that_of_the_cost_of_a_token(
+    storage: SearchStorage, cost: dict[str, Any], unit: str
+) -> None:
+    search = Driver(make_config(budget={"runs": 8, "compute": 5000.0, **cost}))
+    search.ready()
+    search.train(0, score=0.5)
+    follower = written(storage, search)
+    console = Console(file=StringIO(), width=200)
+    console.print(live_view(follower, now=2000.0, stage="searching"))
+    assert f"{unit} of compute 0 of 5000" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def journal_cut_short(storage: SearchStorage) -> None:
