@@ -424,7 +424,7 @@ def _needs(
                 base_step=run.base_step,
                 curves=facts.curves(run.node),
             )
-            for sign in annotate(seen):
+            for sign in annotate(seen, n_val=facts.n_val or 500):
                 last = run.verdicts[-1].decision if run.verdicts else None
                 said = "" if last is None or last.stop else " The stopper says CONTINUE."
                 yield {"node": run.node, "text": f"Node {run.node}: {sign.partition(': ')[2]}.{said}"}

@@ -231,6 +231,24 @@ def test_what_a_running_phase_shows_needs_a_person(growing: tuple[SearchBuilder,
     assert "actor/kl_loss in 6 of 6 steps" in need["text"]
 
 
+def test_signs_of_a_running_phase_are_judged_by_the_number_of_its_validation_items(
+    growing: tuple[SearchBuilder, SearchLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, _ = growing
+    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
+    search.start(command)
+    search.write_points(command.spec, Phase(val={0: 60}, metrics=METRICS), until=6)
+    used: list[int] = []
+
+    def annotate(_: object, *, n_val: int = 500) -> tuple[str, ...]:
+        used.append(n_val)
+        return ()
+
+    monkeypatch.setattr("llmzero_ray.ui.view.annotate", annotate)
+    Followed(search.root, steering=False).view()
+    assert used == [SearchFacts(search.storage).n_val]
+
+
 def test_thinning_keeps_the_extremes_in_their_order() -> None:
     points = [(step, float(step == 333) - float(step == 77)) for step in range(1000)]
     kept = thinned(points, 40)
