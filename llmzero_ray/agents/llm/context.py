@@ -356,7 +356,7 @@ def proposer_context(
         "checkpoints": [] if scratch else nodes.checkpoint_lines(request.checkpoints, limits.scores),
         "epochs": _epochs(request.task, base),
         "max_phase_steps": request.task.max_phase_steps,
-        "fitting": fitting_steps(budget, on, request.task, n_gpus),
+        "fitting": "" if (fit := fitting_steps(budget, on, request.task, n_gpus)) is None else str(fit),
         "budget": budget_lines(
             budget,
             on,

@@ -247,6 +247,16 @@ def test_a_phase_that_validates_its_start_pays_for_it() -> None:
         assert fitting_steps(budget, view, replace(longest, max_phase_steps=fit), 1) is None
 
 
+@pytest.mark.parametrize(("left", "said"), [(0.0, True), (1e12, False)])
+def test_a_request_says_how_many_steps_fit_and_also_if_none_does(left: float, said: bool) -> None:
+    prompts = Prompts.load()
+    budget = Budget(compute=ComputeLimit(amount=left), whole_compute=1e12)
+    request = replace(large_requests.proposal_request(), budget=budget)
+    stable = stable_context("proposer", request.task, prompts.knowledge)
+    text = prompts.render("proposer", stable, proposer_context(request, prompts.knowledge)).user
+    assert ("; 0 as it is fit." in text) == said
+
+
 @pytest.mark.parametrize(("steps_left", "said"), [(9.5, True), (10.5, False), (60.0, False)])
 def test_the_last_phase_that_fits_is_announced(steps_left: float, said: bool) -> None:
     budget = Budget(compute=replace(LEFT, amount=4e4 * steps_left), whole_compute=WHOLE)
