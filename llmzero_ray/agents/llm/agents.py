@@ -185,7 +185,7 @@ class LlmAgents:
             return dataclasses.replace(self._stopper.judge(request), rule=RULES)
         except AgentError as error:
             return StopDecision(stop=False, reason=f"no judgement, so it continues: {error}", rule=RULE)
-        stop = response.chance < 100 * self._settings.stop_below
+        stop = response.chance / 100 < self._settings.stop_below
         return StopDecision(stop=stop, reason=f"{response.chance} %: {response.reason}", rule=RULE)
 
     # --- parts ----------------------------------------------------------------------------------------------

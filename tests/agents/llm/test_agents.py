@@ -84,9 +84,20 @@ class Lab:
 
 @pytest.fixture
 def lab(messages_server: MessagesServer) -> Callable[..., Lab]:
-    def build(*, cap: float | None = None, picture: Any = None, budget: Any = None, **agents: Any) -> Lab:
+    def build(
+        *,
+        cap: float | None = None,
+        picture: Any = None,
+        budget: Any = None,
+        stop_below: float = 0.03,
+        **agents: Any,
+    ) -> Lab:
         settings = {"backend": "claude", "model": MODEL, "base_url": messages_server.base_url} | agents
-        config = make_config(agents=settings, budget={"dollars": cap, **(budget or {})})
+        config = make_config(
+            agents=settings,
+            budget={"dollars": cap, **(budget or {})},
+            stopper={"stop_below": stop_below},
+        )
         events: list[ev.AgentCalled] = []
         records: dict[str, Mapping[str, Any]] = {}
         pictures: dict[str, bytes | None] = {}
@@ -476,6 +487,12 @@ def test_a_fix_names_the_class_and_the_smallest_change(lab: Callable[..., Lab]) 
 
 
 # --- the early stopper --------------------------------------------------------------------------------------
+
+
+def test_a_phase_at_the_limit_of_its_chance_continues(lab: Callable[..., Lab]) -> None:
+    it = lab(stop_below=0.07)
+    it.server.play([Answer(input={"reason": "0.45 stays below 0.5", "chance": 7})])
+    assert not it.agents.early_stopper.judge(stop_request()).stop
 
 
 @pytest.mark.parametrize(("chance", "stop"), [(0, True), (2, True), (3, False), (100, False)])
