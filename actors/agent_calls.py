@@ -46,6 +46,12 @@ class AgentCalls:
         self._one_call = defaultdict[int, asyncio.Lock](asyncio.Lock)
         """Node -> lock of its calls: a run that was cancelled and revived may still have one in flight."""
 
+    def use_settings(self) -> None:
+        """Apply changed settings to agents that are language models."""
+        for agent in (self._agents.proposer, self._agents.error_analyzer):
+            if use := getattr(agent, "use_settings", None):
+                use(self._core.config.agents)
+
     async def call(self, command: cmd.Propose | cmd.Analyze) -> None:
         """Call the proposer or the error analyzer and post its proposal, unless an earlier call did."""
         async with self._one_call[command.node]:

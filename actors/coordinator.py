@@ -84,6 +84,7 @@ class SearchCoordinator:
         self._loop: EventLoop | None = None
         self._pool: RunnerPool | None = None
         self._budget: SearchBudget | None = None
+        self._calls: AgentCalls | None = None
         self._stopper: StopperClient | None = None
         self._trackers: list[Tracker] = []
         self._tracker_keys, self._held_slots = tracker_keys, held_slots
@@ -216,12 +217,13 @@ class SearchCoordinator:
         actor = start_stopper(
             config, str(storage.paths.root.parent), task.n_val, budget.facts, self._key_file
         )
+        self._calls = AgentCalls(core, loop.post, storage, agents)
         self._stopper = StopperClient(core, storage, actor, pool)
         return CommandExecutor(
             core,
             loop.post,
             storage,
-            agents=AgentCalls(core, loop.post, storage, agents),
+            agents=self._calls,
             stopper=self._stopper,
             pool=pool,
             recovery=recovery,
@@ -247,9 +249,11 @@ class SearchCoordinator:
                 loop.repeat(check, "tracking", every_s=monitor.EVERY_S, may_fail=True)
 
     async def _use_settings(self, core: CoordinatorCore) -> None:
-        """Apply changed settings to the budget's cap and to search.yaml."""
+        """Apply changed settings to the budget's cap, the agents and search.yaml."""
         assert self._budget is not None
         self._budget.use(core.config)
+        if self._calls is not None:
+            self._calls.use_settings()
         if core.n_settings:
             await self._threads.run(self._storage.write_config, core.config)
 

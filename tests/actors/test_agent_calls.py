@@ -208,3 +208,17 @@ def test_a_language_model_is_shown_reward_and_kl_of_other_phases_and_the_rules_t
     for curves in others.values():
         assert (curves.metrics, curves.steps) == (shown, (1, 2) if shown else ())
         assert (curves.val_steps, curves.val_scores) == ((2,), (0.5,))
+
+
+def test_agents_learn_the_settings_that_change_during_a_search(tmp_path: Path) -> None:
+    search, used = Driver(make_config(agents={"on_cap": "stop"})), list[str]()
+    search.ready()
+    model = SimpleNamespace(use_settings=lambda agents: used.append(agents.on_cap))
+    agents: Any = SimpleNamespace(proposer=model, error_analyzer=SimpleNamespace())
+
+    async def post(_: Event) -> None: ...
+
+    calls = AgentCalls(search.core, post, SearchStorage(tmp_path, "demo"), agents)
+    search.post(ev.SettingsChanged(changes={"agents.on_cap": "expert"}, before={}))
+    calls.use_settings()
+    assert used == ["expert"]

@@ -189,7 +189,7 @@ class AgentClient:
         `thinking_tokens` are added to every token limit, because some models think before they respond."""
         self.model = model
         self._client, self._budget, self._report = client, budget, report
-        self._deadline_s, self._thinking_tokens = deadline_s, thinking_tokens
+        self.deadline_s, self._thinking_tokens = deadline_s, thinking_tokens
         self._extra_tokens = 0
 
     def generate(self, request: StructuredRequest) -> StructuredResponse:
@@ -199,7 +199,7 @@ class AgentClient:
             CapReachedError: the budget does not allow the call.
             AgentError: no response within the deadline that can be parsed.
         """
-        until = time.monotonic() + self._deadline_s
+        until = time.monotonic() + self.deadline_s
         latest: StructuredResponse | None = None
         failure = AgentError("not asked")
         conversation = request.conversation or Conversation(texts=request.render(None), png=request.png)

@@ -23,6 +23,7 @@ from llmzero_ray.agents.llm.prompt_text import tokens
 from llmzero_ray.agents.llm.prompts import Prompts, Rendered
 from llmzero_ray.agents.llm.proposal_response import ProposalBounds, bounds_of, enforce_bounds, parse_proposal
 from llmzero_ray.agents.llm.response_schemas import TOOLS, ErrorSchema, ProposalSchema, VerdictSchema
+from llmzero_ray.config import AgentsConfig
 from llmzero_ray.config.search_config import OnCap, OnOutage, Priors
 from llmzero_ray.errors import AgentError, CapReachedError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
@@ -90,6 +91,12 @@ class LlmAgents:
         self._stopper = ExpertEarlyStopper(n_val=settings.n_val)
         self._answers: dict[tuple[str, int], StructuredResponse] = {}
         """The model's latest answers by agent and node, to continue their conversations after a rejection."""
+
+    def use_settings(self, agents: AgentsConfig) -> None:
+        """Apply the settings that may change during a search: `on_cap` and `deadline_s`."""
+        self._settings = dataclasses.replace(self._settings, on_cap=agents.on_cap)
+        for name, client in self._clients.items():
+            client.deadline_s = agents.deadline_of(name)
 
     # --- protocols ------------------------------------------------------------------------------------------
 

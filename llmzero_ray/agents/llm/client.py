@@ -47,6 +47,7 @@ from llmzero_ray.agents.llm.providers import NEEDS, check_packages, sdk_client, 
 from llmzero_ray.agents.llm.settings import LlmSettings, is_same_server
 from llmzero_ray.errors import LlmzeroError
 from llmzero_ray.utils.api_key import CUSTOM_HEADERS_ENV
+from llmzero_ray.utils.text import number
 
 logger = logging.getLogger(__name__)
 
@@ -372,7 +373,7 @@ class _Attempts:
         n_attempts = self.budget.n_attempts
         last = f"; last: {self._last}" if self._last else ""
         tries = f" ({n_attempts} attempts{last})" if n_attempts else ""
-        return LlmCallError(f"No answer within {self._deadline_s:g} s{tries}.", kind="deadline")
+        return LlmCallError(f"No answer within {number(self._deadline_s)} s{tries}.", kind="deadline")
 
     def described(self, error: LlmzeroError) -> LlmzeroError:
         """The error with details of the call, without the frames that raised it."""

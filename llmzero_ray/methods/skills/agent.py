@@ -25,6 +25,7 @@ from llmzero_ray.agents.llm.messages import (
     TextBlock,
     ToolExchange,
 )
+from llmzero_ray.config import AgentsConfig
 from llmzero_ray.config.search_config import OnCap, OnOutage
 from llmzero_ray.errors import AgentError, CapReachedError, HyperparameterError, ProposalError
 from llmzero_ray.hyperparameters import VERL_SPACE, Space
@@ -84,6 +85,11 @@ class SkillAgent:
         self._expert = ExpertProposer(n_val=settings.n_val, n_gpus=settings.n_gpus)
         self._lock = threading.Lock()
         self._tools = [tool.definition(strict=False) for tool in TOOLS.values()]
+
+    def use_settings(self, agents: AgentsConfig) -> None:
+        """Apply the settings that may change during a search: `on_cap` and `deadline_s`."""
+        deadline_s = agents.deadline_of(SKILL_AGENT)
+        self._settings = dataclasses.replace(self._settings, on_cap=agents.on_cap, deadline_s=deadline_s)
 
     def propose(self, request: ProposalRequest) -> Proposal:
         """Proposal of the next run: the agent's, the tree search's if the agent handed the run over, or the

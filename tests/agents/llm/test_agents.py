@@ -586,6 +586,17 @@ def test_at_the_cap_the_search_may_end_instead(lab: Callable[..., Lab]) -> None:
         it.agents.proposer.propose(request_with())
 
 
+def test_settings_that_change_during_a_search_hold_for_its_agents(lab: Callable[..., Lab]) -> None:
+    it = lab(cap=0.0001, on_cap="stop")
+    config = make_config(agents={"on_cap": "expert", "deadline_s": 0.5})
+    it.agents.proposer.use_settings(config.agents)  # type: ignore[attr-defined]
+    assert it.agents.proposer.propose(request_with()).agent == "expert"
+    late = lab()
+    late.agents.proposer.use_settings(config.agents)  # type: ignore[attr-defined]
+    late.server.play([Hang()])
+    assert "No answer within 0.5 s (" in late.agents.proposer.propose(request_with()).rationale
+
+
 # --- pictures -----------------------------------------------------------------------------------------------
 
 

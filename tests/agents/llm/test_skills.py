@@ -261,6 +261,9 @@ def test_at_the_cap_no_call_is_made_and_the_search_ends_where_that_is_wanted(lab
     assert it.agents.proposer.propose(request_with()).agent == "expert"
     with pytest.raises(CapReachedError):
         lab(cap=1e-6, on_cap="stop").agents.proposer.propose(request_with())
+    changed = lab(cap=1e-6, on_cap="stop").agents.proposer
+    changed.use_settings(make_config(agents={"on_cap": "expert"}).agents)
+    assert changed.propose(request_with()).agent == "expert"
     assert it.server.messages == []
 
 
