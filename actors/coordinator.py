@@ -219,6 +219,7 @@ class SearchCoordinator:
         )
         self._calls = AgentCalls(core, loop.post, storage, agents)
         self._stopper = StopperClient(core, storage, actor, pool)
+        self._stopper.use_settings()  # it may be older than this coordinator
         return CommandExecutor(
             core,
             loop.post,
@@ -254,6 +255,8 @@ class SearchCoordinator:
         self._budget.use(core.config)
         if self._calls is not None:
             self._calls.use_settings()
+        if self._stopper is not None:
+            self._stopper.use_settings()
         if core.n_settings:
             await self._threads.run(self._storage.write_config, core.config)
 

@@ -78,6 +78,11 @@ class StopperActor:
         if self._is_newest(None, sent_at):
             self._chain = chain
 
+    async def use_settings(self, config: dict[str, Any]) -> None:
+        """Use a configuration that was changed during the search."""
+        self._config = parse_config(config, source="search.yaml")
+        self._policy.use_settings(self._config.agents)
+
     async def watch(
         self,
         slot: int,

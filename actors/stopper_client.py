@@ -28,6 +28,10 @@ class StopperClient:
     def __init__(self, core: CoordinatorCore, storage: SearchStorage, actor: Any, pool: RunnerPool) -> None:
         self._core, self._storage, self._actor, self._pool = core, storage, actor, pool
 
+    def use_settings(self) -> None:
+        """Send the search's configuration, whose settings may have changed."""
+        self._actor.use_settings.remote(self._storage.relocated(self._core.config).to_json())
+
     async def set_incumbent(self, command: cmd.PushIncumbent) -> None:
         """Send the incumbent with the curves along its path."""
         curves = await read_curves(self._storage, [node for node, _, _ in command.path])
@@ -49,7 +53,8 @@ class StopperClient:
             self._actor.watch.remote(slot, runner, attempt, view, task, time.time(), verdicts, budget, ended)
 
     async def resend(self) -> None:
-        """Send the incumbent and all running phases to a restarted stopper."""
+        """Send settings, the incumbent and all running phases to a restarted stopper."""
+        self.use_settings()
         for command in self._core.outstanding():
             if isinstance(command, cmd.PushIncumbent):
                 await self.set_incumbent(command)

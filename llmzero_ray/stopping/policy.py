@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from llmzero_ray.config import StopperSettings
+from llmzero_ray.config import AgentsConfig, StopperSettings
 from llmzero_ray.records import StopDecision
 from llmzero_ray.records.agents import EarlyStopper, NodeView, StopRequest
 from llmzero_ray.records.metrics import REWARD_MAX, REWARD_MIN, STEP_TIME, Curves
@@ -44,6 +44,11 @@ class StoppingPolicy:
     def reads(self) -> tuple[str, ...] | None:
         """Metrics that the rules read, in addition to scores. None if they may read any."""
         return None if self._settings.rules else (*WATCHED, REWARD_MIN, REWARD_MAX)
+
+    def use_settings(self, agents: AgentsConfig) -> None:
+        """Apply changed settings to an agent that is a language model."""
+        if use := getattr(self._agent, "use_settings", None):
+            use(agents)
 
     def check_rules(self, phase: NodeView) -> StopDecision | None:
         """The STOP of the first rule that fires, or None."""

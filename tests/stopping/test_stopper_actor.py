@@ -20,7 +20,7 @@ from llmzero_ray.config import StopperSettings
 from llmzero_ray.errors import StorageError
 from llmzero_ray.records import MetricPoint, StopDecision
 from llmzero_ray.records.agents import StopRequest
-from llmzero_ray.records.events import VerdictPosted
+from llmzero_ray.records.events import SettingsChanged, VerdictPosted
 from llmzero_ray.records.metrics import Curves
 from llmzero_ray.stopping.policy import StoppingPolicy
 from llmzero_ray.storage import SearchStorage
@@ -221,3 +221,29 @@ def test_the_agent_is_told_what_was_left_and_how_others_ended_when_the_phase_beg
     facts = {"task": c.TASK, "budget": budget, "ended": ended}
     request, _ = watching.actor._decide(running, (INCUMBENT,), (), facts)
     assert (request.task, request.budget, request.ended) == (c.TASK, budget, ended)
+
+
+def test_a_changed_budget_changes_what_a_stop_saves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    search, sent = Driver(make_config(budget={"runs": 4})), list[dict[str, Any]]()
+    search.ready()
+    handle = SimpleNamespace(use_settings=SimpleNamespace(remote=sent.append))
+    pool = RunnerPool("demo", str(tmp_path), make_config, fixed_capacity=False)
+    client = StopperClient(search.core, SearchStorage(str(tmp_path), "demo"), handle, pool)
+    watching = Watching(Thinker(stop=False), monkeypatch, tmp_path / "stopper")
+    used: list[float | None] = []
+    watching.agent.use_settings = lambda agents: used.append(agents.deadline_s)  # type: ignore[attr-defined]
+    running, facts = dataclasses.replace(VIEW, curves=Curves(steps=(1,))), {"task": c.TASK}
+
+    def share() -> float | None:
+        client.use_settings()
+        asyncio.run(watching.actor.use_settings(sent[-1]))
+        request, _ = watching.actor._decide(running, (INCUMBENT,), (), facts)
+        assert request.saves is not None
+        return request.saves.share
+
+    watching.agent.may_answer.set()
+    before = share()
+    search.post(SettingsChanged(changes={"budget.runs": 8, "agents.deadline_s": 7.0}, before={}))
+    assert before is not None
+    assert share() == pytest.approx(before / 2, abs=1e-4)
+    assert used == [None, 7.0]
