@@ -119,6 +119,8 @@ class Attempt:
     """Whether training itself failed, with a value that was not finite."""
     doubted: bool = False
     """Whether its gain is doubtful (`NodeView.doubts`)."""
+    status: str = "completed"
+    """Same as `NodeView.status`."""
 
 
 def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
@@ -142,6 +144,7 @@ def attempts(request: ProposalRequest, n_val: int) -> tuple[Attempt, ...]:
                 gain=None if view.status in ("pending", "running") else outcome(view.curves, n_val),
                 doubted=bool(view.doubts),
                 failed=view.failure is not None and view.failure.failure_class == "nan",
+                status=view.status,
             )
         )
     return tuple(found)

@@ -209,7 +209,8 @@ def tried_lines(tried: Tried, base: Hyperparameters) -> Iterator[str]:
         changed = diff(base, attempt.full)
         what = ", ".join(change_text(key, old, new) for key, (old, new) in list(changed.items())[:5])
         what = f"tried {what}" if what else "left the settings unchanged"
-        came = "not finished" if attempt.gain is None else str(attempt.gain)
+        waits = attempt.status in ("pending", "running")
+        came = "not finished" if waits else attempt.status if attempt.gain is None else str(attempt.gain)
         came = "failed" if attempt.failed else f"{came}, in doubt" if attempt.doubted else came
         yield f"From the same start node {attempt.node} {what} ({came})."
 

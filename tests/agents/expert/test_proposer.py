@@ -342,6 +342,19 @@ def test_what_fell_from_the_same_checkpoint_in_another_branch_is_not_tried_again
     assert "node 9" in second.rationale
 
 
+@pytest.mark.parametrize(
+    ("status", "said"), [("failed", "failed"), ("cancelled", "cancelled"), ("running", "not finished")]
+)
+def test_a_phase_without_a_gain_is_told_as_it_ended(status: str, said: str) -> None:
+    on = c.node(c.csum_swinging(), c.TINY, node=3)
+    start = PROPOSER.propose(request(on)).resume_from
+    cooler = hp.complete(c.TINY, {"lr": 0.25e-3})
+    other = c.node(Curves(), cooler, node=9, kind="evolve", resume_from=start, status=status, n_steps=20)
+    assert f"node 9 tried lr 0.001 -> 0.00025 ({said})." in (
+        PROPOSER.propose(request(on, tree=(other,))).rationale
+    )
+
+
 def test_what_gained_from_the_same_checkpoint_is_taken_further() -> None:
     on = c.node(c.csum_swinging(), c.TINY, node=3)
     start = PROPOSER.propose(request(on)).resume_from
