@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llmzero_ray.agents.backend import MODEL_BACKENDS
+from llmzero_ray.agents.backend import PROPOSERS
 from llmzero_ray.cli import options
 from llmzero_ray.cli.event_text import event_line
 from llmzero_ray.cli.output import TerminalConsole, print_line
@@ -154,9 +154,9 @@ def send(
     if kind != "pause":  # a request that is certain to be refused is not sent
         _check(follower, Request(id="", kind=kind, reason=reason, fields=fields))
     request_id = request(root, kind, reason, **fields)
-    backend = core.config.agents.backend
-    if kind == "hint" and backend not in MODEL_BACKENDS:
-        say(f"agents.backend is {backend!r}: only a language model reads hints")
+    agents = core.config.agents
+    if kind == "hint" and agents.backend == "expert" and agents.proposer in PROPOSERS:
+        say(f"agents.backend is {agents.backend!r}: only a language model reads hints")
     if owner(root) is None:
         say("it is not running; kept for when it is resumed")
         return 0

@@ -196,6 +196,19 @@ def test_the_unit_of_compute_is_that_of_the_cost_of_a_token(
     assert f"{unit} of compute 0 of 5000" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("agents", "warned"), [({}, True), ({"backend": "own:agents"}, False), ({"proposer": "own:one"}, False)]
+)
+def test_who_brings_agents_of_their_own_is_not_told_that_they_read_no_hints(
+    storage: SearchStorage, capsys: pytest.CaptureFixture[str], agents: dict[str, str], warned: bool
+) -> None:
+    search = Driver(make_config(agents=agents))
+    search.ready()
+    written(storage, search)
+    assert main(["hint", str(storage.paths.root), "try a higher rate"]) == 0
+    assert ("only a language model reads hints" in capsys.readouterr().out) == warned
+
+
 def journal_cut_short(storage: SearchStorage) -> None:
     """A search whose journal ends in the middle of node 3's phase, three hours ago."""
     journal = Journal(storage.paths.journal)
