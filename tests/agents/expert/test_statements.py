@@ -318,7 +318,7 @@ STATEMENTS: dict[str, Callable[..., bool]] = {
         rises(t, a) and (b is None or rises(t, b)) and t.ends(KL)[1] < 0.05
     ),
     rf"Hardly moves: after (\d+) steps the KL to the base model is {NUMBER}": lambda t, n, kl: (
-        int(n) >= 8 and same_number(kl, t.ends(KL)[1]) and float(kl) < 0.005
+        int(n) >= 5 and same_number(kl, t.ends(KL)[1]) and float(kl) < 0.005
     ),
     r"nothing is gained yet": _flat,
     rf"Plateau at {NUMBER}": lambda t, best: near(best, max(t.curves.val_scores)) and _flat(t),
