@@ -92,6 +92,10 @@ MENDED_METHODS = ("claude", "expert")
 """Methods of that table."""
 LATER_SEEDS = (110, 111, 112)
 """Seeds of the table with the same methods and requests of at most 8,000 tokens."""
+PRESENT_SEEDS = (121, 122, 123)
+"""Seeds of the table of `expert` with rules that were changed after the last table."""
+PRESENT_METHODS = ("expert",)
+"""Methods of that table."""
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ scores.json has one row for each (task, method, seed): the test score of the pol
 the compute spent. Rows may come from several comparisons. Rows of a task are left out if its definition,
 including its model, has changed since.
 
-Five tables are printed. The first has the development seeds, on which the search was developed. The second
+Six tables are printed. The first has the development seeds, on which the search was developed. The second
 compares the chosen methods on the last seeds, over the (task, seed) pairs that all of them have: all
 together, and pair by pair with the lead of the search over each other method. It says if rows come from
 different versions of the code; compute is compared only if they do not, because each comparison prices
 compute by its own pilot. The third adds a language model to the rules; the fourth and the fifth repeat that
-with later requests.
+with later requests. The sixth has the present rules.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from benchmarks.suite.plan import (
     MENDED_SEEDS,
     METHODS,
     PAST_METHODS,
+    PRESENT_METHODS,
+    PRESENT_SEEDS,
 )
 from benchmarks.suite.tasks import BASE, HERE, TASKS, SuiteTask, digest, settings, task_named
 from llmzero_ray.config.yaml_text import read_yaml
@@ -176,13 +178,14 @@ def line(rows: list[Row], method: str, task: str) -> str:
 
 def tables(rows: list[Row]) -> str:
     """All tables as Markdown."""
-    last = (*LAST_SEEDS, *LLM_SEEDS, *MENDED_SEEDS, *LATER_SEEDS)
+    last = (*LAST_SEEDS, *LLM_SEEDS, *MENDED_SEEDS, *LATER_SEEDS, *PRESENT_SEEDS)
     text = ["Development seeds:", "", table([row for row in rows if row["seed"] not in last])]
     text += ["", "Last table:", "", compared(rows)]
     for what, methods, seeds in (
         ("A language model", LLM_METHODS, LLM_SEEDS),
         ("A language model, its requests mended", MENDED_METHODS, MENDED_SEEDS),
         ("A language model, at most 8,000 tokens", MENDED_METHODS, LATER_SEEDS),
+        ("The present rules", PRESENT_METHODS, PRESENT_SEEDS),
     ):
         text += ["", f"{what} (seeds {seeds[0]} to {seeds[-1]}):", "", compared(rows, methods, seeds)]
     return "\n".join(text)
