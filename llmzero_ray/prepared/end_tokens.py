@@ -58,7 +58,7 @@ def check_end_tokens(files: TokenFiles) -> tuple[str, ...]:
     Raises:
         TaskError: the answers certainly never end, or the files contradict each other.
     """
-    tokens = Tokens(files)
+    tokens = EndTokens(files)
     written, problem = _written(files, tokens)
     notes = [] if problem is None else [problem]
     named = {name: ids for name, ids in tokens.named.items() if ids}
@@ -76,7 +76,7 @@ def check_end_tokens(files: TokenFiles) -> tuple[str, ...]:
     return tuple(notes)
 
 
-class Tokens:
+class EndTokens:
     """Names and ids of the tokens that end answers."""
 
     def __init__(self, files: TokenFiles) -> None:
@@ -134,7 +134,7 @@ class Tokens:
 
 
 def _disagreement(
-    files: TokenFiles, tokens: Tokens, named: Mapping[str, list[int]], written: set[int] | None
+    files: TokenFiles, tokens: EndTokens, named: Mapping[str, list[int]], written: set[int] | None
 ) -> list[str]:
     """A note on files that have no end token in common with the tokenizer and the template.
 
@@ -155,7 +155,7 @@ def _disagreement(
     return [f"{said}; the engine stops at {tokens.shown(tokens.stops)}"]
 
 
-def _never_written(files: TokenFiles, tokens: Tokens, written: set[int]) -> list[str]:
+def _never_written(files: TokenFiles, tokens: EndTokens, written: set[int]) -> list[str]:
     """A note on a template that ends no answer with a token at which the engine stops.
 
     Raises:
@@ -177,7 +177,7 @@ def _never_written(files: TokenFiles, tokens: Tokens, written: set[int]) -> list
     return [f"{said}; this suits a base model, answers of an instruct model run to the cap: for one, {todo}"]
 
 
-def _written(files: TokenFiles, tokens: Tokens) -> tuple[set[int] | None, str | None]:
+def _written(files: TokenFiles, tokens: EndTokens) -> tuple[set[int] | None, str | None]:
     """(ids of the tokens with which the template ends an answer, None), or (None, why that is not known).
 
     Raises:

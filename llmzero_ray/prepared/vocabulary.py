@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from llmzero_ray.errors import TaskError
-from llmzero_ray.prepared.end_tokens import TokenFiles, Tokens, is_id, rendered, token_text
+from llmzero_ray.prepared.end_tokens import EndTokens, TokenFiles, is_id, rendered, token_text
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head"
 
@@ -28,7 +28,7 @@ def check_vocabulary(files: TokenFiles, shapes: Mapping[str, Sequence[int]]) -> 
     if not is_id(size):
         return ()
     _check_weights(files, shapes, size)
-    tokens, vocab = Tokens(files), files.vocab
+    tokens, vocab = EndTokens(files), files.vocab
     largest = max((id_ for text, id_ in vocab.items() if text not in tokens.special), default=-1)
     outside = {text: id_ for text, id_ in tokens.special.items() if id_ >= size}
     needed = [f"the token {largest} of tokenizer.json"] if largest >= size else []
