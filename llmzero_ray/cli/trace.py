@@ -11,7 +11,7 @@ from llmzero_ray.cli.event_text import changes_text, event_line
 from llmzero_ray.records import PhaseResult
 from llmzero_ray.records import events as ev
 from llmzero_ray.records.events import REFERENCE
-from llmzero_ray.report.costs import stays_of
+from llmzero_ray.report.costs import all_stays
 from llmzero_ray.report.facts import SearchFacts
 
 _EVENTS, _SLOTS = 1, 2
@@ -24,7 +24,7 @@ def chrome_trace(facts: SearchFacts) -> dict[str, Any]:
     Times are microseconds since the first event."""
     begun = facts.events[0].time
     spans = [_name(_EVENTS, "search"), _name(_SLOTS, "slots")]
-    for slot in sorted({stay.slot for stay in stays_of(facts.events, facts.core.void_starts)}):
+    for slot in sorted({stay.slot for stay in all_stays(facts)}):
         spans.append(_name(_SLOTS, f"slot {slot}", slot))
     for span in (*_phases(facts), *_proposals(facts)):
         begin, end = span.pop("begin"), span.pop("end")
@@ -55,7 +55,7 @@ def _name(process: int, name: str, thread: int | None = None) -> dict[str, Any]:
 
 def _phases(facts: SearchFacts) -> Iterator[dict[str, Any]]:
     """Spans of phases in their slots. The last span of a node with a result begins with its set-up."""
-    stays = stays_of(facts.events, facts.core.void_starts)
+    stays = all_stays(facts)
     last = {stay.node: stay for stay in stays}
     for stay in stays:
         run = facts.core.runs[stay.node]

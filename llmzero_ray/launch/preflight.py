@@ -178,13 +178,13 @@ def check_backends(
 
 
 def precision_notes(config: SearchConfig) -> list[str]:
-    """Note about a precision in `engine.overrides` that is slow here. None if a cluster will be joined."""
+    """Notes about a precision in `engine.overrides` that is slow here. Empty if a cluster will be joined."""
     from llmzero_ray.engines.verl.internals import slow_dtype
     from llmzero_ray.estimate import resolve_platform
 
-    if actors.head.is_to_be_joined() or resolve_platform(config.engine.platform) != "cpu":
+    if actors.head.is_to_be_joined():
         return []
-    note = slow_dtype(config.engine.overrides)
+    note = slow_dtype(resolve_platform(config.engine.platform), config.engine.overrides)
     return [] if note is None else [note]
 
 

@@ -154,6 +154,11 @@ def costs(facts: SearchFacts) -> Costs:
     )
 
 
+def all_stays(facts: SearchFacts) -> tuple[Stay, ...]:
+    """All stays of a search's phases in slots so far, without starts of phases that never ran."""
+    return stays_of(facts.events, facts.core.void_starts)
+
+
 def stays_of(events: Iterable[Event], void: Collection[tuple[int, int]] = ()) -> tuple[Stay, ...]:
     """All stays of phases in slots. A stay that has not ended lasts until the last event. `void` are the
     starts of phases that never ran (`SearchState.void_starts`)."""

@@ -225,16 +225,16 @@ def find_strategy(place: str, storage: str = "runs") -> Strategy:
             found = None
             logger.warning("%s is taken as it is, because the journal cannot be read: %s", path, error)
         if found is not None:
-            return _with_moved_task(found, search)
+            return _with_moved_paths(found, search)
     if not path.is_file():
         raise ConfigError(
             f"{place}: there is no strategy.yaml here, and no search {place!r} in {storage}."
             f"{beside(Path(storage).absolute() / place)}"
         )
-    return _with_moved_task(load_strategy(path), SearchStorage.at(path.parent))
+    return _with_moved_paths(load_strategy(path), SearchStorage.at(path.parent))
 
 
-def _with_moved_task(strategy: Strategy, search: SearchStorage) -> Strategy:
+def _with_moved_paths(strategy: Strategy, search: SearchStorage) -> Strategy:
     """The strategy of a search, with the directories of its task and its base model replaced by where they
     are now if they moved together with the search."""
     directory = strategy.task.get("directory")

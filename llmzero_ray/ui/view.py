@@ -38,12 +38,12 @@ from llmzero_ray.report.costs import (
     Costs,
     Stay,
     account_table,
+    all_stays,
     call_table,
     cold_reason,
     costs,
     median_setups,
     phase_table,
-    stays_of,
 )
 from llmzero_ray.report.facts import SearchFacts
 from llmzero_ray.report.formatting import TextTable
@@ -85,7 +85,7 @@ def view(facts: SearchFacts, live: Live | None = None) -> dict[str, Any]:
     """Data of the page of a search that has started, as JSON values."""
     known, compared = policies(facts), comparisons(facts)
     sure = summary.how_sure(facts, known, compared)
-    stays = stays_of(facts.events, facts.core.void_starts)
+    stays = all_stays(facts)
     account = costs(facts)
     calls = [event for event in facts.events if isinstance(event, ev.AgentCalled)]
     decisions = [decision_row(check, facts.nodes) for check in facts.decisions()]
@@ -395,7 +395,7 @@ def _time_left(facts: SearchFacts, now: float) -> float | None:
 def needs(facts: SearchFacts, status: RunStatus, now: float) -> list[dict[str, Any]]:
     """What a person should look at now: `text`, `node` if it concerns one, and `tries` of a proposal."""
     live = Live(now=now, status=status, steering=False)
-    return list(_needs(facts, stays_of(facts.events, facts.core.void_starts), _budgets(facts, now), live))
+    return list(_needs(facts, all_stays(facts), _budgets(facts, now), live))
 
 
 def _needs(

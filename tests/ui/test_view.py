@@ -39,6 +39,14 @@ def growing(tmp_path: Path) -> Iterator[tuple[SearchBuilder, SearchLock]]:
     lock.release()
 
 
+def begin(search: SearchBuilder, phase: Phase) -> RunPhase:
+    """Begin the phase that waits, with its first six points."""
+    command = next(one for one in search.waiting.values() if isinstance(one, RunPhase))
+    search.start(command)
+    search.write_points(command.spec, phase, until=6)
+    return command
+
+
 def test_the_same_journal_gives_the_same_view(search: SearchBuilder) -> None:
     assert data_text(view(SearchFacts(search.storage))) == data_text(view(SearchFacts(search.storage)))
 
@@ -132,9 +140,7 @@ def test_a_view_follows_the_journal_the_metrics_and_the_coordinator(
     (ends,) = [one["name"] for one in first["budgets"] if one["ends"]]
     assert ends == "runs"
     search.play(phases=1)
-    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
-    search.start(command)
-    search.write_points(command.spec, Phase(val={0: 70}, metrics=METRICS), until=6)
+    command = begin(search, Phase(val={0: 70}, metrics=METRICS))
     second = followed.view()
     assert second["nodes"][1]["score"] == 0.7
     assert second["series"]["2"]["critic/score/mean"][0][-1] == command.spec.base_step + 6
@@ -150,9 +156,7 @@ def test_a_view_while_a_phase_is_compacted_stays_readable(
     growing: tuple[SearchBuilder, SearchLock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search, _ = growing
-    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
-    search.start(command)
-    search.write_points(command.spec, Phase(val={0: 70}, metrics=METRICS), until=6)
+    command = begin(search, Phase(val={0: 70}, metrics=METRICS))
     followed, given = Followed(search.root, steering=False), Path.stat
 
     def late(path: Path, **options: bool) -> os.stat_result:
@@ -222,10 +226,8 @@ def test_the_page_of_a_copy_has_the_name_of_its_directory(search: SearchBuilder,
 
 def test_what_a_running_phase_shows_needs_a_person(growing: tuple[SearchBuilder, SearchLock]) -> None:
     search, _ = growing
-    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
-    search.start(command)
     bad = {**METRICS, "actor/kl_loss": [float("nan")] * 20}
-    search.write_points(command.spec, Phase(val={0: 60}, metrics=bad), until=6)
+    begin(search, Phase(val={0: 60}, metrics=bad))
     (need,) = Followed(search.root, steering=False).view()["needs"]
     assert need["node"] == 1
     assert "actor/kl_loss in 6 of 6 steps" in need["text"]
@@ -235,9 +237,7 @@ def test_signs_of_a_running_phase_are_judged_by_the_number_of_its_validation_ite
     growing: tuple[SearchBuilder, SearchLock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search, _ = growing
-    command = next(one for one in search.waiting.values() if hasattr(one, "spec"))
-    search.start(command)
-    search.write_points(command.spec, Phase(val={0: 60}, metrics=METRICS), until=6)
+    begin(search, Phase(val={0: 60}, metrics=METRICS))
     used: list[int] = []
 
     def annotate(_: object, *, n_val: int = 500) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def probe_machine(backend: str, engine_platform: str, overrides: Mapping[str, An
         from llmzero_ray.estimate import resolve_platform
 
         its_platform = resolve_platform(engine_platform)
-        slow = slow_dtype(overrides) if its_platform == "cpu" else None
+        slow = slow_dtype(its_platform, overrides)
         try:
             check_versions(its_platform, flash_attention=uses_flash_attention(overrides))
         except LlmzeroError as error:
